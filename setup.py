@@ -1,8 +1,45 @@
-"""The distribution `rpr`."""
+"""The distribution `rpr`: three import packages, the `rpr` command and T2T's launchers.
+
+tensor2tensor is not among the requirements, because pip cannot resolve what its wheel asks for
+(tensorflow-probability 0.7.0 does not import on TensorFlow 2.15; gym, kfac, dopamine-rl, ... are
+never imported by translation). requirements-cpu.lock and requirements-gpu.lock hold it, with
+hashes; in an environment of your own install it without its dependencies, then this distribution,
+last, so that its t2t-* launchers stand in place of those of the wheel:
+
+    pip install --no-deps tensor2tensor==1.15.7 && pip install '.[cpu]'
+"""
 from setuptools import find_packages, setup
+
+VERBS = {"datagen": "t2t-datagen", "train": "t2t-trainer", "decode": "t2t-decoder",
+         "evaluate": "t2t-eval", "average": "t2t-avg-all", "bleu": "t2t-bleu"}
 
 setup(
     name="rpr",
     version="0.1.0",
+    description="A relative-position Transformer experimentation framework on tensor2tensor",
+    license="Apache-2.0",
+    python_requires=">=3.11,<3.12",                  # TensorFlow 2.15 has no wheel for later ones
     packages=find_packages(include=["rpr", "rpr.*", "problems", "problems.*", "hparams"]),
+    package_data={"problems": ["*/*.gz", "*/NOTICE*", "*/LICENSE*"]},
+    install_requires=[
+        "numpy>=1.26.4,<2",         # TensorFlow 2.15 and T2T are written for NumPy 1
+        "tf-slim==1.1.0",           # T2T's input readers and optimize_loss
+        "six>=1.16",                # T2T
+        "scipy>=1.11,<1.16",        # T2T's audio problems, which its Transformer imports
+        "requests>=2.28",           # T2T, and the downloads of the problems
+        "sacrebleu>=2.6,<3",        # test sets, BLEU, chrF, TER, significance
+        "gin-config>=0.5",          # experiment files
+        "rich>=13",                 # progress and tables
+        "matplotlib>=3.8",          # training curves
+    ],
+    extras_require={
+        # The last TensorFlow with Estimator, which T2T trains and decodes through.
+        "cpu": ["tensorflow-cpu==2.15.1"],
+        "gpu": ["tensorflow[and-cuda]==2.15.1"],
+        "test": ["pytest>=8", "hypothesis>=6.100", "ruff>=0.9"],
+    },
+    entry_points={"console_scripts": [
+        "rpr = rpr.cli:main",
+        *(f"{script} = rpr.cli:{verb}" for verb, script in VERBS.items()),
+    ]},
 )

@@ -2,9 +2,9 @@
 
 Named as `--t2t_usr_dir=rpr` it registers the model `rpr_transformer`, the hparams sets and the
 problems with T2T.
-In a program of your own call `rpr.register()` before tensor2tensor is imported; a plain `import rpr`
-loads neither TensorFlow nor T2T, so that the functions of `rpr.attention` and `rpr.positions` serve
-an eager program as it is.
+In a program of your own call `rpr.register()` before tensor2tensor is imported; a plain
+`import rpr` loads neither TensorFlow nor T2T, so that the functions of `rpr.attention` and
+`rpr.positions` serve an eager program as it is.
 """
 import sys
 
@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 
 
 def register():
-    """Makes T2T run on this TensorFlow and registers this project's model, hparams sets and problems.
+    """Makes T2T run on this TensorFlow; registers this project's model, hparams and problems.
 
     Raises:
       rpr.compat.WrongMode: tensor2tensor was imported before.

@@ -1,7 +1,7 @@
 """Make tensor2tensor 1.15.7 run on TensorFlow 2.15, NumPy 1.26 and Python 3.11.
 
-The only file of this project that patches another library. Each entry is one function that says what
-breaks without it; `install()` runs them, in order, before the first import of tensor2tensor.
+The only file of this project that patches another library. Each entry is one function that says
+what breaks without it; `install()` runs them, in order, before the first import of tensor2tensor.
 """
 import importlib
 import importlib.util
@@ -9,8 +9,8 @@ import os
 import sys
 import types
 
-USE_INSTEAD = ("start it with this project's launchers (t2t-trainer, t2t-decoder, ... or rpr train, "
-               "rpr decode, ...), or call rpr.register() before the first import of tensor2tensor")
+USE_INSTEAD = ("start it with this project's launchers (t2t-trainer, t2t-decoder, ... or rpr "
+               "train, rpr decode, ...), or call rpr.register() before tensor2tensor is imported")
 
 
 class WrongMode(RuntimeError):
@@ -26,8 +26,8 @@ def install():
     if getattr(install, "done", False):
         return
     if "tensor2tensor" in sys.modules:
-        raise WrongMode("rpr: tensor2tensor was imported in TensorFlow 2 mode, in which towers do not "
-                        f"share their weights and decoding fails: {USE_INSTEAD}")
+        raise WrongMode("rpr: tensor2tensor was imported in TensorFlow 2 mode, in which towers do "
+                        f"not share their weights and decoding fails: {USE_INSTEAD}")
     _numpy_aliases()
     _tensorflow_aliases()
     _tensorflow_1_behavior()
@@ -39,11 +39,11 @@ def install():
 
 
 def _numpy_aliases():
-    """T2T's data readers and metrics say np.bool, np.int, ...: gone since NumPy 1.24 (AttributeError)."""
+    """T2T's readers and metrics say np.bool, np.int, ...: gone since NumPy 1.24."""
     import numpy as np
-    for name, kind in {"bool": bool, "int": int, "float": float, "object": object, "str": str}.items():
-        if name not in np.__dict__:
-            setattr(np, name, kind)
+    for kind in (bool, int, float, object, str):
+        if kind.__name__ not in np.__dict__:
+            setattr(np, kind.__name__, kind)
 
 
 def _tensorflow_aliases():
@@ -55,8 +55,8 @@ def _tensorflow_aliases():
 
 
 def _tensorflow_1_behavior():
-    """In TF2 mode common_layers.layers() picks Keras layers, so that every tower of --worker_gpu=N and
-    every eager call trains weights of its own; control flow v2 breaks beam search ("Tensor is
+    """In TF2 mode common_layers.layers() picks Keras layers, so that every tower of --worker_gpu=N
+    and every eager call trains weights of its own; control flow v2 breaks beam search ("Tensor is
     unhashable"), and avg_all, avg_checkpoints and --score_file fail on tf.placeholder()."""
     import tensorflow.compat.v1 as tf
     tf.disable_v2_behavior()
@@ -72,15 +72,15 @@ def _absent_modules():
 
 
 def _slow_modules():
-    """tensorflow_probability and scipy.signal serve losses and audio that translation does not have,
-    and cost about 2 s at every start: imported when first used."""
+    """tensorflow_probability and scipy.signal serve losses and audio that translation does not
+    have, and cost about 2 s at every start: imported when first used."""
     _deferred("tensorflow_probability")
     _deferred("scipy.signal")
 
 
 def _translation_path():
-    """tensor2tensor.models and .problems import every model and every data set at once: 8 s and, for
-    some, modules that are gone. In their place stand packages that find one by name when it is
+    """tensor2tensor.models and .problems import every model and every data set at once: 8 s and,
+    for some, modules that are gone. In their place stand packages that find one by name when it is
     asked for (rpr.t2t loads the rest when a name is not there)."""
     import tensor2tensor
     root = os.path.dirname(tensor2tensor.__file__)
@@ -105,10 +105,10 @@ def _translation_path():
 
 
 def _contrib():
-    """tensor2tensor.utils.contrib reaches for tf.contrib (gone in TF2), and where it sees TF2 it takes
-    Keras optimizers (no colocation with the towers, no TF1 Saver slots) and a RunConfig call that
-    deletes the same keys twice (KeyError 'evaluation_master'). Its TF1 branches are right, once the
-    few names of tf.contrib that they use are given."""
+    """tensor2tensor.utils.contrib reaches for tf.contrib (gone in TF2), and where it sees TF2 it
+    takes Keras optimizers (no colocation with the towers, no TF1 Saver slots) and a RunConfig call
+    that deletes the same keys twice (KeyError). Its TF1 branches are right, once
+    the few names of tf.contrib that they use are given."""
     import tensorflow.compat.v1 as tf
     from tensor2tensor.utils import contrib
     from tensorflow.python.framework import tensor_util
@@ -148,7 +148,8 @@ def _contrib():
 def _loss_scale(init_loss_scale, incr_every_n_steps, incr_ratio=2, **_):
     import tensorflow.compat.v1 as tf
     return tf.mixed_precision.DynamicLossScale(
-        initial_loss_scale=init_loss_scale, increment_period=incr_every_n_steps, multiplier=incr_ratio)
+        initial_loss_scale=init_loss_scale, increment_period=incr_every_n_steps,
+        multiplier=incr_ratio)
 
 
 def _loss_scale_optimizer(optimizer, scale):

@@ -1,0 +1,99 @@
+"""The `rpr` command, and T2T's launchers as other names of its verbs.
+
+Nothing here imports TensorFlow, so that `rpr --help` answers at once.
+"""
+import sys
+
+from rpr.errors import UserError
+
+HELP = """rpr: what does a position scheme do to a Transformer?
+
+usage: rpr VERB [FLAGS]        (rpr VERB --help lists the flags of a verb)
+
+A whole experiment
+  run GIN       one run in a directory of its own: datagen, train, average, decode, score; resumable
+  report DIR    the runs below DIR as a table with significance, and their training curves
+
+T2T's programs, with T2T's own flags and this project's models, hparams sets and problems
+  datagen       t2t-datagen: vocabulary and TFRecords of a problem
+  train         t2t-trainer
+  decode        t2t-decoder; also --test_set=wmt14/full --language_pair=en-de (through sacreBLEU)
+  evaluate      t2t-eval
+  average       t2t-avg-all: checkpoint averaging
+  bleu          t2t-bleu: T2T's approximate BLEU; `rpr score` is the one to report
+
+Beside them
+  score         BLEU, chrF and TER with signatures; paired significance of two and more systems
+  list          models, hparams sets, problems and position schemes, a line each
+
+  --verbose     with any verb: TensorFlow's and T2T's logs on the terminal instead of in a file
+"""
+
+
+def main(argv=None):
+    """`rpr VERB ...`; returns the exit code."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0 if argv else 2
+    verb, rest = argv[0], argv[1:]
+    if verb not in VERBS:
+        print(f"rpr: no verb '{verb}': {', '.join(VERBS)}", file=sys.stderr)
+        return 2
+    return _answer(f"rpr {verb}", VERBS[verb], rest)
+
+
+def _answer(name, call, argv):
+    """Runs a verb; bad input and Ctrl-C end in one line and an exit code, anything else in full."""
+    try:
+        return call(argv) or 0
+    except UserError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"{name}: stopped; the same command goes on from here", file=sys.stderr)
+        return 130
+
+
+def _t2t(verb):
+    def call(argv):
+        from rpr import t2t
+        return t2t.launch(verb, argv)
+    return call
+
+
+def _run(argv):
+    from rpr import experiment
+    return experiment.main(argv)
+
+
+def _report(argv):
+    from rpr import report
+    return report.main(argv)
+
+
+def _score(argv):
+    from rpr import scoring
+    return scoring.main(argv)
+
+
+VERBS = {"run": _run, "report": _report, "datagen": _t2t("datagen"), "train": _t2t("train"),
+         "decode": _t2t("decode"), "evaluate": _t2t("evaluate"), "average": _t2t("average"),
+         "bleu": _t2t("bleu"), "score": _score, "list": _t2t("list")}
+
+
+def _launcher(verb, script):
+    def entry():
+        return _answer(script, VERBS[verb], sys.argv[1:])
+    return entry
+
+
+datagen = _launcher("datagen", "t2t-datagen")
+train = _launcher("train", "t2t-trainer")
+decode = _launcher("decode", "t2t-decoder")
+evaluate = _launcher("evaluate", "t2t-eval")
+average = _launcher("average", "t2t-avg-all")
+bleu = _launcher("bleu", "t2t-bleu")
+
+if __name__ == "__main__":
+    sys.exit(main())

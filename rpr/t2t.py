@@ -1,0 +1,392 @@
+"""The ways into T2T: datagen, train, decode, evaluate, average, bleu, and a list of its registry.
+
+Each takes T2T's own flags. A way in is: prepare TensorFlow (`compat`), import only what translation
+needs, register this project's model, hparams sets and problems and those of --t2t_usr_dir, check
+the input (`preflight`), then T2T's own code.
+"""
+import os
+import sys
+
+from rpr import compat, console, metrics
+from rpr.errors import UserError
+
+METRICS_FILE = "metrics.jsonl"
+
+
+def launch(verb, argv):
+    """Runs a verb with T2T's flags.
+
+    Args:
+      verb: "datagen", "train", "decode", "evaluate", "average", "bleu" or "list".
+      argv: flags, without the program's name.
+
+    Raises:
+      UserError: bad input; nothing was written.
+    """
+    argv = list(argv)
+    verbose = "--verbose" in argv or "--decode_interactive" in argv
+    argv = [arg for arg in argv if arg != "--verbose"]
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if verbose else "1")
+    logs = None if verbose else console.QuietLogs()
+    try:
+        compat.install()
+        _VERBS[verb](argv, logs)
+    except (UserError, KeyboardInterrupt, SystemExit):
+        if logs:
+            logs.end()
+        raise
+    except BaseException:
+        if logs:
+            logs.end(keep=True)
+            print(f"rpr {verb} failed; the logs are in {logs.path}", file=sys.stderr)
+        raise
+    if logs:
+        logs.end()
+
+
+def _parse(argv, program, *modules):
+    """Parses T2T's flags; returns FLAGS and the `--hp_name value` arguments that T2T also takes.
+
+    `modules` have defined their flags by being imported.
+    """
+    del modules
+    from absl import flags
+    if any(arg in ("-h", "--help", "-help", "--helpfull") for arg in argv):
+        for module, defined in sorted(flags.FLAGS.flags_by_module_dict().items()):
+            if module.startswith(("tensor2tensor", "rpr")) and defined:
+                print(flags.FLAGS.module_help(module))
+        raise SystemExit(0)
+    try:
+        rest = flags.FLAGS([program, *argv], known_only=True)[1:]
+    except flags.Error as error:
+        raise UserError(str(error)) from None
+    unknown = [arg for arg in rest if arg.startswith("-") and not arg.startswith("--hp_")]
+    if unknown:
+        raise UserError(f"{unknown[0]}: no such flag (--help lists them)")
+    _register(flags.FLAGS["t2t_usr_dir"].value if "t2t_usr_dir" in flags.FLAGS else None)
+    return flags.FLAGS, rest
+
+
+def _register(usr_dir):
+    """Registers this project's names and those of a --t2t_usr_dir."""
+    import rpr
+    rpr.register()
+    if not usr_dir:
+        return
+    from tensor2tensor.utils import usr_dir as t2t_usr_dir
+    path = os.path.abspath(os.path.expanduser(usr_dir.rstrip("/")))
+    name = os.path.basename(path)
+    if name == "rpr":
+        return                                        # registered above
+    if not os.path.exists(path):
+        raise UserError(f"--t2t_usr_dir={usr_dir}: there is no such directory")
+    loaded = sys.modules.get(name)
+    if loaded and os.path.dirname(os.path.abspath(getattr(loaded, "__file__", None) or "")) != path:
+        raise UserError(f"--t2t_usr_dir={usr_dir}: a module named '{name}' is loaded already; "
+                        "rename the directory")
+    t2t_usr_dir.import_usr_dir(path)
+
+
+def _known(kind, name):
+    """The registered names; T2T's whole lists are imported when a name is not among the first."""
+    from tensor2tensor.utils import registry
+    lists = {"model": registry.list_models, "problem": registry.list_base_problems,
+             "hparams": registry.list_hparams}
+    if name and name not in lists[kind]():
+        _import_all_of_t2t(kind)
+    return lists[kind]()
+
+
+def _import_all_of_t2t(kind):
+    """Registers all problems, or all models and hparams sets, that still import."""
+    import contextlib
+    import importlib
+    import io
+    import pkgutil
+    if kind == "problem":
+        from tensor2tensor.data_generators import all_problems
+        names = all_problems.ALL_MODULES
+    else:
+        import tensor2tensor.models
+        names = [module.name for module in pkgutil.walk_packages(
+            tensor2tensor.models.__path__, "tensor2tensor.models.")
+            if not module.name.endswith("_test")]
+    for name in names:
+        with contextlib.suppress(Exception), contextlib.redirect_stdout(io.StringIO()):
+            importlib.import_module(name)
+
+
+def find_problem(name):
+    """The problem of --problem; T2T's suffixes _rev and _copy are understood."""
+    from tensor2tensor.utils import registry
+
+    from rpr import preflight
+    base = registry.parse_problem_name(name).base_name if name else name
+    preflight.one_of("problem", "problem", base, _known("problem", base))
+    return registry.problem(name)
+
+
+def _need(flags, *names):
+    for name in names:
+        if not flags[name].value:
+            raise UserError(f"--{name} is missing")
+
+
+def build_hparams(flags, decoding=False):
+    """The one place that builds T2T hparams: registered set, then --hparams.
+
+    In an output directory that holds a model they must be those it was made with; when decoding,
+    its hparams.json counts and --hparams may add what concerns decoding alone.
+    """
+    from tensor2tensor.utils import hparams_lib
+
+    from rpr import preflight
+    _known("hparams", flags.hparams_set)
+    hparams = preflight.registered_hparams(flags.hparams_set)
+    named = preflight.parse_hparams(hparams, flags.hparams)
+    output_dir = flags.output_dir and os.path.expanduser(flags.output_dir)
+    if output_dir:
+        preflight.same_hparams(output_dir, named if decoding else hparams.values(), decoding)
+    if decoding and output_dir and preflight.saved_hparams(output_dir):
+        hparams = hparams_lib.create_hparams_from_json(
+            os.path.join(output_dir, "hparams.json"), hparams)
+        hparams.parse(flags.hparams)
+    return hparams
+
+
+def _datagen(argv, logs):
+    from tensor2tensor.bin import t2t_datagen
+    flags, _ = _parse(argv, "t2t-datagen", t2t_datagen)
+    name = flags.problem
+    if name and "," not in name and not name.endswith("*"):
+        _known("problem", name)
+        if name not in t2t_datagen._SUPPORTED_PROBLEM_GENERATORS:
+            find_problem(name)
+    if logs and flags.data_dir:
+        logs.keep(os.path.join(os.path.expanduser(flags.data_dir), "datagen.log"))
+    t2t_datagen.main(None)
+
+
+def _train(argv, logs):
+    import tensorflow.compat.v1 as tf
+    from absl import flags as absl_flags
+    from tensor2tensor.bin import t2t_trainer
+    from tensor2tensor.utils import trainer_lib
+
+    from problems.checks import check_data
+    from rpr import preflight, watch
+    absl_flags.DEFINE_string("metrics_file", None, "Where loss, speed and evaluations are written, "
+                             "a JSON object a line (default: metrics.jsonl in --output_dir).")
+    flags, rest = _parse(argv, "t2t-trainer", t2t_trainer)
+    if flags.cloud_mlengine or flags.use_tpu:
+        raise UserError("--cloud_mlengine and --use_tpu need TensorFlow 1: not on TensorFlow 2.15")
+    if flags.registry_help:
+        from tensor2tensor.utils import registry
+        print(registry.help_string())
+        return
+    if flags.schedule == "run_std_server":
+        t2t_trainer.run_std_server()
+    _need(flags, "output_dir", "data_dir")
+    t2t_trainer.set_hparams_from_args(rest)
+    preflight.one_of("model", "model", flags.model, _known("model", flags.model))
+    problem = find_problem(flags.problem)
+    hparams = build_hparams(flags)
+    if flags.gpu_automatic_mixed_precision:
+        hparams.gpu_automatic_mixed_precision = True
+    trainer_lib.set_random_seed(flags.random_seed)
+    data_dir, output_dir = (os.path.expanduser(flags[name].value) for name in ("data_dir",
+                                                                              "output_dir"))
+    if flags.generate_data:
+        t2t_trainer.generate_data()
+    check_data(problem, data_dir, ("train",) if flags.schedule == "train" else ("train", "dev"))
+    asked = {"model": flags.model, "problem": flags.problem, "hparams_set": flags.hparams_set,
+             "vocabulary": preflight.vocabularies(problem, data_dir)}
+    preflight.same_training(output_dir, asked)
+    if tf.train.latest_checkpoint(output_dir):
+        preflight.checkpoint(output_dir, flags.model, "output_dir")
+
+    if logs:
+        logs.keep(os.path.join(output_dir, "train.log"))
+    tf.logging.set_verbosity(tf.logging.INFO)
+    experiment = t2t_trainer.create_experiment_fn()(t2t_trainer.create_run_config(hparams), hparams)
+    if not hasattr(experiment, flags.schedule):
+        raise UserError(f"--schedule={flags.schedule}: T2T's experiment has no such method")
+    if t2t_trainer.is_chief():
+        t2t_trainer.save_metadata(hparams)
+        preflight.remember_training(output_dir, **asked)
+    path = flags.metrics_file or os.path.join(output_dir, METRICS_FILE)
+    train_spec, eval_spec = experiment._train_spec, experiment._eval_spec
+    experiment._train_spec = train_spec = train_spec._replace(
+        hooks=(*train_spec.hooks, watch.TrainingHook(path, flags.train_steps)))
+    exporters = (*(eval_spec.exporters or ()), watch.EvaluationRecord(path))
+    experiment._eval_spec = eval_spec = eval_spec._replace(exporters=exporters)
+    try:
+        if flags.schedule == "continuous_train_and_eval":
+            # T2T evaluates the last checkpoint once more after this: the same numbers again.
+            tf.estimator.train_and_evaluate(experiment.estimator, train_spec, eval_spec)
+        else:
+            t2t_trainer.execute_schedule(experiment)
+    except tf.estimator.NanLossDuringTrainingError:
+        raise UserError("the loss is NaN; the last good checkpoint is "
+                        f"{tf.train.latest_checkpoint(output_dir)}") from None
+    except tf.errors.DataLossError as error:
+        raise UserError(f"--data_dir={flags.data_dir}: damaged data ({error.message})") from None
+
+
+def _decode(argv, logs):
+    import tensorflow.compat.v1 as tf
+    from absl import flags as absl_flags
+    from tensor2tensor.bin import t2t_decoder, t2t_trainer
+    from tensor2tensor.utils import decoding, trainer_lib
+
+    from problems.checks import check_data
+    from rpr import preflight, watch
+    absl_flags.DEFINE_string("test_set", None, "Decode the source of a test set that `sacrebleu "
+                             "--list` knows, such as wmt14/full; with --language_pair.")
+    absl_flags.DEFINE_string("language_pair", None, "Of --test_set, such as en-de.")
+    absl_flags.DEFINE_string("metrics_file", None, "Where sentences/s and tokens/s are written, a "
+                             "JSON object a line (default: metrics.jsonl in --output_dir).")
+    flags, rest = _parse(argv, "t2t-decoder", t2t_decoder)
+    if rest:
+        raise UserError(f"{rest[0]}: no such flag (--help lists them)")
+    _need(flags, "output_dir", "data_dir")
+    output_dir = os.path.expanduser(flags.output_dir)
+    preflight.one_of("model", "model", flags.model, _known("model", flags.model))
+    problem = find_problem(flags.problem)
+    hparams = build_hparams(flags, decoding=True)
+    data_dir = os.path.expanduser(flags.data_dir)
+    check_data(problem, data_dir, ())
+    preflight.same_training(output_dir, {"model": flags.model, "hparams_set": flags.hparams_set,
+                                         "vocabulary": preflight.vocabularies(problem, data_dir)})
+    flag = "checkpoint_path" if flags.checkpoint_path else "output_dir"
+    preflight.checkpoint(flags.checkpoint_path or output_dir, flags.model, flag)
+    try:
+        decode_hparams = t2t_decoder.create_decode_hparams()
+    except (ValueError, KeyError) as error:
+        raise UserError(f"--decode_hparams={flags.decode_hparams}: {error}") from None
+
+    if flags.test_set:
+        _need(flags, "language_pair", "decode_to_file")
+        flags.decode_from_file = _test_set_file(flags.test_set, flags.language_pair)
+    elif flags.decode_from_file and not os.path.exists(flags.decode_from_file):
+        raise UserError(f"--decode_from_file={flags.decode_from_file}: there is no such file")
+    if logs:
+        logs.keep(os.path.join(output_dir, "decode.log"))
+    tf.logging.set_verbosity(tf.logging.INFO)
+    trainer_lib.set_random_seed(flags.random_seed)
+    if flags.score_file:
+        t2t_decoder.main(None)
+        return
+    hparams.add_hparam("data_dir", data_dir)
+    trainer_lib.add_problem_hparams(hparams, problem)
+    run_config = t2t_trainer.create_run_config(hparams)
+    if flags.disable_grappler_optimizations:
+        run_config.session_config.graph_options.rewrite_options.disable_meta_optimizer = True
+    hparams.add_hparam("model_dir", run_config.model_dir)
+    estimator = trainer_lib.create_estimator(flags.model, hparams, run_config,
+                                             decode_hparams=decode_hparams)
+    target, total = flags.decode_to_file, None
+    if flags.decode_from_file:
+        with open(flags.decode_from_file, encoding="utf-8") as lines:
+            total = sum(1 for _ in lines)
+        if not total:
+            raise UserError(f"--decode_from_file={flags.decode_from_file}: it is empty")
+        if target:                                    # whole or not at all
+            flags.decode_to_file = target + ".part"
+    watched = watch.WatchedEstimator(estimator, total)
+    t2t_decoder.decode(watched, hparams, decode_hparams)
+    if total and target:
+        os.replace(*(decoding._add_shard_to_filename(name, decode_hparams)
+                     for name in (target + ".part", target)))
+    metrics.append(flags.metrics_file or os.path.join(output_dir, METRICS_FILE), "decode",
+                   **watched.record())
+
+
+def _test_set_file(name, pair):
+    """The source of a sacreBLEU test set as a file for T2T's decoder."""
+    import tempfile
+
+    from rpr import scoring
+    source = scoring.test_set_source(name, pair)
+    path = os.path.join(tempfile.mkdtemp(prefix="rpr-test-set-"), "source")
+    with open(path, "w", encoding="utf-8") as out:
+        out.writelines(line + "\n" for line in source)
+    return path
+
+
+def _evaluate(argv, logs):
+    from tensor2tensor.bin import t2t_eval
+
+    from rpr import preflight
+    flags, _ = _parse(argv, "t2t-eval", t2t_eval)
+    _need(flags, "output_dir", "data_dir")
+    preflight.one_of("model", "model", flags.model, _known("model", flags.model))
+    find_problem(flags.problem)
+    build_hparams(flags)
+    if logs:
+        logs.keep(os.path.join(os.path.expanduser(flags.output_dir), "evaluate.log"))
+    t2t_eval.main(None)
+
+
+def _average(argv, logs):
+    import tensorflow.compat.v1 as tf
+    from tensor2tensor.bin import t2t_avg_all
+    from tensor2tensor.utils import bleu_hook
+    flags, _ = _parse(argv, "t2t-avg-all", t2t_avg_all)
+    _need(flags, "model_dir")
+    found = len(bleu_hook._read_stepfiles_list(
+        os.path.join(os.path.expanduser(flags.model_dir), ""), min_steps=flags.min_steps)
+    ) if tf.gfile.IsDirectory(os.path.expanduser(flags.model_dir)) else 0
+    if found < flags.n and not flags.wait_minutes:    # T2T then ends well and writes nothing
+        raise UserError(f"--n={flags.n}: --model_dir={flags.model_dir} holds {found} checkpoints "
+                        f"from step {flags.min_steps} on")
+    if logs:
+        logs.keep(os.path.join(os.path.expanduser(flags.output_dir), "average.log"))
+    t2t_avg_all.main(None)
+
+
+def _bleu(argv, logs):
+    del logs
+    from tensor2tensor.bin import t2t_bleu
+    flags, _ = _parse(argv, "t2t-bleu", t2t_bleu)
+    for name in ("translation", "reference"):
+        path = flags[name].value
+        if path and not os.path.exists(path):
+            raise UserError(f"--{name}={path}: there is no such file")
+    t2t_bleu.main(None)
+
+
+def _list(argv, logs):
+    """`rpr list [models|hparams|problems|schemes] [--all]`."""
+    del logs
+    from rich.console import Console
+    from rich.table import Table
+    kinds = ["models", "hparams", "problems", "schemes"]
+    whole = "--all" in argv
+    asked = [arg for arg in argv if arg != "--all"] or kinds
+    for kind in asked:
+        if kind not in kinds:
+            raise UserError(f"'{kind}': one of {', '.join(kinds)}, and --all for T2T's own too")
+    _register(None)
+    from tensor2tensor.utils import registry
+
+    from rpr import positions
+    if whole:
+        _import_all_of_t2t("problem")
+        _import_all_of_t2t("model")
+    for kind in asked:
+        if kind == "schemes":
+            entries = positions.SCHEMES
+        else:
+            entries = getattr(registry.Registries, kind)._registry
+            if not whole:
+                entries = {name: entry for name, entry in entries.items()
+                           if entry.__module__.split(".")[0] in ("rpr", "problems", "hparams")}
+        table = Table(title=kind, title_justify="left", show_header=False, box=None)
+        for name, entry in sorted(entries.items()):
+            table.add_row(name, (entry.__doc__ or "").strip().split("\n")[0])
+        Console().print(table)
+
+
+_VERBS = {"datagen": _datagen, "train": _train, "decode": _decode, "evaluate": _evaluate,
+          "average": _average, "bleu": _bleu, "list": _list}

@@ -1,0 +1,112 @@
+"""Watching a training and a decoding: metrics.jsonl, progress, throughput."""
+import time
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from rpr import metrics
+from rpr.console import Task
+
+
+class TrainingHook(tf.train.SessionRunHook):
+    """Writes loss and speed of a training to metrics.jsonl and shows its progress.
+
+    Args:
+      path: the metrics file; events of steps that a crash lost are dropped from it at the start.
+      total_steps: the step at which the training ends.
+    """
+
+    EVERY = 10                                        # steps; a fetch of the loss costs little
+
+    def __init__(self, path, total_steps):
+        self._path, self._total = path, total_steps
+
+    def begin(self):
+        self._step_tensor = tf.train.get_global_step()
+        self._loss = tf.get_collection(tf.GraphKeys.LOSSES)[-1]
+        self._parameters = sum(int(np.prod(v.shape.as_list())) for v in tf.trainable_variables())
+
+    def after_create_session(self, session, coord):
+        self._step = int(session.run(self._step_tensor))
+        metrics.forget_after(self._path, self._step)
+        metrics.append(self._path, "start", step=self._step, parameters=self._parameters,
+                       time=time.time())
+        self._task = Task("training", self._total, "steps").__enter__()
+        self._task.update(self._step)
+        self._busy = self._counted = 0
+
+    def before_run(self, run_context):
+        self._began = time.time()
+        if (self._step + 1) % self.EVERY == 0:
+            return tf.train.SessionRunArgs([self._loss, self._step_tensor])
+
+    def after_run(self, run_context, run_values):
+        # Only the time inside session.run: checkpoints and evaluations between steps are not speed.
+        self._busy += time.time() - self._began
+        self._counted += 1
+        self._step += 1
+        if run_values.results is None:
+            return
+        loss, self._step = float(run_values.results[0]), int(run_values.results[1])
+        speed = self._counted / self._busy
+        metrics.append(self._path, "train", step=self._step, loss=round(loss, 5),
+                       steps_per_second=round(speed, 4), time=time.time())
+        self._task.update(self._step, f"loss {loss:.3f}  {speed:.2f} steps/s",
+                          seconds_left=(self._total - self._step) / speed)
+        self._busy = self._counted = 0
+
+    def end(self, session):
+        self._task.__exit__()
+
+
+class EvaluationRecord(tf.estimator.Exporter):
+    """Exports nothing: writes the result of each evaluation to metrics.jsonl."""
+
+    name = "metrics"
+
+    def __init__(self, path):
+        self._path = path
+
+    def export(self, estimator, export_path, checkpoint_path, eval_result, is_the_final_export):
+        del estimator, export_path, checkpoint_path, is_the_final_export
+        values = {name.rsplit("/", 1)[-1]: round(float(value), 5)
+                  for name, value in eval_result.items() if name != "global_step"}
+        metrics.append(self._path, "eval", step=int(eval_result["global_step"]), **values)
+
+
+class WatchedEstimator:
+    """An Estimator whose `predict` shows progress and counts what it yields.
+
+    Args:
+      estimator: the Estimator to decode with.
+      total: sentences to decode; None where that is not known.
+    """
+
+    def __init__(self, estimator, total):
+        self._estimator, self._total = estimator, total
+        self.config, self.model_dir = estimator.config, estimator.model_dir
+        self.sentences = self.tokens = 0
+        self.seconds = 0.0
+
+    def predict(self, *args, **kwargs):
+        began = time.time()
+        with Task("decoding", self._total, "sentences") as task:
+            for result in self._estimator.predict(*args, **kwargs):
+                self.sentences += 1
+                best = np.atleast_2d(result["outputs"])[0]
+                self.tokens += int(np.count_nonzero(best))
+                self.seconds = time.time() - began
+                task.update(self.sentences, f"{self.sentences / self.seconds:.1f}/s",
+                            seconds_left=self._seconds_left())
+                yield result
+
+    def _seconds_left(self):
+        if self._total:
+            return (self._total - self.sentences) * self.seconds / self.sentences
+
+    def record(self):
+        """The `decode` event: sentences, tokens (of the best hypotheses), seconds, rates."""
+        seconds = max(self.seconds, 1e-9)
+        return {"sentences": self.sentences, "tokens": self.tokens, "seconds": round(seconds, 3),
+                "sentences_per_second": round(self.sentences / seconds, 3),
+                "tokens_per_second": round(self.tokens / seconds, 3)}
