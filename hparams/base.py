@@ -1,0 +1,90 @@
+"""The base model of Shaw et al. 2018 and the variants of its tables 1, 2 and 3."""
+from tensor2tensor.models import transformer
+from tensor2tensor.utils import registry
+
+from rpr.transformer import add_position_hparams
+
+
+def paper(position, max_relative_position, heads_share_relative_embedding):
+    """What every set here stands on: Vaswani et al. 2017 with a choice of positions.
+
+    T2T's transformer_base_v1 has the paper's normalisation after each sub-layer, Adam with beta2
+    0.98 and epsilon 1e-9, exactly its learning rate with a warm-up of 4,000 steps, label smoothing
+    0.1, shared embeddings, 4,096 tokens a GPU, and dropout 0.1 in residuals and embeddings alone.
+
+    Args:
+      position: scheme name(s), joined by `+`.
+      max_relative_position: the clipping distance k.
+      heads_share_relative_embedding: one table per layer (True), or per layer and head (False).
+
+    Returns:
+      HParams.
+    """
+    return add_position_hparams(transformer.transformer_base_v1(), position, max_relative_position,
+                                heads_share_relative_embedding)
+
+
+def absolute(hparams):
+    """The same model with sinusoids in place of its positions, and nothing else changed."""
+    hparams.position = "sinusoid"
+    return hparams
+
+
+@registry.register_hparams
+def rpr_base():
+    """Base model of Shaw et al. 2018: relative positions, k=16, a table per layer and head."""
+    hparams = paper("relative", 16, heads_share_relative_embedding=False)
+    hparams.filter_size = 1024
+    return hparams
+
+
+@registry.register_hparams
+def rpr_base_absolute():
+    """rpr_base with sinusoids in place of relative positions: the paper's baseline."""
+    return absolute(rpr_base())
+
+
+@registry.register_hparams
+def rpr_base_relative_and_absolute():
+    """rpr_base with relative positions and sinusoids together (section 4.2: no gain)."""
+    hparams = rpr_base()
+    hparams.position = "relative+sinusoid"
+    return hparams
+
+
+@registry.register_hparams
+def rpr_base_keys_only():
+    """rpr_base with a^K alone (table 3)."""
+    hparams = rpr_base()
+    hparams.relative_values = False
+    return hparams
+
+
+@registry.register_hparams
+def rpr_base_values_only():
+    """rpr_base with a^V alone (table 3)."""
+    hparams = rpr_base()
+    hparams.relative_keys = False
+    return hparams
+
+
+@registry.register_hparams
+def rpr_base_neither():
+    """rpr_base with neither a^K nor a^V: no position information at all (table 3)."""
+    hparams = rpr_base_keys_only()
+    hparams.relative_keys = False
+    return hparams
+
+
+def _register_clipping_distance(k):
+    def clipped():
+        hparams = rpr_base()
+        hparams.max_relative_position = k
+        return hparams
+
+    clipped.__doc__ = f"rpr_base with the clipping distance k={k} (table 2)."
+    registry.register_hparams(f"rpr_base_k{k}")(clipped)
+
+
+for _k in (0, 1, 2, 4, 16, 64, 256):
+    _register_clipping_distance(_k)

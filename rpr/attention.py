@@ -1,0 +1,176 @@
+"""Multi-head attention: a pure function of tensors, and the layer that makes its variables.
+
+Neither asks which position scheme it serves: the layer hands the scheme's `score_term` and
+`value_term` to the function.
+"""
+import functools
+
+import tensorflow.compat.v1 as tf
+
+from rpr import relations
+from rpr.relations import shape_list
+
+
+def attention(q, k, v, bias=None, score_term=None, value_term=None, dropout=None, weights_to=None):
+    """Scaled dot-product attention with terms for what relates query and key.
+
+    Shaw et al. 2018, equations (2) to (4): the logits are (q_i . k_j + q_i . a^K_ij) / sqrt(depth),
+    the output is sum_j alpha_ij (v_j + a^V_ij). The softmax is float32 where the inputs are half.
+
+    Args:
+      q: [batch, heads, len_q, depth].
+      k: [batch, heads, len_k, depth].
+      v: [batch, heads, len_k, depth_v].
+      bias: broadcastable to [batch, heads, len_q, len_k], 0 where a query may look and about -1e9
+        where it may not, or None.
+      score_term: a function of the scaled q that gives [batch|1, heads|1, len_q, len_k], or None.
+      value_term: a function of the weights that gives [batch, heads, len_q, depth_v], or None.
+      dropout: a function applied to the weights, or None.
+      weights_to: a function called with the weights, before dropout, and the logits, or None.
+
+    Returns:
+      [batch, heads, len_q, depth_v] of the dtype of q.
+    """
+    q *= tf.cast(q.shape.as_list()[-1] ** -0.5, q.dtype)
+    logits = tf.matmul(q, k, transpose_b=True)               # [batch, heads, len_q, len_k]
+    term = score_term(q) if score_term else None
+    if term is not None:
+        logits += term
+    if q.dtype in (tf.float16, tf.bfloat16):
+        logits = tf.cast(logits, tf.float32)
+    if bias is not None:
+        logits += tf.cast(bias, logits.dtype)
+    weights = tf.cast(tf.nn.softmax(logits), q.dtype)
+    if weights_to:
+        weights_to(weights, logits)
+    if dropout:
+        weights = dropout(weights)
+    output = tf.matmul(weights, v)                           # [batch, heads, len_q, depth_v]
+    term = value_term(weights) if value_term else None
+    return output if term is None else output + term
+
+
+def dropout(x, rate, broadcast_dims=()):
+    """Dropout whose decisions are shared along some axes.
+
+    Args:
+      x: a float tensor.
+      rate: the share that is dropped, in 0..1 without 1.
+      broadcast_dims: axes along which one decision holds for all.
+
+    Returns:
+      a tensor of the same shape and dtype.
+    """
+    if not rate:
+        return x
+    shape = shape_list(x)
+    for axis in broadcast_dims:
+        shape[axis] = 1
+    return tf.nn.dropout(x, rate=rate, noise_shape=shape)
+
+
+def split_heads(x, heads):
+    """[batch, length, channels] -> [batch, heads, length, channels / heads]."""
+    batch, length, channels = shape_list(x)
+    return tf.transpose(tf.reshape(x, [batch, length, heads, channels // heads]), [0, 2, 1, 3])
+
+
+def combine_heads(x):
+    """[batch, heads, length, depth] -> [batch, length, heads * depth]."""
+    batch, heads, length, depth = shape_list(x)
+    return tf.reshape(tf.transpose(x, [0, 2, 1, 3]), [batch, length, heads * depth])
+
+
+def project(x, channels, name):
+    """A product with the variable `name/kernel`, as T2T names and initialises it.
+
+    Args:
+      x: [batch, length, depth].
+      channels: depth of the result.
+      name: scope of the variable; its initializer is that of the enclosing scope.
+
+    Returns:
+      [batch, length, channels] of the dtype of x.
+    """
+    batch, length, depth = shape_list(x)
+    with tf.variable_scope(name):
+        kernel = tf.get_variable("kernel", [depth, channels], dtype=x.dtype)
+    return tf.reshape(tf.matmul(tf.reshape(x, [-1, depth]), kernel), [batch, length, channels])
+
+
+def project_memory(memory, key_channels, value_channels, heads):
+    """Keys and values of what is attended to.
+
+    Args:
+      memory: [batch, len_k, hidden].
+      key_channels: channels of all keys together.
+      value_channels: channels of all values together.
+      heads: number of heads.
+
+    Returns:
+      k [batch, heads, len_k, key_channels / heads],
+      v [batch, heads, len_k, value_channels / heads].
+    """
+    return (split_heads(project(memory, key_channels, "k"), heads),
+            split_heads(project(memory, value_channels, "v"), heads))
+
+
+def multihead_attention(x, memory, bias, key_channels, value_channels, output_channels, heads,
+                        scheme=None, dropout_rate=0.0, dropout_broadcast_dims=(), cache=None,
+                        save_weights_to=None):
+    """Multi-head attention with its projections, in the variable scope `multihead_attention`.
+
+    Args:
+      x: [batch, len_q, hidden], the queries come from here.
+      memory: [batch, len_k, hidden], keys and values come from here; None: from x (self-attention).
+      bias: broadcastable to [batch, heads, len_q, len_k].
+      key_channels: channels of all queries, and of all keys, together.
+      value_channels: channels of all values together.
+      output_channels: channels of the result.
+      heads: number of heads.
+      scheme: a `rpr.positions.Scheme` where positions matter, else None.
+      dropout_rate: dropout of the weights.
+      dropout_broadcast_dims: see `dropout`.
+      cache: a dict for one step of decoding, or None. In self-attention `k` and `v`
+        [batch, heads, steps so far, depth] grow by this step; with a memory, `k_encdec` and
+        `v_encdec` are taken in place of it.
+      save_weights_to: a dict that gets the weights and the logits under T2T's names, or None.
+
+    Returns:
+      [batch, len_q, output_channels].
+
+    Raises:
+      ValueError: the heads do not divide the channels.
+    """
+    for name, channels in (("attention_key_channels", key_channels),
+                           ("attention_value_channels", value_channels)):
+        if channels % heads:
+            raise ValueError(f"{name}: {channels} channels do not divide among num_heads={heads}")
+    with tf.variable_scope("multihead_attention") as scope:
+        q = split_heads(project(x, key_channels, "q"), heads)
+        if memory is not None and cache is not None:
+            k, v = cache["k_encdec"], cache["v_encdec"]
+        else:
+            k, v = project_memory(
+                x if memory is None else memory, key_channels, value_channels, heads)
+        score_term = value_term = None
+        if scheme is not None:
+            len_q, offset = shape_list(q)[2], shape_list(cache["k"])[2] if cache is not None else 0
+            positions = tf.range(len_q) + offset
+            q, k = scheme.rotate(q, k, positions, positions)
+            relation = relations.Distances(len_q, len_q + offset, offset)
+            score_term = functools.partial(scheme.score_term, relation=relation)
+            value_term = functools.partial(scheme.value_term, relation=relation)
+        if memory is None and cache is not None:
+            k = cache["k"] = tf.concat([cache["k"], k], axis=2)
+            v = cache["v"] = tf.concat([cache["v"], v], axis=2)
+
+        def keep(weights, logits):
+            save_weights_to[f"{scope.name}/dot_product_attention"] = weights
+            save_weights_to[f"{scope.name}/dot_product_attention/logits"] = logits
+
+        y = attention(
+            q, k, v, bias, score_term, value_term,
+            dropout=lambda weights: dropout(weights, dropout_rate, dropout_broadcast_dims),
+            weights_to=None if save_weights_to is None else keep)
+        return project(combine_heads(y), output_channels, "output_transform")
