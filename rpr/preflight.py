@@ -135,7 +135,8 @@ def checkpoint(path_or_dir, model, flag):
 
     Args:
       path_or_dir: a directory (its latest is taken) or a checkpoint's path without suffix.
-      model: the registered name; the variables of a T2T model begin with it.
+      model: the registered name; the variables of a T2T model begin with it, those of
+        rpr_transformer with `transformer`, so that the two read each other's checkpoints.
       flag: the flag that named it.
     """
     path = path_or_dir
@@ -151,7 +152,8 @@ def checkpoint(path_or_dir, model, flag):
         line = str(error).strip().splitlines()[0][:200]
         raise UserError(f"--{flag}={path}: the checkpoint is damaged: {line}") from None
     scopes = {name.split("/")[0] for name in names if "/body/" in name} - {"training"}
-    if scopes and model not in scopes:
+    scope = getattr(registry.model(model), "scope", model)
+    if scopes and scope not in scopes:
         raise UserError(f"--{flag}={path} is a checkpoint of --model={sorted(scopes)[0]}, "
                         f"not of --model={model}")
     return path

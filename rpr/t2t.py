@@ -256,7 +256,7 @@ def _decode(argv, logs):
     hparams = build_hparams(flags, decoding=True)
     data_dir = os.path.expanduser(flags.data_dir)
     check_data(problem, data_dir, ())
-    preflight.same_training(output_dir, {"model": flags.model, "hparams_set": flags.hparams_set,
+    preflight.same_training(output_dir, {"hparams_set": flags.hparams_set,
                                          "vocabulary": preflight.vocabularies(problem, data_dir)})
     flag = "checkpoint_path" if flags.checkpoint_path else "output_dir"
     preflight.checkpoint(flags.checkpoint_path or output_dir, flags.model, flag)

@@ -231,10 +231,12 @@ def init_cache(cache, hparams, batch_size, attention_init_length, encoder_output
 class RprTransformer(transformer.Transformer):
     """Transformer with a choice of positions: relative (Shaw et al. 2018), absolute, both, none."""
 
+    scope = "transformer"                                    # of its variables in a checkpoint
+
     def __init__(self, hparams, *args, **kwargs):
         super().__init__(_own_hparams(hparams), *args, **kwargs)
         # Under this scope a checkpoint is one of T2T's `transformer`, and theirs are ours.
-        self._name = self._base_name = "transformer"
+        self._name = self._base_name = self.scope
         self._encoder_function = encoder
         self._decoder_function = decoder
         self._init_cache_fn = init_cache
