@@ -35,6 +35,7 @@ def install():
     _slow_modules()
     _translation_path()
     _contrib()
+    _no_autograph()
     install.done = True
 
 
@@ -143,6 +144,16 @@ def _contrib():
     for name, module in modules.items():
         setattr(contrib, name, lambda msg="err", module=module: module)
     contrib.is_tf2 = False
+
+
+def _no_autograph():
+    """A T2T model is a Keras layer, and TF 2.15 rewrites the source of a layer's `call`, and of all
+    that it calls, with AutoGraph: two thirds of the time to the first step, for code that has no
+    Python control flow over tensors."""
+    import tensorflow.compat.v1 as tf
+    from tensor2tensor.utils import t2t_model
+    model = t2t_model.T2TModel
+    model.call = tf.autograph.experimental.do_not_convert(model.call)
 
 
 def _loss_scale(init_loss_scale, incr_every_n_steps, incr_ratio=2, **_):

@@ -26,11 +26,9 @@ def load_run(path, bindings=()):
     try:
         gin.parse_config_files_and_bindings([path], list(bindings))
         return _configured_run()
-    except UserError:
-        raise
     except Exception as error:                        # gin raises whatever the text provokes
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise UserError(f"{path}: {lines[0] if lines else type(error).__name__}") from None
+        line = (str(error).strip() or type(error).__name__).splitlines()[0].strip()
+        raise UserError(f"{path}: {line}") from None
 
 
 def as_gin(run):

@@ -64,6 +64,10 @@ def _parse(argv, program, *modules):
     if unknown:
         raise UserError(f"{unknown[0]}: no such flag (--help lists them)")
     _register(flags.FLAGS["t2t_usr_dir"].value if "t2t_usr_dir" in flags.FLAGS else None)
+    if "worker_gpu" in flags.FLAGS and flags.FLAGS.worker_gpu == 1:
+        import tensorflow.compat.v1 as tf
+        if not tf.config.list_physical_devices("GPU"):
+            flags.FLAGS.worker_gpu = 0                # T2T's word for the CPU; no GPU to ask for
     return flags.FLAGS, rest
 
 
@@ -216,14 +220,19 @@ def _train(argv, logs):
         preflight.remember_training(output_dir, **asked)
     path = flags.metrics_file or os.path.join(output_dir, METRICS_FILE)
     train_spec, eval_spec = experiment._train_spec, experiment._eval_spec
+    hook = watch.TrainingHook(path, flags.train_steps)
     experiment._train_spec = train_spec = train_spec._replace(
-        hooks=(*train_spec.hooks, watch.TrainingHook(path, flags.train_steps)))
+        hooks=(*train_spec.hooks, hook), saving_listeners=[watch.SavingListener(hook)])
     exporters = (*(eval_spec.exporters or ()), watch.EvaluationRecord(path))
     experiment._eval_spec = eval_spec = eval_spec._replace(exporters=exporters)
     try:
         if flags.schedule == "continuous_train_and_eval":
             # T2T evaluates the last checkpoint once more after this: the same numbers again.
             tf.estimator.train_and_evaluate(experiment.estimator, train_spec, eval_spec)
+        elif flags.schedule == "train":
+            experiment.estimator.train(train_spec.input_fn, list(train_spec.hooks),
+                                       max_steps=train_spec.max_steps,
+                                       saving_listeners=train_spec.saving_listeners)
         else:
             t2t_trainer.execute_schedule(experiment)
     except tf.estimator.NanLossDuringTrainingError:

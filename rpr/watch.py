@@ -20,6 +20,7 @@ class TrainingHook(tf.train.SessionRunHook):
 
     def __init__(self, path, total_steps):
         self._path, self._total = path, total_steps
+        self.saving_began = None
 
     def begin(self):
         self._step_tensor = tf.train.get_global_step()
@@ -41,8 +42,9 @@ class TrainingHook(tf.train.SessionRunHook):
             return tf.train.SessionRunArgs([self._loss, self._step_tensor])
 
     def after_run(self, run_context, run_values):
-        # Only the time inside session.run: checkpoints and evaluations between steps are not speed.
-        self._busy += time.time() - self._began
+        # Checkpoints and evaluations come before this in the same step, and are not its speed.
+        self._busy += max(0.0, (self.saving_began or time.time()) - self._began)
+        self.saving_began = None
         self._counted += 1
         self._step += 1
         if run_values.results is None:
@@ -57,6 +59,16 @@ class TrainingHook(tf.train.SessionRunHook):
 
     def end(self, session):
         self._task.__exit__()
+
+
+class SavingListener(tf.train.CheckpointSaverListener):
+    """Tells a `TrainingHook` when a checkpoint, and an evaluation with it, interrupts a step."""
+
+    def __init__(self, hook):
+        self._hook = hook
+
+    def before_save(self, session, global_step_value):
+        self._hook.saving_began = time.time()
 
 
 class EvaluationRecord(tf.estimator.Exporter):

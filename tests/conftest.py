@@ -1,8 +1,99 @@
-"""Every test runs in the mode that the launchers run in: TF1 graphs, T2T patched."""
+"""Every test runs in the mode that the launchers run in: TF1 graphs, T2T patched.
+
+The fixtures here go through the real command line, on a few hundred pairs of the embedded corpus.
+"""
+import gzip
 import os
+import pathlib
+import subprocess
+import sys
+from typing import NamedTuple
+
+import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import rpr.compat  # noqa: E402
 
 rpr.compat.install()
+
+ROOT = pathlib.Path(__file__).parent.parent
+CORPUS = ROOT / "problems" / "libreoffice_help"
+
+
+def rpr_command(*argv, check=True, launcher=None, **kwargs):
+    """Runs `rpr ARGV`, or a launcher by name, as a user would; returns the finished process."""
+    program = ([os.path.join(os.path.dirname(sys.executable), launcher)] if launcher
+               else [sys.executable, "-m", "rpr.cli"])
+    done = subprocess.run([*program, *map(str, argv)], capture_output=True, text=True, timeout=300,
+                          **kwargs)
+    if check and done.returncode:
+        raise AssertionError(f"{argv} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+    return done
+
+
+def refused(*argv, **kwargs):
+    """Runs a command that must fail; returns the one line that it answers with."""
+    done = rpr_command(*argv, check=False, **kwargs)
+    lines = done.stderr.strip().splitlines()
+    assert done.returncode not in (0, None) and len(lines) == 1, (done.returncode, done.stderr)
+    return lines[0]
+
+
+class Text(NamedTuple):
+    """A small corpus as text files, and its data directory."""
+    folder: pathlib.Path
+    data_dir: pathlib.Path
+    problem: str = "translate_text_files"
+
+    @property
+    def flags(self):
+        return [f"--problem={self.problem}", f"--data_dir={self.data_dir}"]
+
+
+@pytest.fixture(scope="session")
+def text(tmp_path_factory):
+    """300 training pairs, 20 for development, 12 for test, through `rpr datagen`."""
+    folder = tmp_path_factory.mktemp("text")
+    for split, count in (("train", 300), ("dev", 20), ("test", 12)):
+        for language, side in (("en", "SOURCE"), ("de", "TARGET")):
+            with gzip.open(CORPUS / f"{split}.en-de.{language}.gz", "rt", encoding="utf-8") as lines:
+                path = folder / f"{split}.{language}"
+                path.write_text("".join(line for line, _ in zip(lines, range(count), strict=False)),
+                                encoding="utf-8")
+            name = "RPR_TEXT_" + ("" if split == "train" else split.upper() + "_") + side
+            os.environ[name] = str(path)
+    os.environ["RPR_TEXT_VOCAB_SIZE"] = "300"
+    made = Text(folder, folder / "data")
+    rpr_command("datagen", *made.flags, f"--tmp_dir={folder}/tmp")
+    return made
+
+
+class Trained(NamedTuple):
+    """A tiny relative model of a few steps."""
+    text: Text
+    output_dir: pathlib.Path
+    steps: int
+
+    @property
+    def flags(self):
+        return [*self.text.flags, "--model=rpr_transformer", "--hparams_set=rpr_tiny",
+                f"--output_dir={self.output_dir}"]
+
+
+def train(text, output_dir, *more, steps=20, launcher=None, check=True):
+    """Trains a tiny model through the command line."""
+    verb = [] if launcher else ["train"]
+    return rpr_command(
+        *verb, *text.flags, "--model=rpr_transformer", "--hparams_set=rpr_tiny",
+        f"--output_dir={output_dir}", f"--train_steps={steps}", "--schedule=train",
+        "--local_eval_frequency=10", "--iterations_per_loop=10", "--random_seed=1", *more,
+        launcher=launcher, check=check)
+
+
+@pytest.fixture(scope="session")
+def trained(text, tmp_path_factory):
+    """A tiny relative model, 20 steps, checkpoints at 10 and 20."""
+    output_dir = tmp_path_factory.mktemp("trained") / "model"
+    train(text, output_dir)
+    return Trained(text, output_dir, 20)

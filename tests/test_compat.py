@@ -1,0 +1,58 @@
+"""What makes T2T run here, and the refusal where it would run wrong."""
+import subprocess
+import sys
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from tensor2tensor.layers import common_layers
+from tensor2tensor.utils import contrib
+
+
+def test_layers_are_tf1_layers_that_towers_share():
+    assert common_layers.layers() is tf.layers
+    assert not tf.executing_eagerly()
+
+
+def test_t2t_loaded_in_the_wrong_mode_is_refused():
+    done = subprocess.run([sys.executable, "-c", "import tensor2tensor, rpr"], capture_output=True,
+                          text=True)
+    assert done.returncode != 0
+    assert "rpr train" in done.stderr.splitlines()[-1]
+
+
+def test_importing_rpr_alone_loads_neither_tensorflow_nor_t2t():
+    code = "import sys, rpr.cli; rpr.cli.main(['--help']); print(sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = eval(done.stdout.splitlines()[-1])
+    assert "rpr.cli" in loaded
+    assert not {"tensorflow", "tensor2tensor", "numpy", "sacrebleu", "gin"} & set(loaded)
+
+
+def lazy_adam_reference(rows, gradients, steps, rate, beta1, beta2, epsilon):
+    m, v, x = np.zeros_like(rows), np.zeros_like(rows), rows.copy()
+    for step in range(1, steps + 1):
+        touched = step % 2                            # one row a step
+        m[touched] = beta1 * m[touched] + (1 - beta1) * gradients[touched]
+        v[touched] = beta2 * v[touched] + (1 - beta2) * gradients[touched] ** 2
+        corrected = rate * np.sqrt(1 - beta2 ** step) / (1 - beta1 ** step)
+        x[touched] -= corrected * m[touched] / (np.sqrt(v[touched]) + epsilon)
+    return x
+
+
+def test_lazy_adam_moves_only_the_rows_of_a_sparse_gradient():
+    rows = np.random.RandomState(0).randn(3, 4)
+    gradients = np.random.RandomState(1).randn(3, 4)
+    for resource in (False, True):
+        with tf.Graph().as_default(), tf.Session() as session:
+            table = tf.get_variable("table", initializer=rows, use_resource=resource)
+            touched = tf.placeholder(tf.int32, [])
+            slices = tf.IndexedSlices(tf.gather(gradients, touched)[None], touched[None],
+                                      tf.constant([3, 4]))
+            optimizer = contrib.opt().LazyAdamOptimizer(0.1, beta1=0.9, beta2=0.98, epsilon=1e-9)
+            train = optimizer.apply_gradients([(slices, table)])
+            session.run(tf.global_variables_initializer())
+            for step in range(1, 6):
+                session.run(train, {touched: step % 2})
+            expected = lazy_adam_reference(rows, gradients, 5, 0.1, 0.9, 0.98, 1e-9)
+            np.testing.assert_allclose(session.run(table), expected, rtol=1e-5)
+            np.testing.assert_array_equal(expected[2], rows[2])

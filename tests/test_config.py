@@ -1,0 +1,53 @@
+"""gin files and the run that they describe."""
+import pathlib
+
+import pytest
+
+from rpr import config, experiment
+from rpr.errors import UserError
+
+GIN = pathlib.Path(__file__).parent.parent / "gin"
+
+
+@pytest.mark.parametrize("path", sorted(GIN.glob("*.gin")), ids=lambda path: path.stem)
+def test_every_gin_file_describes_a_run_and_opens_with_its_command(path):
+    run = config.load_run(str(path))
+    assert run.train_steps > 0
+    assert f"gin/{path.name}" in path.read_text().split("run.problem")[0]
+
+
+def test_the_resolved_configuration_is_read_back_the_same(tmp_path):
+    run = experiment.Run("translate_text_files", "rpr_tiny", 100, hparams="dropout=0,position=none",
+                         checkpoint_steps=10, average=3, alpha=0.5)
+    path = tmp_path / "config.gin"
+    path.write_text(config.as_gin(run))
+    assert config.load_run(str(path)) == run
+
+
+@pytest.mark.parametrize("line, words", [
+    ("run.train_stepz = 1", ["train_stepz"]),
+    ("rum.train_steps = 1", ["rum"]),
+    ("run.train_steps = 0", ["train_steps", "at least 1"]),
+    ("run.train_steps = '5'", ["train_steps", "int"]),
+    ("run.checkpoint_steps = 300", ["checkpoint_steps", "300", "2000"]),
+    ("run.average = 50", ["average", "20 checkpoints"]),
+    ("run.test_set = 'wmt14'", ["language_pair"]),
+])
+def test_a_wrong_line_is_refused_by_name(line, words):
+    with pytest.raises(UserError) as error:
+        config.load_run(str(GIN / "quickstart_relative.gin"), [line])
+    assert "\n" not in str(error.value)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_a_missing_setting_is_named(tmp_path):
+    path = tmp_path / "x.gin"
+    path.write_text("run.problem = 'p'\n")
+    with pytest.raises(UserError, match="hparams_set"):
+        config.load_run(str(path))
+
+
+def test_no_such_file():
+    with pytest.raises(UserError, match="no such gin file"):
+        config.load_run("nowhere.gin")
