@@ -31,7 +31,7 @@ def attention(q, k, v, bias=None, score_term=None, value_term=None, dropout=None
     Returns:
       [batch, heads, len_q, depth_v] of the dtype of q.
     """
-    q *= tf.cast(q.shape.as_list()[-1] ** -0.5, q.dtype)
+    q = q * tf.cast(q.shape.as_list()[-1] ** -0.5, q.dtype)
     logits = tf.matmul(q, k, transpose_b=True)               # [batch, heads, len_q, len_k]
     term = score_term(q) if score_term else None
     if term is not None:

@@ -38,17 +38,15 @@ def learned(positions, table):
       [..., channels] of the table's dtype.
 
     Raises:
-      ValueError: a position that is known now lies beyond the table.
-      tf.errors.InvalidArgumentError: one lies beyond it when the graph runs.
+      tf.errors.InvalidArgumentError: when it runs, a position lies beyond the table.
     """
     rows = table.shape.as_list()[0]
-    last = tf.reduce_max(positions)
-    known = tf.get_static_value(last)
-    message = (f"position=learned has a row for each of max_length={rows} positions; this sequence "
-               "is longer: raise max_length before training, or take position=sinusoid or relative")
-    if known is not None and known >= rows:
-        raise ValueError(f"{message} (it has {known + 1} positions)")
-    with tf.control_dependencies([tf.debugging.assert_less(last, rows, message=message)]):
+    within = tf.debugging.assert_less(
+        tf.reduce_max(positions), rows,
+        message=f"position=learned has a row for each of max_length={rows} positions, and this "
+                "sequence is longer: raise max_length before training, or take position=sinusoid "
+                "or relative")
+    with tf.control_dependencies([within] if within is not None else []):
         return tf.gather(table, positions)
 
 

@@ -1,0 +1,212 @@
+import functools
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import reference
+import tensorflow.compat.v1 as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rpr import attention, relations
+from rpr.positions import relative
+
+NAMES = ("q", "k", "v", "keys", "values")
+
+
+@functools.cache
+def graph(heads, depth, k, shared, keys, values):
+    """Attention with every length and the offset left to the session: output and gradients."""
+    g = tf.Graph()
+    with g.as_default():
+        at = {name: tf.placeholder(tf.float64, [None, heads, None, depth]) for name in "qkv"}
+        table = [2 * k + 1, depth] if shared else [heads, 2 * k + 1, depth]
+        for name, exists in (("keys", keys), ("values", values)):
+            if exists:
+                at[name] = tf.placeholder(tf.float64, table)
+        at["bias"] = tf.placeholder(tf.float64, [None, None, None, None])
+        at["offset"] = tf.placeholder(tf.int32, [])
+        at["dz"] = tf.placeholder(tf.float64, [None, heads, None, depth])
+        relation = relations.Distances(tf.shape(at["q"])[2], tf.shape(at["k"])[2], at["offset"])
+        z = attention.attention(
+            at["q"], at["k"], at["v"], at["bias"],
+            keys and functools.partial(relative.score_term, table=at["keys"], relation=relation),
+            values and functools.partial(relative.value_term, table=at["values"],
+                                         relation=relation))
+        learned = {name: at[name] for name in NAMES if name in at}
+        gradients = dict(zip(learned, tf.gradients(z, list(learned.values()), at["dz"]),
+                             strict=True))
+    return at, z, gradients, tf.Session(graph=g)
+
+
+def check(random, batch, heads, len_q, len_k, depth, k, shared, keys, values, bias, offset=0):
+    """Output and all gradients against the reference."""
+    at, z, gradients, session = graph(heads, depth, k, shared, keys, values)
+    table = (2 * k + 1, depth) if shared else (heads, 2 * k + 1, depth)
+    given_ = {"q": random.randn(batch, heads, len_q, depth),
+              "k": random.randn(batch, heads, len_k, depth),
+              "v": random.randn(batch, heads, len_k, depth),
+              "keys": random.randn(*table) if keys else None,
+              "values": random.randn(*table) if values else None}
+    dz = random.randn(batch, heads, len_q, depth)
+    feed = {at[name]: value for name, value in given_.items() if value is not None}
+    feed.update({at["bias"]: bias, at["offset"]: offset, at["dz"]: dz})
+    z_, gradients_ = session.run([z, gradients], feed)
+    bias = np.broadcast_to(bias, (batch, heads, len_q, len_k))
+    np.testing.assert_allclose(
+        z_, reference.attention(**given_, bias=bias, offset=offset)[0], atol=1e-10)
+    expected = reference.gradients(dz, **given_, bias=bias, offset=offset)
+    for name, gradient in zip(NAMES, expected, strict=True):
+        if gradient is not None:
+            np.testing.assert_allclose(gradients_[name], gradient, atol=1e-10, err_msg=name)
+
+
+def encoder_bias(random, batch, n):
+    return reference.padded(random.randint(1, n + 1, batch), n)
+
+
+def decoder_bias(random, batch, n):
+    return reference.causal(n, n)
+
+
+def packed_bias(random, batch, n):
+    return reference.packed(np.sort(random.randint(1, 4, (batch, n))))
+
+
+def packed_decoder_bias(random, batch, n):
+    return packed_bias(random, batch, n) + reference.causal(n, n)
+
+
+BIASES = [encoder_bias, decoder_bias, packed_bias, packed_decoder_bias]
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2 ** 16), batch=st.integers(1, 3), heads=st.sampled_from([1, 3]),
+       n=st.integers(1, 9), k=st.sampled_from([0, 1, 2, 4, 12]), shared=st.booleans(),
+       terms=st.sampled_from([(True, True), (True, False), (False, True)]),
+       bias=st.sampled_from(BIASES))
+def test_self_attention_is_equations_3_and_4(seed, batch, heads, n, k, shared, terms, bias):
+    random = np.random.RandomState(seed)
+    check(random, batch, heads, n, n, 4, k, shared, *terms, bias(random, batch, n))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("k", [0, 1, 2, 12])
+@pytest.mark.parametrize("bias", BIASES)
+def test_every_mask_with_every_table(bias, k, shared):
+    random = np.random.RandomState(k)
+    check(random, 2, 3, 6, 6, 4, k, shared, True, True, bias(random, 2, 6))
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2 ** 16), step=st.integers(0, 8), spare=st.integers(0, 3),
+       k=st.sampled_from([0, 2, 12]), shared=st.booleans())
+def test_a_cached_step_with_any_cache_length(seed, step, spare, k, shared):
+    """One query at `step`: over step + 1 keys, and over a cache with places to spare."""
+    keys = step + 1 + spare
+    check(np.random.RandomState(seed), 2, 3, 1, keys, 4, k, shared, True, True,
+          reference.causal(1, keys, step), step)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float16", 2e-2), ("bfloat16", 1e-1)])
+def test_half_precision_is_near_and_masks_hold(dtype, tolerance):
+    random = np.random.RandomState(0)
+    heads, n, depth, k = 2, 7, 8, 3
+    q, key, v = random.randn(3, 2, heads, n, depth)
+    tables = random.randn(2, heads, 2 * k + 1, depth)
+    bias = np.broadcast_to(reference.padded([7, 4], n), (2, heads, n, n))
+    relation = relations.Distances(n, n)
+    with tf.Graph().as_default(), tf.Session() as session:
+        half = [tf.constant(x, dtype) for x in (q, key, v, *tables)]
+        z = attention.attention(
+            *half[:3], tf.constant(bias, tf.float32),
+            functools.partial(relative.score_term, table=half[3], relation=relation),
+            functools.partial(relative.value_term, table=half[4], relation=relation))
+        assert z.dtype == dtype
+        gradients = tf.gradients(tf.cast(z, tf.float32), half)
+        got = [x.astype(np.float64) for x in session.run([z, *gradients])]
+    assert all(np.isfinite(x).all() for x in got)
+    expected = [reference.attention(q, key, v, *tables, bias)[0],
+                *reference.gradients(np.ones_like(q), q, key, v, *tables, bias)]
+    for x, y in zip(got, expected, strict=True):
+        assert np.abs(x - y).max() <= tolerance * max(1.0, np.abs(y).max())
+
+
+def test_dropout_shares_its_decisions_along_the_axes_that_are_named():
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.ones([2, 3, 40, 40])
+        dropped = session.run(attention.dropout(x, 0.5, [1]))
+        assert attention.dropout(x, 0.0) is x
+    assert set(np.unique(dropped)) == {0.0, 2.0}
+    np.testing.assert_array_equal(dropped[:, 0], dropped[:, 1])
+    assert not np.array_equal(dropped[0], dropped[1])
+
+
+def test_projection_is_initialised_as_t2t_initialises_it():
+    from tensor2tensor.layers import common_layers
+    spread = []
+    for ours in (True, False):
+        with tf.Graph().as_default(), tf.Session() as session:
+            x = tf.zeros([2, 5, 300])
+            with tf.variable_scope("a", initializer=tf.variance_scaling_initializer(
+                    1.0, mode="fan_avg", distribution="uniform")):
+                y = (attention.project(x, 200, "q") if ours
+                     else common_layers.dense(x, 200, use_bias=False, name="q"))
+            assert y.shape.as_list() == [2, 5, 200]
+            (kernel,) = tf.global_variables()
+            assert kernel.name == "a/q/kernel:0"
+            session.run(tf.global_variables_initializer())
+            spread.append(session.run(kernel).std())
+    assert spread[0] == pytest.approx(spread[1], rel=0.02)
+
+
+def test_heads_must_divide_the_channels():
+    with tf.Graph().as_default():
+        x = tf.zeros([1, 2, 10])
+        with pytest.raises(ValueError, match="attention_key_channels: 10 .* num_heads=3"):
+            attention.multihead_attention(x, None, None, 10, 9, 10, 3)
+
+
+EAGER = """
+import sys
+import functools
+import numpy as np
+import tensorflow as tf
+import reference
+from rpr import attention, relations
+from rpr.positions import absolute, relative
+assert tf.executing_eagerly() and not any(name.startswith("tensor2tensor") for name in sys.modules)
+
+def layer(q, k, v, keys, values):
+    relation = relations.Distances(q.shape[2], q.shape[2])
+    return attention.attention(
+        q, k, v, None, functools.partial(relative.score_term, table=keys, relation=relation),
+        functools.partial(relative.value_term, table=values, relation=relation))
+
+random = np.random.RandomState(0)
+arrays = [random.randn(2, 3, 5, 4) for _ in range(3)] + [random.randn(3, 7, 4) for _ in range(2)]
+for function in (layer, tf.function(layer)):
+    variables = [tf.Variable(x) for x in arrays]
+    with tf.GradientTape() as tape:
+        z = function(*variables)
+    np.testing.assert_allclose(z, reference.attention(*arrays)[0], atol=1e-10)
+    expected = reference.gradients(np.ones_like(z), *arrays)
+    for got, gradient in zip(tape.gradient(z, variables), expected):
+        np.testing.assert_allclose(tf.convert_to_tensor(got), gradient, atol=1e-10)
+    np.testing.assert_allclose(absolute.sinusoid([3, 7], 6)[1], reference.sinusoid(7, 6), atol=1e-6)
+try:
+    absolute.learned(tf.range(6), tf.zeros([5, 2]))
+except tf.errors.InvalidArgumentError as error:
+    assert "max_length=5" in str(error)
+else:
+    raise AssertionError("a position beyond the table passed")
+print("eager and function agree")
+"""
+
+
+def test_functions_serve_eager_programs_and_tf_function():
+    run = subprocess.run([sys.executable, "-c", EAGER], cwd=Path(__file__).parent,
+                         capture_output=True, text=True)
+    assert "eager and function agree" in run.stdout, run.stderr

@@ -1,0 +1,161 @@
+"""Decoding step by step with a cache gives what the whole model gives."""
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+import tiny_models
+from tensor2tensor.layers import modalities
+from tensor2tensor.utils import t2t_model
+
+EOS = 1
+EXTRA = 4
+INPUTS = tiny_models.sentences([6, 3, 5], seed=3)
+RELATIVE = [
+    dict(position="relative"),
+    dict(position="relative", heads_share_relative_embedding=True),
+    dict(position="relative", max_relative_position=0),
+    dict(position="relative", max_relative_position=40, relative_values=False),
+    dict(position="relative", relative_keys=False),
+]
+SCHEMES = [dict(position="none"), dict(position="sinusoid"), dict(position="learned"), *RELATIVE,
+           dict(position="relative+sinusoid"), dict(position="learned+relative"),
+           dict(position="relative", layer_preprocess_sequence="none",
+                layer_postprocess_sequence="dan")]
+
+
+def name(overrides):
+    return ",".join(f"{key}={value}" for key, value in overrides.items())
+
+
+@pytest.fixture(autouse=True)
+def only_fast(monkeypatch):
+    def slow(*_, **__):
+        raise AssertionError("the slow path, which runs the whole model at every step")
+    for method in ("_slow_greedy_infer", "_slow_greedy_infer_tpu", "_beam_decode_slow"):
+        monkeypatch.setattr(t2t_model.T2TModel, method, slow)
+
+
+@pytest.fixture(scope="module", params=SCHEMES, ids=name)
+def case(request):
+    """A model with random weights: its session, itself, and its logits for given targets."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        model = tiny_models.make(tiny_models.hparams(**request.param))
+        targets = tf.placeholder(tf.int32, [None, None, 1, 1])
+        inputs = tf.placeholder(tf.int32, [None, None, 1, 1])
+        logits, _ = model({"inputs": inputs, "targets": targets, "target_space_id": 1})
+        session.run(tf.global_variables_initializer())
+        tiny_models.lively(session)
+
+        def whole(input_ids, target_ids):
+            """[sentences, length] log probabilities by symbol, without any cache."""
+            feed = {inputs: input_ids, targets: np.asarray(target_ids)[:, :, None, None]}
+            return session.run(tf_log, feed)[:, :, 0, 0]
+
+        tf_log = tf.nn.log_softmax(logits)
+        with tf.variable_scope(tf.get_variable_scope(), reuse=True):
+            model.set_mode(tf.estimator.ModeKeys.PREDICT)
+            yield session, model, whole
+
+
+def features():
+    return {"inputs": tf.constant(INPUTS), "target_space_id": tf.constant(1)}
+
+
+def test_every_cached_step_gives_the_logits_of_the_whole_model(case):
+    """Teacher-forced: the same symbols go in, one by one and all at once."""
+    session, model, whole = case
+    forced = tiny_models.sentences([7, 7, 7], seed=5)[:, :, 0, 0]
+    seen = []
+
+    def watch(top):
+        def watched(body_output, targets, hparams, vocabulary):
+            logits = top(body_output, targets, hparams, vocabulary)
+            seen.append(tf.nn.log_softmax(logits[:, 0, 0, 0]))
+            return logits
+        return watched
+
+    hparams = model.hparams
+    with tf.variable_scope("transformer"):
+        encoded = model._prepare_inputs_for_decode(features())
+        with tf.variable_scope("body"):
+            memory, bias = model.encode(encoded[0], tf.constant(1), hparams)
+        cache = model._init_cache_fn(None, hparams, 3, 0, memory, bias, "body/")
+        for step in range(forced.shape[1]):
+            scope = f"symbol_modality_{tiny_models.VOCABULARY}_{hparams.hidden_size}"
+            previous = tf.constant(np.zeros_like(forced[:, :1]) if step == 0
+                                   else forced[:, step - 1:step])[:, :, None, None]
+            with tf.variable_scope(scope):
+                word = modalities.symbol_targets_bottom(
+                    previous, hparams, tiny_models.VOCABULARY)
+            with tf.variable_scope("body"):
+                output = model.decode(word[:, :, 0], memory, bias, tf.zeros([1, 1, 1, step + 1]),
+                                      hparams, cache=cache)
+            with tf.variable_scope(scope):
+                watch(modalities.symbol_top)(output, None, hparams, tiny_models.VOCABULARY)
+    got = np.stack(session.run(seen), axis=1)
+    np.testing.assert_allclose(got, whole(INPUTS, forced), atol=2e-5)
+
+
+def scores(log_probabilities, ids):
+    """Sum over each sentence up to and with its first end mark; symbols in it; whether it ends."""
+    total, count = np.zeros(len(ids)), np.zeros(len(ids), int)
+    for row, symbols in enumerate(ids):
+        for place, symbol in enumerate(symbols):
+            total[row] += log_probabilities[row, place, symbol]
+            count[row] += 1
+            if symbol == EOS:
+                break
+    return total, count, (ids == EOS).any(axis=1)
+
+
+def test_greedy_decoding_takes_the_best_symbol_of_the_whole_model(case):
+    session, model, whole = case
+    got = session.run({key: value for key, value in model.infer(
+        features(), decode_length=EXTRA, beam_size=1).items() if key in ("outputs", "scores")})
+    ids = got["outputs"]
+    log_probabilities = whole(INPUTS, ids)
+    np.testing.assert_array_equal(ids, log_probabilities.argmax(axis=2))
+    np.testing.assert_allclose(got["scores"], scores(log_probabilities, ids)[0], atol=1e-4)
+    assert len({tuple(row) for row in ids}) > 1              # the sentences do not all say the same
+
+
+def test_beam_scores_are_those_of_the_whole_model(case):
+    session, model, whole = case
+    beam, alpha = 3, 0.6
+    got = session.run({key: value for key, value in model.infer(
+        features(), decode_length=EXTRA, beam_size=beam, top_beams=beam, alpha=alpha).items()
+        if key in ("outputs", "scores")})
+    ids = got["outputs"].reshape(len(INPUTS) * beam, -1)
+    total, count, ends = scores(whole(np.repeat(INPUTS, beam, axis=0), ids), ids)
+    # T2T gives what did not end in time its plain log probability.
+    expected = (total / np.where(ends, (5 + count) / 6, 1) ** alpha).reshape(len(INPUTS), beam)
+    found = got["scores"] > -1e6                             # T2T's mark of a place left empty
+    assert found[:, 0].all() and (np.diff(got["scores"]) <= 0).all()
+    np.testing.assert_allclose(got["scores"][found], expected[found], atol=1e-4)
+
+
+def test_the_encoder_is_projected_once_and_not_in_every_step():
+    with tf.Graph().as_default() as graph:
+        model = tiny_models.make(tiny_models.hparams(), tf.estimator.ModeKeys.PREDICT)
+        model.infer(features(), decode_length=EXTRA, beam_size=2)
+        products = [op.name for op in graph.get_operations()
+                    if op.type == "MatMul" and "encdec_attention" in op.name]
+    inside = [op for op in products if "while/" in op]
+    assert len(products) == 2 * 4 and len(inside) == 2 * 2   # in the loop: query and output alone
+
+
+def test_learned_positions_end_and_decoding_says_so():
+    with tf.Graph().as_default(), tf.Session() as session:
+        model = tiny_models.make(tiny_models.hparams(position="learned", max_length=8),
+                                 tf.estimator.ModeKeys.PREDICT)
+        outputs = model.infer(features(), decode_length=30, beam_size=1)["outputs"]
+        session.run(tf.global_variables_initializer())
+        tiny_models.lively(session)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="max_length=8 positions"):
+            session.run(outputs)
+
+
+def test_the_tpu_loop_is_refused():
+    with tf.Graph().as_default():
+        model = tiny_models.make(tiny_models.hparams(), tf.estimator.ModeKeys.PREDICT)
+        with pytest.raises(NotImplementedError, match="TPU"):
+            model.infer(features(), decode_length=EXTRA, beam_size=1, use_tpu=True)

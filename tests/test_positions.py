@@ -1,0 +1,139 @@
+import numpy as np
+import pytest
+import reference
+import tensorflow.compat.v1 as tf
+import tiny_models
+from tensor2tensor.layers import common_attention
+
+from rpr import positions, relations
+from rpr.positions import absolute
+
+SIDES = ("inputs", "targets")
+
+
+@pytest.mark.parametrize("channels", [2, 3, 7, 8])
+def test_sinusoid_is_the_formula_and_t2ts_signal(channels):
+    places = [[0, 1, 2, 3, 4, 250]]
+    with tf.Graph().as_default(), tf.Session() as session:
+        got, t2t = session.run([absolute.sinusoid(tf.constant(places), channels),
+                                common_attention.get_timing_signal_1d(5, channels)])
+    expected = np.array([[reference.sinusoid(place, channels) for place in places[0]]])
+    np.testing.assert_allclose(got, expected, atol=2e-5)
+    np.testing.assert_allclose(got[:, :5], t2t, atol=2e-6)
+
+
+def test_learned_takes_the_row_of_each_position():
+    table = np.arange(10.0).reshape(5, 2)
+    with tf.Graph().as_default(), tf.Session() as session:
+        got = session.run(absolute.learned(tf.constant([[0, 4], [2, 2]]), tf.constant(table)))
+    np.testing.assert_array_equal(got, table[[[0, 4], [2, 2]]])
+
+
+def test_learned_says_so_when_a_sequence_is_too_long():
+    with tf.Graph().as_default(), tf.Session() as session:
+        table = tf.zeros([5, 2])
+        length = tf.placeholder(tf.int32, [])
+        rows = absolute.learned(tf.range(length), table)
+        assert session.run(rows, {length: 5}).shape == (5, 2)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="max_length=5 positions"):
+            session.run(rows, {length: 6})
+
+
+@pytest.mark.parametrize("overrides, message", [
+    ({"position": "sinusiod"}, r"position=sinusiod: no scheme is called 'sinusiod'; allowed are "
+                               r"none, sinusoid, learned, relative"),
+    ({"position": ""}, r"position=: no scheme is called ''"),
+    ({"position": "relative+"}, r"position=relative\+: no scheme is called ''"),
+    ({"position": "relative+relative"}, r"position=relative\+relative names a scheme twice"),
+    ({"position": "none+relative"}, r"position=none\+relative: none stands alone"),
+    ({"max_relative_position": -1}, r"max_relative_position=-1: .* 0 or more"),
+    ({"position": "learned", "max_length": 0}, r"max_length=0: position=learned needs"),
+])
+def test_what_cannot_be_built_is_said(overrides, message):
+    values = tiny_models.hparams(**overrides)
+    for side in SIDES:
+        with pytest.raises(ValueError, match=message):
+            positions.build(values, side)
+    with tf.Graph().as_default(), pytest.raises(ValueError, match=message):
+        tiny_models.make(values)
+
+
+def test_every_scheme_has_a_line_of_description():
+    assert set(positions.SCHEMES) >= {"none", "sinusoid", "learned", "relative"}
+    for scheme in positions.SCHEMES.values():
+        first, *rest = scheme.__doc__.splitlines()
+        assert 20 < len(first) < 100 and (not rest or not rest[0])
+
+
+def terms(q, weights, **overrides):
+    """Score and value term over one layer's tensors, and the variables made for them."""
+    scheme = positions.build(tiny_models.hparams(**overrides), "inputs")
+    with tf.variable_scope("layer", initializer=tf.random_normal_initializer()):
+        relation = relations.Distances(q.shape[2], weights.shape[3])
+        score, value = scheme.score_term(q, relation), scheme.value_term(weights, relation)
+    return score, value, {v.op.name: v for v in tf.global_variables()}
+
+
+PREFIX = "layer/dot_product_attention_relative/relative_positions_"
+
+
+@pytest.mark.parametrize("position", ["relative", "relative+sinusoid", "learned+relative"])
+@pytest.mark.parametrize("shared, shape", [(True, [9, 16]), (False, [2, 9, 16])])
+@pytest.mark.parametrize("keys", [True, False])
+@pytest.mark.parametrize("values", [True, False])
+def test_tables_exist_as_far_as_they_are_asked_for(position, shared, shape, keys, values):
+    with tf.Graph().as_default():
+        score, value, variables = terms(
+            tf.zeros([3, 2, 5, 16]), tf.zeros([3, 2, 5, 5]), position=position, relative_keys=keys,
+            relative_values=values, heads_share_relative_embedding=shared)
+    expected = {f"{PREFIX}{which}/embeddings": shape
+                for which, exists in (("keys", keys), ("values", values)) if exists}
+    assert {name: v.shape.as_list() for name, v in variables.items()} == expected
+    assert (score is not None, value is not None) == (keys, values)
+    assert score is None or score.shape.as_list() == [3, 2, 5, 5]
+    assert value is None or value.shape.as_list() == [3, 2, 5, 16]
+
+
+def test_k_0_is_one_row_and_says_nothing_of_the_distance():
+    with tf.Graph().as_default(), tf.Session() as session:
+        score, _, variables = terms(tf.ones([1, 2, 5, 16]), tf.ones([1, 2, 5, 5]),
+                                    max_relative_position=0)
+        assert {v.shape.as_list()[1] for v in variables.values()} == {1}
+        session.run(tf.global_variables_initializer())
+        np.testing.assert_allclose(np.ptp(session.run(score), axis=3), 0, atol=1e-6)
+
+
+def test_each_head_starts_as_a_shared_table_does():
+    spread = []
+    for shared in (True, False):
+        with tf.Graph().as_default(), tf.Session() as session:
+            scheme = positions.build(tiny_models.hparams(
+                num_heads=8, hidden_size=1024, max_relative_position=64,
+                heads_share_relative_embedding=shared), "inputs")
+            with tf.variable_scope("layer", initializer=tf.variance_scaling_initializer(
+                    1.0, mode="fan_avg", distribution="uniform")):
+                scheme.score_term(tf.zeros([1, 8, 5, 128]), relations.Distances(5, 5))
+            session.run(tf.global_variables_initializer())
+            table = session.run(tf.global_variables()[0])
+            spread.append(table.std())
+    assert spread[0] == pytest.approx(spread[1], rel=0.03)
+    assert np.abs(table[0] - table[1]).max() > spread[1]               # and no two are the same
+
+
+def test_a_sum_adds_signals_and_terms():
+    class One(positions.Scheme):
+        def embed(self, x, positions):
+            return x + 1
+
+        def rotate(self, q, k, q_positions, k_positions):
+            return q * 2, k * 3
+
+        def score_term(self, q, relation):
+            return q + 10
+
+    nothing = positions.Scheme(None, "inputs")
+    both = positions.scheme.Sum([One(None, "inputs"), nothing, One(None, "inputs")])
+    assert both.embed(0, None) == 2
+    assert both.rotate(1, 1, None, None) == (4, 9)
+    assert both.score_term(1, None) == 22
+    assert both.value_term(1, None) is None
