@@ -188,6 +188,17 @@ def execute(run, where):
             _do_stage(stage, before, status, where, lock)
             if stage.name == "datagen" and not run.test_set:
                 _copy_test_text(run, where)
+        _complete_scores(run, where, status)
+
+
+def _complete_scores(run, where, status):
+    """Adds to the scores what they are the scores of, and what they took."""
+    scores = _read_json(where.scores)
+    if "step" not in scores:
+        start = next(event for event in metrics.read(where.metrics) if event["event"] == "start")
+        scores |= {"step": run.train_steps, "parameters": start["parameters"],
+                   "seconds": {name: entry.get("seconds") for name, entry in status.items()}}
+        metrics.write_atomically(where.scores, json.dumps(scores, indent=1) + "\n")
 
 
 def _same_run(run, where):

@@ -222,7 +222,7 @@ def _train(argv, logs):
     train_spec, eval_spec = experiment._train_spec, experiment._eval_spec
     hook = watch.TrainingHook(path, flags.train_steps)
     experiment._train_spec = train_spec = train_spec._replace(
-        hooks=(*train_spec.hooks, hook), saving_listeners=[watch.SavingListener(hook)])
+        hooks=(*train_spec.hooks, hook), saving_listeners=(watch.SavingListener(hook),))
     exporters = (*(eval_spec.exporters or ()), watch.EvaluationRecord(path))
     experiment._eval_spec = eval_spec = eval_spec._replace(exporters=exporters)
     try:

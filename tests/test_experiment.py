@@ -1,0 +1,191 @@
+"""A run through the real command line, whole and killed with kill -9 in every stage."""
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import refused, rpr_command
+
+from rpr import experiment, metrics, report
+from rpr.errors import UserError
+
+STAGES = ["datagen", "train", "average", "decode", "score"]
+SETTINGS = {"problem": "translate_text_files", "hparams_set": "rpr_tiny", "train_steps": 60,
+            "checkpoint_steps": 20, "average": 2, "beam_size": 2, "eval_steps": 1}
+
+
+def write_gin(path, **changes):
+    path.write_text("".join(f"run.{name} = {value!r}\n"
+                            for name, value in {**SETTINGS, **changes}.items()), encoding="utf-8")
+    return path
+
+
+def status(run_dir):
+    return json.loads((run_dir / "status.json").read_text())
+
+
+def checkpoints(run_dir):
+    return sorted(path.name for folder in ("model", "average") for path in
+                  (run_dir / folder).iterdir() if path.name.endswith(".index"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(text, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    gin = write_gin(folder / "run.gin")
+    done = rpr_command("run", gin, f"--run_dir={folder}/relative")
+    return gin, folder / "relative", done
+
+
+def test_a_run_leaves_what_explains_it(undisturbed):
+    gin, run_dir, done = undisturbed
+    assert {"config.gin", "status.json", "metrics.jsonl", "scores.json", "source.test.txt",
+            "reference.test.txt", "hypotheses.test.txt"} <= set(os.listdir(run_dir))
+    assert [(name, entry["state"], entry["attempts"]) for name, entry in status(run_dir).items()
+            ] == [(name, "done", 1) for name in STAGES]
+    scores = json.loads((run_dir / "scores.json").read_text())
+    assert (scores["step"], scores["lines"]) == (60, 12)
+    assert "version:" in scores["bleu"]["signature"]
+    events = metrics.read(str(run_dir / "metrics.jsonl"))
+    assert [e["step"] for e in events if e["event"] == "train"] == [10, 20, 30, 40, 50, 60]
+    assert [e["step"] for e in events if e["event"] == "eval"][-1] == 60
+    assert json.loads(done.stdout) == scores
+
+
+def test_a_finished_run_is_not_repeated(undisturbed):
+    gin, run_dir, _ = undisturbed
+    before = {path: path.stat().st_mtime_ns for path in run_dir.rglob("*") if path.is_file()}
+    done = rpr_command("run", gin, f"--run_dir={run_dir}")
+    assert done.stderr.count("is done") == len(STAGES)
+    assert before == {path: path.stat().st_mtime_ns for path in run_dir.rglob("*")
+                      if path.is_file()}
+
+
+def test_a_changed_configuration_is_refused_with_the_difference(undisturbed):
+    gin, run_dir, _ = undisturbed
+    line = refused("run", gin, f"--run_dir={run_dir}", "--set", "run.alpha=0.7")
+    assert "alpha = 0.7 (there: 0.6)" in line
+    rpr_command("run", gin, f"--run_dir={run_dir}", "--set", "run.decode_batch_size=8")
+
+
+def start_and_kill(gin, run_dir, until):
+    """Starts the run, kills it with kill -9 as soon as `until(status)`; returns its process."""
+    command = [sys.executable, "-m", "rpr.cli", "run", gin, f"--run_dir={run_dir}"]
+    process = subprocess.Popen(command,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.time() + 120
+    while not ((run_dir / "status.json").exists() and until(status(run_dir))):
+        assert process.poll() is None and time.time() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def running(stage):
+    return lambda entries: entries.get(stage, {}).get("state") == "running"
+
+
+def no_process_names(run_dir):
+    names = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    return not [line for line in names.splitlines() if str(run_dir) in line]
+
+
+def test_killed_in_every_stage_it_ends_as_if_undisturbed(undisturbed, tmp_path):
+    gin, whole, _ = undisturbed
+    run_dir = tmp_path / "relative"
+
+    def trained_beyond_a_checkpoint(entries):
+        return running("train")(entries) and (run_dir / "model" / "model.ckpt-20.index").exists()
+
+    for stage in STAGES:
+        start_and_kill(gin, run_dir, trained_beyond_a_checkpoint if stage == "train"
+                       else running(stage))
+        time.sleep(0.5)
+        assert no_process_names(run_dir), "a stage outlived the run that was killed"
+    rpr_command("run", gin, f"--run_dir={run_dir}")
+
+    for name, entry in status(run_dir).items():
+        assert entry["state"] == "done" and entry["attempts"] <= 2, name
+    assert checkpoints(run_dir) == checkpoints(whole)
+    events = metrics.read(str(run_dir / "metrics.jsonl"))
+    starts = [e["step"] for e in events if e["event"] == "start"]
+    assert starts[0] == 0 and starts[1] >= 20, "training began again"
+    steps = [e["step"] for e in events if e["event"] == "train"]
+    assert steps == sorted(set(steps)) and steps[-1] == 60
+    assert set(os.listdir(run_dir)) == set(os.listdir(whole))
+    for name in os.listdir(whole.parent / "data"):
+        if name.endswith((".log", ".lock")):
+            continue
+        if (whole.parent / "data" / name).is_file():
+            assert (tmp_path / "data" / name).read_bytes() == (
+                whole.parent / "data" / name).read_bytes(), name
+
+
+def test_killed_after_training_it_gives_the_same_hypotheses(undisturbed, tmp_path):
+    gin, whole, _ = undisturbed
+    run_dir = tmp_path / "relative"
+    shutil.copytree(whole, run_dir)
+    shutil.copytree(whole.parent / "data", tmp_path / "data")
+    shutil.rmtree(run_dir / "average")
+    for name in ("hypotheses.test.txt", "scores.json"):
+        (run_dir / name).unlink()
+    kept = {name: entry for name, entry in status(whole).items() if name in STAGES[:2]}
+    (run_dir / "status.json").write_text(json.dumps(kept))
+    for stage in STAGES[2:]:
+        start_and_kill(gin, run_dir, running(stage))
+    rpr_command("run", gin, f"--run_dir={run_dir}")
+    assert status(run_dir)["train"] == status(whole)["train"], "it trained again"
+    for name in ("hypotheses.test.txt", "reference.test.txt"):
+        assert (run_dir / name).read_bytes() == (whole / name).read_bytes()
+    assert json.loads((run_dir / "scores.json").read_text())["bleu"] == json.loads(
+        (whole / "scores.json").read_text())["bleu"]
+
+
+def test_one_process_at_a_time(undisturbed):
+    import fcntl
+    gin, run_dir, _ = undisturbed
+    with open(run_dir / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "another process" in refused("run", gin, f"--run_dir={run_dir}")
+
+
+def test_a_stage_that_fails_ends_the_run_and_is_tried_again(text, tmp_path):
+    gin = write_gin(tmp_path / "run.gin", hparams="max_relative_position=-1")
+    done = rpr_command("run", gin, f"--run_dir={tmp_path}/run", check=False)
+    assert done.returncode == 1
+    assert "max_relative_position=-1" in done.stderr and "stage train failed" in done.stderr
+    assert status(tmp_path / "run")["train"]["state"] == "failed"
+
+
+def test_the_report_compares_the_runs_below_a_directory(undisturbed, tmp_path):
+    _, whole, _ = undisturbed
+    for name in ("absolute", "relative"):
+        shutil.copytree(whole, tmp_path / "study" / name)
+    study = tmp_path / "study"
+    worse = (study / "absolute" / "reference.test.txt").read_text(encoding="utf-8").splitlines()
+    (study / "relative" / "hypotheses.test.txt").write_text(
+        "".join(line + "\n" for line in worse), encoding="utf-8")
+    done = rpr_command("report", study, "--baseline=absolute", env={**os.environ, "COLUMNS": "120"})
+    assert "BLEU" in done.stdout and "nrefs:1|bs:1000" in done.stdout
+    rows = json.loads((study / "results.json").read_text())
+    assert [row["name"] for row in rows] == ["absolute", "relative"]
+    assert rows[0]["p_value"] is None and rows[1]["p_value"] < 0.01 and rows[1]["bleu"] > 99
+    assert (study / "plots" / "curves.png").read_bytes()[:4] == b"\x89PNG"
+    assert (study / "results.md").read_text().count("\n| ") == 3
+    assert "one of absolute, relative" in refused("report", study, "--baseline=rel")
+    (study / "relative" / "reference.test.txt").write_text("other\n" * 12)
+    assert "other text" in refused("report", study, "--baseline=absolute")
+
+
+def test_a_run_is_checked_when_it_is_described():
+    with pytest.raises(UserError, match="average"):
+        experiment.Run("p", "h", 100, checkpoint_steps=50, average=3)
+
+
+def test_signatures_are_listed_once():
+    row = report.Row("a", 1, 1, 1.0, 1.0, 1.0, 1.0, None, "nrefs:1", "nrefs:1|nc:6")
+    assert report.signatures([row, row]) == ["BLEU nrefs:1", "chrF nrefs:1|nc:6"]

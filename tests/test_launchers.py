@@ -1,0 +1,231 @@
+"""T2T's programs through the real command line: what works, and what is refused in one line."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from conftest import refused, rpr_command, train
+
+from rpr import metrics
+
+
+def variables(directory):
+    path = tf.train.latest_checkpoint(str(directory))
+    return dict(tf.train.list_variables(path))
+
+
+def test_training_writes_what_t2t_writes_and_its_metrics(trained):
+    files = os.listdir(trained.output_dir)
+    assert {"hparams.json", "flags_t2t.txt", "model.ckpt-20.index", "train.log"} <= set(files)
+    events = metrics.read(str(trained.output_dir / "metrics.jsonl"))
+    assert [(e["event"], e["step"]) for e in events] == [("start", 0), ("train", 10), ("train", 20)]
+    assert events[1]["loss"] > events[2]["loss"] > 0 and events[2]["steps_per_second"] > 0
+    weights = {name: shape for name, shape in variables(trained.output_dir).items()
+               if name.startswith("transformer/")}
+    assert events[0]["parameters"] == sum(int(np.prod(shape)) for shape in weights.values())
+
+
+def test_logs_are_in_the_file_and_come_back_with_verbose(text, trained, tmp_path):
+    assert "tensorflow" in (trained.output_dir / "train.log").read_text()
+    quiet = train(text, tmp_path / "quiet", steps=1)
+    loud = train(text, tmp_path / "loud", "--verbose", steps=1)
+    assert "tensorflow" not in quiet.stderr and "INFO:tensorflow" in loud.stderr
+
+
+def test_two_towers_share_every_weight(text, trained, tmp_path):
+    """T2T loaded in TF2 mode trains 40 parallel_0 and 40 parallel_1 variables, and says nothing."""
+    train(text, tmp_path / "model", "--worker_gpu=2", steps=3, launcher="t2t-trainer")
+    assert variables(tmp_path / "model") == variables(trained.output_dir)
+    assert not [name for name in variables(tmp_path / "model") if "parallel" in name]
+
+
+def test_the_launchers_do_what_t2t_users_type(trained, tmp_path):
+    source = tmp_path / "source"
+    source.write_text("Click the button.\n\nSave the file\n", encoding="utf-8")
+    rpr_command(*trained.flags, "--t2t_usr_dir=rpr", f"--decode_from_file={source}",
+                f"--decode_to_file={tmp_path}/out", "--decode_hparams=beam_size=2,alpha=0.6",
+                launcher="t2t-decoder")
+    assert len((tmp_path / "out").read_text(encoding="utf-8").split("\n")) == 4
+    assert os.listdir(tmp_path) == ["source", "out"] or sorted(os.listdir(tmp_path)) == [
+        "out", "source"]
+    event = metrics.read(str(trained.output_dir / "metrics.jsonl"))[-1]
+    assert event["event"] == "decode" and event["sentences"] == 3
+
+    rpr_command(f"--model_dir={trained.output_dir}", f"--output_dir={tmp_path}/average", "--n=2",
+                launcher="t2t-avg-all")
+    average = tf.train.load_checkpoint(str(tmp_path / "average" / "model.ckpt-20"))
+    readers = [tf.train.load_checkpoint(str(trained.output_dir / f"model.ckpt-{step}"))
+               for step in (10, 20)]
+    name = "transformer/body/encoder/layer_0/self_attention/multihead_attention/q/kernel"
+    np.testing.assert_allclose(average.get_tensor(name),
+                               sum(reader.get_tensor(name) for reader in readers) / 2, rtol=1e-5)
+    assert average.get_tensor("global_step") == 20
+    rpr_command(*trained.flags, f"--decode_from_file={source}", f"--decode_to_file={tmp_path}/out2",
+                f"--checkpoint_path={tmp_path}/average/model.ckpt-20", launcher="t2t-decoder")
+    assert len((tmp_path / "out2").read_text(encoding="utf-8").split("\n")) == 4
+
+    done = rpr_command(f"--translation={source}", f"--reference={source}", launcher="t2t-bleu")
+    assert "BLEU_cased" in done.stdout
+
+
+def test_evaluation_through_the_launcher(trained):
+    done = rpr_command(*trained.flags, "--eval_steps=1", "--eval_timeout_mins=0", "--verbose",
+                       launcher="t2t-eval")
+    assert "neg_log_perplexity" in done.stderr
+
+
+def test_score_file(trained, tmp_path):
+    """It dies on tf.placeholder where T2T was loaded in TF2 mode."""
+    (tmp_path / "pairs").write_text("Save the file\tSpeichern\n", encoding="utf-8")
+    rpr_command("decode", *trained.flags, f"--score_file={tmp_path}/pairs",
+                f"--decode_to_file={tmp_path}/scores")
+    assert float((tmp_path / "scores").read_text()) > 0
+
+
+def test_a_usr_dir_of_ones_own(text, tmp_path):
+    package = tmp_path / "mine"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "from tensor2tensor.utils import registry\n"
+        "from hparams.small import rpr_tiny\n"
+        "@registry.register_hparams\n"
+        "def my_set():\n"
+        "  hparams = rpr_tiny()\n"
+        "  hparams.position = 'none'\n"
+        "  return hparams\n", encoding="utf-8")
+    rpr_command(*text.flags, f"--t2t_usr_dir={package}", "--model=rpr_transformer",
+                "--hparams_set=my_set", f"--output_dir={tmp_path}/model", "--train_steps=1",
+                "--schedule=train", launcher="t2t-trainer")
+    assert not [name for name in variables(tmp_path / "model") if "relative" in name]
+    assert "--t2t_usr_dir" in refused("train", *text.flags, "--t2t_usr_dir=/nowhere/to/be/found")
+
+
+def test_t2ts_own_models_train_through_the_launcher(text, tmp_path):
+    rpr_command(*text.flags, "--model=transformer", "--hparams_set=transformer_tiny",
+                f"--output_dir={tmp_path}/model", "--train_steps=1", "--schedule=train",
+                launcher="t2t-trainer")
+    assert "transformer/body/target_space_embedding/kernel" in variables(tmp_path / "model")
+
+
+def test_stock_t2t_is_refused_with_the_command_to_use():
+    code = ("import sys, types\n"
+            "import tensor2tensor\n"                  # in TF2 mode, as the wheel's launcher does
+            "sys.argv = ['t2t-trainer', '--t2t_usr_dir=rpr']\n"
+            "import rpr\n")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode and "rpr train" in done.stderr.splitlines()[-1]
+
+
+# What T2T does silently, or late, or with a page of traceback.
+
+def test_unknown_names_are_refused_with_the_nearest(text, tmp_path):
+    there = [f"--output_dir={tmp_path}/no", "--train_steps=1"]
+    model, hparams = "--model=rpr_transformer", "--hparams_set=rpr_tiny"
+    line = refused("train", *text.flags, *there, "--model=rpr_transfromer", hparams)
+    assert "rpr_transformer" in line
+    line = refused("train", *text.flags, *there, model, "--hparams_set=rpr_tinny")
+    assert "rpr_tiny" in line
+    line = refused("train", *text.flags, *there, model, hparams, "--hparams=max_relative_positon=3")
+    assert "max_relative_position" in line
+    line = refused("train", *text.flags, *there, model, hparams, "--hparams=dropout=yes")
+    assert "dropout" in line
+    line = refused("train", *text.flags, *there, model, hparams, "--train_stepz=3")
+    assert "--train_stepz" in line
+    line = refused("train", text.flags[1], *there, model, hparams, "--problem=translate_text_file")
+    assert "translate_text_files" in line
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_model_with_other_hparams_is_not_trained_on(trained):
+    before = sorted(os.listdir(trained.output_dir))
+    line = refused("train", *trained.flags, "--train_steps=30", "--hparams=max_relative_position=3")
+    assert "max_relative_position=3 (there: 4)" in line
+    line = refused("train", *trained.flags[:3], "--hparams_set=rpr_tiny_absolute",
+                   *trained.flags[4:], "--train_steps=30")
+    assert "position=sinusoid (there: relative)" in line
+    assert sorted(os.listdir(trained.output_dir)) == before
+
+
+def test_a_model_is_not_decoded_as_another(trained, tmp_path):
+    (tmp_path / "in").write_text("Save\n", encoding="utf-8")
+    files = [f"--decode_from_file={tmp_path}/in", f"--decode_to_file={tmp_path}/out"]
+    line = refused("decode", *trained.flags, *files, "--hparams=max_relative_position=3")
+    assert "max_relative_position=3 (there: 4)" in line
+    line = refused("decode", *trained.flags[:3], "--hparams_set=rpr_small", *trained.flags[4:],
+                   *files)
+    assert "--hparams_set=rpr_tiny" in line
+    line = refused("decode", *trained.flags[:2], "--model=lstm_seq2seq", *trained.flags[3:], *files)
+    assert "--model=transformer" in line
+    line = refused("decode", *trained.flags, *files, "--checkpoint_path=/nowhere/model.ckpt-3")
+    assert "model.ckpt-3" in line
+    assert os.listdir(tmp_path) == ["in"]
+
+
+def copy_of(trained, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(trained.text.data_dir, data)
+    return data, [f"--problem={trained.text.problem}", f"--data_dir={data}", *trained.flags[2:]]
+
+
+def test_a_missing_or_foreign_vocabulary_is_refused(trained, tmp_path):
+    (tmp_path / "in").write_text("Save\n", encoding="utf-8")
+    files = [f"--decode_from_file={tmp_path}/in", f"--decode_to_file={tmp_path}/out"]
+    data, flags = copy_of(trained, tmp_path)
+    vocabulary = next(data.glob("vocab*"))
+    kept = vocabulary.read_bytes()
+    vocabulary.write_bytes(kept.replace(b"'e_'", b"'\xc3\xa9_'"))
+    assert vocabulary.read_bytes() != kept and vocabulary.name in refused("decode", *flags, *files)
+    vocabulary.unlink()
+    assert vocabulary.name in refused("decode", *flags, *files)
+    # A whole other data directory: sound in itself, and not what the model was trained with.
+    vocabulary.write_bytes(kept.replace(b"'e_'", b"'\xc3\xa9_'"))
+    for record in data.glob("*.datagen.json"):
+        record.unlink()
+    assert "trained with" in refused("decode", *flags, *files)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "missing"])
+def test_damaged_data_is_refused(trained, tmp_path, damage):
+    data, flags = copy_of(trained, tmp_path)
+    shard = sorted(data.glob("*-train-*"))[3]
+    if damage == "missing":
+        shard.unlink()
+    else:
+        shard.write_bytes(shard.read_bytes()[:-5] if damage == "truncated" else b"")
+    flags = [flag for flag in flags if not flag.startswith("--output_dir")]
+    line = refused("train", *flags, f"--output_dir={tmp_path}/model", "--train_steps=1")
+    assert shard.name in line and not (tmp_path / "model").exists()
+
+
+def test_averaging_more_checkpoints_than_there_are_is_refused(trained, tmp_path):
+    line = refused("average", f"--model_dir={trained.output_dir}", f"--output_dir={tmp_path}/a",
+                   "--n=9")
+    assert "--n=9" in line and "3 checkpoints" in line and not (tmp_path / "a").exists()
+
+
+def test_bad_flags_of_each_verb_end_in_one_line(trained, tmp_path):
+    assert "--output_dir" in refused("train", *trained.text.flags)
+    assert "nowhere" in refused("decode", *trained.flags, "--decode_from_file=nowhere")
+    assert "beam_sise" in refused("decode", *trained.flags, "--decode_hparams=beam_sise=3")
+    assert "translate_nothing" in refused("datagen", "--problem=translate_nothing",
+                                          f"--data_dir={tmp_path}")
+    assert "models" in refused("list", "everything")
+    assert "no verb" in refused("trian")
+    assert "nowhere.gin" in refused("run", "nowhere.gin")
+
+
+def test_list_shows_each_with_a_description():
+    shown = rpr_command("list", env={**os.environ, "COLUMNS": "200"}).stdout
+    for name, words in (("rpr_transformer", "positions"), ("rpr_base_k64", "k=64"),
+                        ("translate_ende_libreoffice", "LibreOffice"), ("relative", "Shaw")):
+        line = next(line for line in shown.splitlines() if line.split()[:1] == [name])
+        assert words in line
+
+
+def test_hparams_json_holds_what_was_trained(trained):
+    saved = json.loads((trained.output_dir / "hparams.json").read_text())
+    assert (saved["position"], saved["max_relative_position"]) == ("relative", 4)
