@@ -5,7 +5,6 @@ vocabulary, and the size of each TFRecord file. Data made by stock t2t-datagen h
 checked by its structure alone.
 """
 import glob
-import hashlib
 import itertools
 import json
 import os
@@ -16,6 +15,7 @@ from google.protobuf.message import DecodeError
 from tensor2tensor.data_generators import problem as t2t_problem
 from tensor2tensor.data_generators import text_encoder
 
+from problems.files import sha256
 from rpr.errors import UserError
 
 SPLITS = {"train": t2t_problem.DatasetSplit.TRAIN,
@@ -59,12 +59,6 @@ def vocabulary_files(problem):
     if getattr(problem, "vocab_type", None) == "character":
         return []                                     # bytes: T2T names a file that it never makes
     return sorted(filter(None, names))
-
-
-def sha256(path):
-    """SHA-256 of a file, in hexadecimal."""
-    with open(path, "rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def check_data(problem, data_dir, splits):

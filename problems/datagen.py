@@ -2,13 +2,12 @@
 
 T2T's own way leaves, when it is killed, files that the next run takes for finished: a half-written
 vocabulary, some shards shuffled and others not. Here everything is made in a staging directory
-beside the data; finished files move into place, and the record that says so is written last.
+beside the data; finished files move into place, the record that says so last.
 
 The same text gives the same bytes: neither the vocabulary nor the order of the examples depends on
 anything but the text and the problem's name.
 """
 import contextlib
-import fcntl
 import glob
 import json
 import os
@@ -18,7 +17,7 @@ import shutil
 import tensorflow.compat.v1 as tf
 from tensor2tensor.data_generators import generator_utils
 
-from problems import checks
+from problems import checks, files
 from rpr import console, metrics
 from rpr.errors import UserError
 
@@ -48,32 +47,36 @@ def generate(problem, data_dir, tmp_dir):
 
 def _generate_once(problem, data_dir, tmp_dir):
     staging = checks.staging_path(problem, data_dir)
-    with _lock(staging + ".lock"):
+    record_name = os.path.basename(checks.record_path(problem, data_dir))
+    with files.locked(staging):
+        if os.path.exists(os.path.join(staging, record_name)):
+            _move(staging, data_dir, record_name)     # where a kill had stopped that
         record = checks.read_record(problem, data_dir)
         if record is not None:
-            _same_sources(problem, record, data_dir, tmp_dir)
-            checks.check_data(problem, data_dir, checks.SPLITS)
+            _same_data(problem, record, data_dir, tmp_dir)
+            checks.check_data(problem, data_dir, record["files"])
         elif _made_by_another(problem, data_dir, staging):
-            splits = [name for name, split in checks.SPLITS.items() if split in {
-                wanted["split"] for wanted in problem.dataset_splits}]
-            checks.check_data(problem, data_dir, splits)
+            checks.check_data(problem, data_dir, _splits(problem))
         else:
             shutil.rmtree(staging, ignore_errors=True)
             os.mkdir(staging)
             record = _generate(problem, data_dir, staging, tmp_dir)
-            for name in sorted(os.listdir(staging)):
-                os.replace(os.path.join(staging, name), os.path.join(data_dir, name))
-            metrics.write_atomically(checks.record_path(problem, data_dir),
+            metrics.write_atomically(os.path.join(staging, record_name),
                                      json.dumps(record, indent=1, sort_keys=True) + "\n")
-        shutil.rmtree(staging, ignore_errors=True)
+            _move(staging, data_dir, record_name)
 
 
-@contextlib.contextmanager
-def _lock(path):
-    """One datagen of a problem in a directory at a time; another waits. Survives kill -9."""
-    with open(path, "w", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def _move(staging, data_dir, record_name):
+    """Moves finished files into place, the record last."""
+    for name in sorted(os.listdir(staging), key=lambda name: (name == record_name, name)):
+        os.replace(os.path.join(staging, name), os.path.join(data_dir, name))
+    os.rmdir(staging)
+
+
+def _splits(problem):
+    """The splits of a problem: {"train": number of files, ...}."""
+    shards = {split["split"]: split["shards"] for split in problem.dataset_splits}
+    return {name: shards[split] for name, split in checks.SPLITS.items() if split in shards}
 
 
 def _made_by_another(problem, data_dir, staging):
@@ -81,13 +84,19 @@ def _made_by_another(problem, data_dir, staging):
         glob.glob(problem.filepattern(data_dir, split)) for split in checks.SPLITS.values())
 
 
-def _same_sources(problem, record, data_dir, tmp_dir):
-    changed = [name for name, found in problem.sources(tmp_dir).items()
+def _settings(problem):
+    return {name: getattr(problem, name, None) for name in ("approx_vocab_size", "packed_length")}
+
+
+def _same_data(problem, record, data_dir, tmp_dir):
+    changed = [f"{name} changed" for name, found in problem.sources(tmp_dir).items()
                if record["sources"].get(name) != found]
+    changed += [f"{name} was {record['settings'].get(name)}, now it is {found}"
+                for name, found in _settings(problem).items()
+                if record["settings"].get(name) != found]
     if changed:
-        raise UserError(f"--data_dir={data_dir}: its data of {problem.dataset_filename()} was made "
-                        f"from other text ({', '.join(changed[:4])}): take another directory, or "
-                        "remove that data")
+        raise UserError(f"--data_dir={data_dir} holds other data of {problem.dataset_filename()} "
+                        f"({'; '.join(changed[:4])}): take another directory, or remove it")
 
 
 def _generate(problem, data_dir, staging, tmp_dir):
@@ -104,16 +113,14 @@ def _generate(problem, data_dir, staging, tmp_dir):
     sources = problem.sources(tmp_dir)
     console.terminal.print(f"{name}: vocabulary", highlight=False)
     problem.get_or_create_vocab(staging, tmp_dir)
-    files = {}
-    for split, value in checks.SPLITS.items():
-        for wanted in problem.dataset_splits:
-            if wanted["split"] == value:
-                files[split] = _write_split(problem, split, wanted["shards"], staging, tmp_dir)
+    written = {split: _write_split(problem, split, shards, staging, tmp_dir)
+               for split, shards in _splits(problem).items()}
     for split in ("dev", "test"):                     # what `rpr run` decodes and scores
         problem.write_text(split, tmp_dir, os.path.join(staging, f"{name}.{split}.source.txt"),
                            os.path.join(staging, f"{name}.{split}.reference.txt"))
-    return {"problem": name, "sources": sources, "files": files,
-            "vocabulary": {vocabulary: checks.sha256(os.path.join(staging, vocabulary))
+    return {"problem": name, "sources": sources, "settings": _settings(problem),
+            "files": written,
+            "vocabulary": {vocabulary: files.sha256(os.path.join(staging, vocabulary))
                            for vocabulary in checks.vocabulary_files(problem)}}
 
 

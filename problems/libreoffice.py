@@ -3,7 +3,7 @@ import os
 
 from tensor2tensor.utils import registry
 
-from problems import checks, translation
+from problems import checks, files, translation
 
 FOLDER = os.path.join(os.path.dirname(__file__), "libreoffice_help")
 
@@ -23,11 +23,11 @@ class LibreOfficeHelp(translation.TranslationProblem):
 
     def text_pairs(self, split, tmp_dir):
         del tmp_dir                                   # nothing to download
-        return translation.read_pairs(*self._paths(split))
+        return files.read_pairs(*self._paths(split))
 
     def sources(self, tmp_dir):
         del tmp_dir
-        return {os.path.basename(path): checks.sha256(path)
+        return {os.path.basename(path): files.sha256(path)
                 for split in checks.SPLITS for path in self._paths(split)}
 
 

@@ -1,5 +1,4 @@
 """What every translation problem of this project shares: three splits, text in, TFRecords out."""
-import gzip
 import os
 
 from tensor2tensor.data_generators import translate
@@ -82,37 +81,3 @@ class TranslationProblem(translate.TranslateProblem):
     def generate_data(self, data_dir, tmp_dir, task_id=-1):
         del task_id
         datagen.generate(self, data_dir, tmp_dir)
-
-
-def open_text(path):
-    """Opens UTF-8 text, gzipped where the name ends in .gz; only a newline ends a line.
-
-    Corpora hold stray carriage returns, which would break the alignment of two files if they ended
-    a line.
-    """
-    if path.endswith(".gz"):
-        return gzip.open(path, "rt", encoding="utf-8", newline="\n")
-    return open(path, encoding="utf-8", newline="\n")
-
-
-def read_pairs(source_path, target_path):
-    """The pairs of two line-aligned files, stripped.
-
-    Raises:
-      UserError: one file is longer than the other, damaged, or not UTF-8.
-    """
-    count = 0
-    with open_text(source_path) as source_file, open_text(target_path) as target_file:
-        try:
-            for source, target in zip(source_file, target_file, strict=True):
-                count += 1
-                yield source.strip(), target.strip()
-        except UnicodeDecodeError as error:
-            raise UserError(f"{source_path} or {target_path}: not UTF-8 after line {count} "
-                            f"({error.reason})") from None
-        except ValueError:
-            raise UserError(f"{source_path} and {target_path}: one ends after line {count}, the "
-                            "other goes on; they must be line-aligned") from None
-        except (EOFError, gzip.BadGzipFile) as error:
-            raise UserError(f"{source_path} or {target_path}: damaged after line {count} "
-                            f"({error})") from None

@@ -1,0 +1,60 @@
+"""Text and data files: line-aligned text, digests, locks."""
+import contextlib
+import fcntl
+import gzip
+import hashlib
+import os
+import zlib
+
+from rpr.errors import UserError
+
+
+def sha256(path):
+    """SHA-256 of a file, in hexadecimal."""
+    with open(path, "rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def locked(path):
+    """One process at a time; another waits. The kernel lets go of it, even after kill -9."""
+    folder, name = os.path.split(path)
+    with open(os.path.join(folder, f".{name.lstrip('.')}.lock"), "w", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def open_bytes(path):
+    """Opens a file to read bytes, gzipped where the name ends in .gz."""
+    return gzip.open(path) if path.endswith(".gz") else open(path, "rb")
+
+
+def read_pairs(source_path, target_path):
+    """The pairs of two line-aligned UTF-8 text files (.gz is understood), stripped.
+
+    Only a newline ends a line: corpora hold stray carriage returns and line separators, which
+    would break the alignment.
+
+    Raises:
+      UserError: one file is longer than the other, damaged, or not UTF-8.
+    """
+    count = 0
+    with open_bytes(source_path) as source_file, open_bytes(target_path) as target_file:
+        lines = zip(source_file, target_file, strict=True)
+        while True:
+            try:
+                pair = next(lines)
+                source, target = (line.decode("utf-8").strip() for line in pair)
+            except StopIteration:
+                return
+            except UnicodeDecodeError as error:
+                raise UserError(f"{source_path} or {target_path}: line {count + 1} is not UTF-8 "
+                                f"({error.reason})") from None
+            except ValueError:                        # zip(strict=True)
+                raise UserError(f"{source_path} and {target_path}: one ends after line {count}, "
+                                "the other goes on; they must be line-aligned") from None
+            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+                raise UserError(f"{source_path} or {target_path}: damaged after line {count} "
+                                f"({error})") from None
+            count += 1
+            yield source, target
