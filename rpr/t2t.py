@@ -240,6 +240,8 @@ def _train(argv, logs):
                         f"{tf.train.latest_checkpoint(output_dir)}") from None
     except tf.errors.DataLossError as error:
         raise UserError(f"--data_dir={flags.data_dir}: damaged data ({error.message})") from None
+    finally:
+        hook.close()
 
 
 def _decode(argv, logs):

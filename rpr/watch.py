@@ -20,7 +20,7 @@ class TrainingHook(tf.train.SessionRunHook):
 
     def __init__(self, path, total_steps):
         self._path, self._total = path, total_steps
-        self.saving_began = None
+        self.saving_began = self._task = None
 
     def begin(self):
         self._step_tensor = tf.train.get_global_step()
@@ -58,7 +58,13 @@ class TrainingHook(tf.train.SessionRunHook):
         self._busy = self._counted = 0
 
     def end(self, session):
-        self._task.__exit__()
+        self.close()
+
+    def close(self):
+        """Takes the progress off the terminal, also after a training that broke off."""
+        if self._task:
+            self._task.__exit__()
+            self._task = None
 
 
 class SavingListener(tf.train.CheckpointSaverListener):
