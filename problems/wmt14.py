@@ -1,0 +1,135 @@
+"""WMT 2014 English-German and English-French, as in the paper.
+
+Training text: Europarl v7, Common Crawl and News Commentary v9 for both; UN and the 10^9 corpus for
+French. T2T's `translate_ende_wmt32k` takes News Commentary v13, of 2018; WMT 2014's own is v9.
+Development set newstest2013, test set newstest2014 (3,003 lines): the very archive that sacreBLEU's
+`wmt14/full` comes from.
+
+Sizes and SHA-256 are those that TensorFlow Datasets publishes for the same URLs, the MD5 of the
+test set is sacreBLEU's. Downloads: 1.7 GB for German, 6.6 GB for French.
+"""
+import os
+import posixpath
+import re
+
+from tensor2tensor.utils import registry
+
+from problems import download, files, translation
+
+EUROPARL = download.Remote(
+    "https://www.statmt.org/wmt13/training-parallel-europarl-v7.tgz",
+    "sha256:0224c7c710c8a063dfd893b0cc0830202d61f4c75c17eb8e31836103d27d96e7", 657632379)
+COMMON_CRAWL = download.Remote(
+    "https://www.statmt.org/wmt13/training-parallel-commoncrawl.tgz",
+    "sha256:c7a74e2ea01ac6c920123108627e35278d4ccb5701e15428ffa34de86fa3a9e5", 918311367)
+NEWS_COMMENTARY = download.Remote(
+    "https://www.statmt.org/wmt14/training-parallel-nc-v9.tgz",
+    "sha256:cb8953f292298e6877ae433c98912b927cb0766b303f4540512ddd286c748485", 80418416)
+UN = download.Remote(
+    "https://www.statmt.org/wmt13/training-parallel-un.tgz",
+    "sha256:29141b5c1eba149a94f7a59d3b1a834b2e47fe0f8758d68dcd77a3d3f497ee47", 2365634246)
+GIGA = download.Remote(
+    "https://www.statmt.org/wmt10/training-giga-fren.tar",
+    "sha256:3ff8319f6919393520559bfbc7ad6a747ec81b3abc7be9993b338d4b017b4d9a", 2595102720)
+DEV = download.Remote(
+    "https://data.statmt.org/wmt19/translation-task/dev.tgz",
+    "sha256:7a7deccf82ebb05ba508dba5eb21356492224e8f630ec4f992132b029b4b25e7", 38654961)
+TEST = download.Remote(
+    "https://statmt.org/wmt14/test-full.tgz", "md5:a8cd784e006feb32ac6f3d9ec7eb389a")
+
+_SEGMENT = re.compile(r"<seg[^>]*>(.*)</seg>")
+
+
+class Wmt14(translation.TranslationProblem):
+    """WMT 2014 from English."""
+
+    train_shards = 100
+    # {split: [(archive, English member, other member), ...]}
+    corpora = None
+    # As in T2T: so much of each file, evenly taken, goes into the vocabulary.
+    vocabulary_bytes = 10**6
+
+    @property
+    def approx_vocab_size(self):
+        return 2**15
+
+    def _text(self, split, tmp_dir):
+        """The unpacked text of a split: [(English path, other path), ...]."""
+        found = []
+        for archive, *members in self.corpora[split]:
+            folder = os.path.join(tmp_dir, archive.name + ".files")
+            paths = [os.path.join(folder, posixpath.basename(member)) for member in members]
+            if not all(map(os.path.exists, paths)):   # they only appear whole
+                paths = list(download.extract(
+                    download.fetch(archive, tmp_dir), members, folder).values())
+            found.append(paths)
+        return found
+
+    def text_pairs(self, split, tmp_dir):
+        for paths in self._text(split, tmp_dir):
+            if paths[0].endswith(".sgm"):
+                yield from zip(*map(segments, paths), strict=True)
+            else:
+                for source, target in files.read_pairs(*paths):
+                    if source and target or split != "train":    # Common Crawl holds empty lines
+                        yield source, target
+
+    def sources(self, tmp_dir):
+        del tmp_dir                                   # checked where they are fetched
+        return {archive.name: archive.digest
+                for corpora in self.corpora.values() for archive, *_ in corpora}
+
+    def generate_text_for_vocab(self, data_dir, tmp_dir):
+        del data_dir
+        for paths in self._text("train", tmp_dir):
+            for path in paths:
+                yield from sample(path, self.vocabulary_bytes)
+
+
+def segments(path):
+    """The sentences of one of WMT's SGML files, as sacreBLEU reads them."""
+    with open(path, encoding="utf-8", newline="\n") as text:
+        return [" ".join(found[1].split()) for line in text if (found := _SEGMENT.match(line))]
+
+
+def sample(path, budget):
+    """Lines of a text file, evenly taken, stripped; about `budget` bytes of them."""
+    with files.open_bytes(path) as text:
+        size = sum(map(len, text))
+    step = max(1, size // budget)
+    with files.open_bytes(path) as text:
+        for number, line in enumerate(text):
+            if number % step == 0:
+                yield line.decode("utf-8").strip()
+
+
+@registry.register_problem("translate_ende_wmt14_rpr")
+class TranslateEndeWmt14(Wmt14):
+    """WMT 2014, English to German: 4.5 million pairs, 32,768 sub-words; downloads 1.7 GB."""
+
+    corpora = {
+        "train": [(NEWS_COMMENTARY, "training/news-commentary-v9.de-en.en",
+                   "training/news-commentary-v9.de-en.de"),
+                  (COMMON_CRAWL, "commoncrawl.de-en.en", "commoncrawl.de-en.de"),
+                  (EUROPARL, "training/europarl-v7.de-en.en", "training/europarl-v7.de-en.de")],
+        "dev": [(DEV, "dev/newstest2013.en", "dev/newstest2013.de")],
+        "test": [(TEST, "test-full/newstest2014-deen-src.en.sgm",
+                  "test-full/newstest2014-deen-ref.de.sgm")],
+    }
+
+
+@registry.register_problem("translate_enfr_wmt14_rpr")
+class TranslateEnfrWmt14(Wmt14):
+    """WMT 2014, English to French: 36 million pairs, 32,768 sub-words; downloads 6.6 GB."""
+
+    corpora = {
+        "train": [(NEWS_COMMENTARY, "training/news-commentary-v9.fr-en.en",
+                   "training/news-commentary-v9.fr-en.fr"),
+                  (COMMON_CRAWL, "commoncrawl.fr-en.en", "commoncrawl.fr-en.fr"),
+                  (EUROPARL, "training/europarl-v7.fr-en.en", "training/europarl-v7.fr-en.fr"),
+                  (GIGA, "giga-fren.release2.fixed.en.gz", "giga-fren.release2.fixed.fr.gz"),
+                  (UN, "un/undoc.2000.fr-en.en", "un/undoc.2000.fr-en.fr")],
+        "dev": [(DEV, "dev/newstest2013.en", "dev/newstest2013.fr")],
+        "test": [(TEST, "test-full/newstest2014-fren-src.en.sgm",
+                  "test-full/newstest2014-fren-ref.fr.sgm")],
+    }
