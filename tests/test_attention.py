@@ -118,13 +118,17 @@ def test_half_precision_is_near_and_masks_hold(dtype, tolerance):
     tables = random.randn(2, heads, 2 * k + 1, depth)
     bias = np.broadcast_to(reference.padded([7, 4], n), (2, heads, n, n))
     relation = relations.Distances(n, n)
+    dtypes = []
     with tf.Graph().as_default(), tf.Session() as session:
         half = [tf.constant(x, dtype) for x in (q, key, v, *tables)]
         z = attention.attention(
             *half[:3], tf.constant(bias, tf.float32),
             functools.partial(relative.score_term, table=half[3], relation=relation),
-            functools.partial(relative.value_term, table=half[4], relation=relation))
-        assert z.dtype == dtype
+            functools.partial(relative.value_term, table=half[4], relation=relation),
+            weights_to=lambda weights, logits: dtypes.extend([weights.dtype, logits.dtype]))
+        nothing = attention.attention(*half[:3], tf.fill([2, 1, 1, n], -1e9))
+        assert [z.dtype, *dtypes] == [dtype, dtype, "float32"]
+        assert np.isfinite(session.run(nothing).astype(np.float64)).all()    # a row of padding
         gradients = tf.gradients(tf.cast(z, tf.float32), half)
         got = [x.astype(np.float64) for x in session.run([z, *gradients])]
     assert all(np.isfinite(x).all() for x in got)

@@ -22,7 +22,11 @@ def score_term(q, table, relation):
       [batch, heads, len_q, len_k] of the dtype of q.
     """
     rows = _row_per_diagonal(table, relation)                # [(heads,) diagonals, depth]
-    return relations.from_diagonals(tf.einsum(_product(rows, "bhqd,{}->bhqr"), q, rows), relation)
+    if rows.shape.rank == 2:
+        by_diagonal = tf.einsum("bhqd,rd->bhqr", q, rows)    # one large product
+    else:
+        by_diagonal = tf.matmul(q, rows, transpose_b=True)   # one a head, nothing transposed
+    return relations.from_diagonals(by_diagonal, relation)
 
 
 def value_term(weights, table, relation):
@@ -38,16 +42,14 @@ def value_term(weights, table, relation):
     """
     rows = _row_per_diagonal(table, relation)
     by_diagonal = relations.to_diagonals(weights, relation)  # [batch, heads, len_q, diagonals]
-    return tf.einsum(_product(rows, "bhqr,{}->bhqd"), by_diagonal, rows)
+    if rows.shape.rank == 2:
+        return tf.einsum("bhqr,rd->bhqd", by_diagonal, rows)
+    return tf.matmul(by_diagonal, rows)
 
 
 def _row_per_diagonal(table, relation):
     labels = relations.clip(relations.diagonals(relation), table.shape.as_list()[-2] // 2)
     return tf.gather(table, labels, axis=-2)
-
-
-def _product(rows, equation):
-    return equation.format("rd" if rows.shape.rank == 2 else "hrd")
 
 
 class Relative(Scheme):
