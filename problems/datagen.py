@@ -29,7 +29,8 @@ def generate(problem, data_dir, tmp_dir):
     without a record (stock t2t-datagen made it) is kept if it is sound.
 
     Args:
-      problem: a T2T text problem with `sources(tmp_dir)`.
+      problem: a T2T text problem that has `sources` and `write_text`, as
+        `translation.TranslationProblem` describes them.
       data_dir: where the data goes.
       tmp_dir: where downloads are kept.
 

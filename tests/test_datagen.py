@@ -1,0 +1,332 @@
+"""Datagen that is killed, repeated, or finds foreign data; what check_data refuses."""
+import glob
+import os
+import pathlib
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+
+import pytest
+import tensorflow.compat.v1 as tf
+from tensor2tensor.data_generators import generator_utils, text_problems, translate
+from tensor2tensor.utils import registry
+
+import problems  # noqa: F401
+from problems import checks, datagen
+from rpr.errors import UserError
+
+NAME = "translate_text_files"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def environment(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("text")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            if name.startswith("RPR_TEXT_"):
+                patch.delenv(name)
+        patch.setenv("RPR_TEXT_VOCAB_SIZE", "150")
+        for side, word in (("SOURCE", "sentence number"), ("TARGET", "Satz Nummer")):
+            path = folder / side
+            path.write_text("".join(f"{word} {number}\n" for number in range(400)))
+            patch.setenv(f"RPR_TEXT_{side}", str(path))
+        yield
+
+
+def generate(data_dir):
+    problem = registry.problem(NAME)
+    problem.generate_data(str(data_dir), str(data_dir) + ".tmp")
+    return problem
+
+
+def content(data_dir):
+    """{name: bytes} of all files but locks and logs."""
+    return {path.name: path.read_bytes() for path in pathlib.Path(data_dir).iterdir()
+            if not path.name.endswith((".lock", ".log"))}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(environment, tmp_path_factory):
+    data_dir = tmp_path_factory.mktemp("undisturbed") / "data"
+    generate(data_dir)
+    return data_dir
+
+
+@pytest.fixture
+def made(undisturbed, tmp_path):
+    """A copy of finished data, to be damaged."""
+    return registry.problem(NAME), shutil.copytree(undisturbed, tmp_path / "data")
+
+
+COMMAND = ("import rpr.compat; rpr.compat.install(); import problems, sys; "
+           "from tensor2tensor.utils import registry; "
+           f"registry.problem('{NAME}').generate_data(sys.argv[1], sys.argv[1] + '.tmp')")
+
+
+def start(data_dir, seed):
+    return subprocess.Popen([sys.executable, "-c", COMMAND, str(data_dir)],
+                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                            env={**os.environ, "PYTHONHASHSEED": str(seed)})
+
+
+def test_two_at_once_make_the_same_bytes_as_one(undisturbed, tmp_path):
+    both = [start(tmp_path / "data", seed) for seed in (1, 2)]
+    assert [process.wait(120) for process in both] == [0, 0]
+    assert content(tmp_path / "data") == content(undisturbed)
+
+
+def test_a_real_kill_9(undisturbed, tmp_path):
+    data_dir = tmp_path / "data"
+    process = start(data_dir, 3)
+    staging = data_dir / f".{NAME}.datagen"
+    deadline = time.time() + 120
+    while not staging.exists() and time.time() < deadline and process.poll() is None:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL and staging.exists()
+    with pytest.raises(UserError, match="datagen did not finish there"):
+        checks.check_data(registry.problem(NAME), str(data_dir), ["train"])
+    generate(data_dir)
+    assert content(data_dir) == content(undisturbed)
+
+
+class Killed(BaseException):
+    pass
+
+
+def generate_killed(data_dir, survives):
+    """Dies when so many files have moved into place."""
+    calls, replace = [], os.replace
+
+    def dying_replace(*paths):
+        if os.path.dirname(paths[1]) == str(data_dir):
+            calls.append(paths)
+            if len(calls) > survives:
+                raise Killed
+        replace(*paths)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(os, "replace", dying_replace)
+        generate(data_dir)
+
+
+def test_text_that_changes_after_a_kill_does_not_meet_the_old_vocabulary(tmp_path, monkeypatch):
+    generate_killed(tmp_path / "data", 17)            # all but the record
+    other = tmp_path / "other"
+    other.write_text("".join(f"another sentence {number}\n" for number in range(400)))
+    monkeypatch.setenv("RPR_TEXT_SOURCE", str(other))
+    with pytest.raises(UserError, match="train source changed"):
+        generate(tmp_path / "data")
+
+
+@pytest.mark.parametrize("survives", range(0, 18, 3))
+def test_a_kill_while_files_move_into_place(undisturbed, tmp_path, survives):
+    generate_killed(tmp_path / "data", survives)
+    with pytest.raises(UserError, match="did not finish"):
+        checks.check_data(registry.problem(NAME), str(tmp_path / "data"), ["train"])
+    generate(tmp_path / "data")
+    assert content(tmp_path / "data") == content(undisturbed)
+
+
+def test_finished_data_is_not_made_again(made, monkeypatch):
+    problem, data_dir = made
+    monkeypatch.setattr(datagen, "_generate", lambda *_: pytest.fail("made again"))
+    problem.generate_data(str(data_dir), str(data_dir) + ".tmp")
+
+
+def test_other_text_or_settings_are_refused(made, monkeypatch, tmp_path):
+    problem, data_dir = made
+    before = content(data_dir)
+    monkeypatch.setenv("RPR_TEXT_VOCAB_SIZE", "160")
+    with pytest.raises(UserError, match="approx_vocab_size was 150, now it is 160"):
+        generate(data_dir)
+    monkeypatch.setenv("RPR_TEXT_VOCAB_SIZE", "150")
+    other = tmp_path / "other"
+    other.write_text("".join(f"another sentence {number}\n" for number in range(400)))
+    monkeypatch.setenv("RPR_TEXT_SOURCE", str(other))
+    with pytest.raises(UserError, match="train source changed"):
+        generate(data_dir)
+    assert content(data_dir) == before
+
+
+def test_a_read_only_place_gets_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="Not a directory") as caught:
+        generate(tmp_path / "file" / "data")
+    assert "\n" not in str(caught.value)
+
+
+# check_data, on data with a record.
+
+def shard(data_dir, split="train"):
+    return sorted(data_dir.glob(f"{NAME}-{split}-*"))[0]
+
+
+def cut(path):
+    os.truncate(path, path.stat().st_size - 5)
+
+
+@pytest.mark.parametrize(("damage", "says"), [
+    (lambda d: cut(shard(d)), r"train-00000-of-00010 is damaged: .* bytes, .* were written"),
+    (lambda d: shard(d, "dev").write_bytes(b""), "dev-00000-of-00001 is damaged: 0 bytes"),
+    (lambda d: shard(d).unlink(), "train-00000-of-00010 is missing"),
+    (lambda d: (d / f"vocab.{NAME}.subwords").unlink(), "the vocabulary vocab.* is missing"),
+    (lambda d: cut(d / f"vocab.{NAME}.subwords"), "is not the vocabulary that the data"),
+    (lambda d: (d / f"{NAME}.datagen.json").write_text("{"), r"datagen\.json is damaged"),
+    (lambda d: shutil.rmtree(d), "there is no such directory"),
+])
+@pytest.mark.parametrize("verb", ["check", "datagen"])
+def test_damage_is_found(made, damage, says, verb):
+    problem, data_dir = made
+    checks.check_data(problem, str(data_dir), ["train", "dev", "test"])
+    damage(data_dir)
+    if verb == "datagen" and "no such directory" in says:
+        return                                        # datagen makes it
+    with pytest.raises(UserError, match=says) as caught:
+        if verb == "datagen":
+            problem.generate_data(str(data_dir), str(data_dir) + ".tmp")
+        else:
+            checks.check_data(problem, str(data_dir), ["train", "dev"])
+    assert "\n" not in str(caught.value)
+
+
+def test_only_what_is_asked_for_is_needed(made):
+    problem, data_dir = made
+    shard(data_dir).unlink()
+    checks.check_data(problem, str(data_dir), ["dev", "test"])
+    checks.check_data(problem, str(data_dir), [])
+    with pytest.raises(UserError, match="missing"):
+        checks.check_data(problem, str(data_dir), ["train"])
+
+
+# Data of stock T2T.
+
+class Stock(translate.TranslateProblem):
+    """Stock T2T's own datagen, on a few lines."""
+
+    approx_vocab_size = 150
+    dataset_splits = [{"split": checks.SPLITS["train"], "shards": 2},
+                      {"split": checks.SPLITS["dev"], "shards": 1}]
+
+    @property
+    def name(self):
+        return "stock"
+
+    def generate_samples(self, data_dir, tmp_dir, dataset_split):
+        for number in range(60):
+            yield {"inputs": f"sentence {number}", "targets": f"Satz {number}"}
+
+    def generate_text_for_vocab(self, data_dir, tmp_dir):
+        return text_problems.Text2TextProblem.generate_text_for_vocab(self, data_dir, tmp_dir)
+
+
+@pytest.fixture
+def stock(tmp_path):
+    problem = Stock()
+    problem.generate_data(str(tmp_path), str(tmp_path))
+    return problem, tmp_path
+
+
+def test_stock_data_is_accepted_and_kept(stock):
+    problem, data_dir = stock
+    checks.check_data(problem, str(data_dir), ["train", "dev"])
+    before = content(data_dir)
+    datagen.generate(problem, str(data_dir), str(data_dir))
+    assert content(data_dir) == before
+
+
+def grow_ids(data_dir):
+    path = str(next(data_dir.glob("stock-dev-*")))
+    generator_utils.write_records([generator_utils.to_example(
+        {"inputs": [5, 1], "targets": [9999, 1]}).SerializeToString()], path)
+
+
+@pytest.mark.parametrize(("damage", "says"), [
+    (lambda d: cut(d / "stock-train-00001-of-00002"), "cut off after 29 records"),
+    (lambda d: (d / "stock-train-00001-of-00002").unlink(), "1 of 2 train files"),
+    (lambda d: (d / "stock-dev-00000-of-00001").write_bytes(b""), "the dev data is empty"),
+    (lambda d: (d / "stock-dev-00000-of-00001").unlink(), "there is no dev data of stock"),
+    (lambda d: (d / "stock-dev-00000-of-00001").write_bytes(b"not a record" * 40), "cut off"),
+    (grow_ids, "holds the id 9999, the vocabulary only"),
+    (lambda d: (d / "vocab.stock.150.subwords").write_bytes(b""), "the vocabulary is empty"),
+    (lambda d: cut(d / "vocab.stock.150.subwords"), "the vocabulary is cut off"),
+    (lambda d: (d / "vocab.stock.150.subwords").write_text("hello\nworld\n"),
+     "not a sub-word vocabulary of T2T"),
+    (lambda d: (d / "vocab.stock.150.subwords").write_bytes(b"\xff\n"), "not UTF-8"),
+])
+def test_damaged_stock_data_is_found(stock, damage, says):
+    problem, data_dir = stock
+    damage(data_dir)
+    with pytest.raises(UserError, match=says):
+        checks.check_data(problem, str(data_dir), ["train", "dev"])
+
+
+def test_a_changed_byte_in_stock_data_is_found_where_it_is_read(stock):
+    problem, data_dir = stock
+    path = data_dir / "stock-dev-00000-of-00001"
+    found = bytearray(path.read_bytes())
+    found[12] ^= 1                                    # the first byte of the first record
+    path.write_bytes(found)
+    with pytest.raises(UserError, match="is damaged"):
+        checks.check_data(problem, str(data_dir), ["dev"])
+
+
+def test_records_are_counted_by_their_frames(made):
+    _, data_dir = made
+    path = str(shard(data_dir))
+    assert checks.count_records(path) == sum(1 for _ in tf.io.tf_record_iterator(path)) > 20
+    with open(path, "ab") as out:
+        out.write(struct.pack("<Q", 10**12) + b"0000")
+    with pytest.raises(UserError, match="cut off"):
+        checks.count_records(path)
+
+
+class Packed(type(registry.problem(NAME))):
+    """Several sentences an example, as T2T packs them."""
+
+    name = "packed"
+    packed_length = 40
+
+
+def test_examples_can_be_packed(made, tmp_path):
+    problem, data_dir = made
+    packed = Packed()
+    packed.generate_data(str(tmp_path / "packed"), str(tmp_path / "tmp"))
+    checks.check_data(packed, str(tmp_path / "packed"), checks.SPLITS)
+
+    def tokens(problem, data_dir):
+        for path in glob.glob(problem.filepattern(str(data_dir), checks.SPLITS["train"])):
+            for record in tf.io.tf_record_iterator(path):
+                yield list(tf.train.Example.FromString(record).features.feature["targets"]
+                           .int64_list.value)
+
+    plain, together = list(tokens(problem, data_dir)), list(tokens(packed, tmp_path / "packed"))
+    assert sorted(sum(together, [])) == sorted(sum(plain, []))
+    assert len(together) < len(plain) / 2 and max(map(len, together)) <= 40
+
+
+# A vocabulary that lies there before.
+
+def test_a_given_vocabulary_is_used_if_it_is_whole(undisturbed, tmp_path):
+    name = f"vocab.{NAME}.subwords"
+    (tmp_path / "data").mkdir()
+    given = (undisturbed / name).read_bytes() + b"'Nummer_'\n'sentence_'\n"
+    (tmp_path / "data" / name).write_bytes(given)
+    problem = generate(tmp_path / "data")
+    assert (tmp_path / "data" / name).read_bytes() == given
+    checks.check_data(problem, str(tmp_path / "data"), checks.SPLITS)
+
+
+@pytest.mark.parametrize("keep", [0, 10, 200, 0.5, 0.95])
+def test_a_cut_vocabulary_is_not_used(undisturbed, tmp_path, keep):
+    name = f"vocab.{NAME}.subwords"
+    (tmp_path / "data").mkdir()
+    whole = (undisturbed / name).read_bytes()
+    size = keep if isinstance(keep, int) else int(keep * len(whole))
+    (tmp_path / "data" / name).write_bytes(whole[:size])
+    with pytest.raises(UserError, match="vocabulary is (empty|cut off)"):
+        generate(tmp_path / "data")
+    assert not glob.glob(str(tmp_path / "data" / f"{NAME}-*"))

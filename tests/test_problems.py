@@ -1,0 +1,227 @@
+"""The embedded corpus, text files and Multi30k, through datagen to TFRecords and back."""
+import collections
+import gzip
+import os
+import pathlib
+
+import pytest
+import tensorflow.compat.v1 as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensor2tensor.utils import registry
+
+import problems  # noqa: F401
+from problems import checks, files, text_files
+from rpr.errors import UserError
+
+HELP = pathlib.Path(problems.__file__).parent / "libreoffice_help"
+MULTI30K = pathlib.Path(__file__).parents[2] / "shared" / "corpora" / "multi30k"
+
+
+def lines_of(path):
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8") as text:
+        return [line.strip() for line in text]
+
+
+def examples(problem, data_dir, split):
+    """The text of a split's TFRecords, in their order."""
+    encoder = problem.feature_encoders(data_dir)["inputs"]
+    for path in sorted(tf.gfile.Glob(problem.filepattern(data_dir, checks.SPLITS[split]))):
+        for record in tf.io.tf_record_iterator(path):
+            feature = tf.train.Example.FromString(record).features.feature
+            ids = [list(feature[side].int64_list.value) for side in ("inputs", "targets")]
+            assert all(side[-1] == 1 for side in ids)             # <EOS>
+            yield tuple(encoder.decode(side[:-1]) for side in ids)
+
+
+@pytest.fixture(scope="module")
+def ende(tmp_path_factory):
+    data_dir = tmp_path_factory.mktemp("libreoffice")
+    problem = registry.problem("translate_ende_libreoffice")
+    problem.generate_data(str(data_dir), str(data_dir / "tmp"))
+    return problem, str(data_dir)
+
+
+def test_the_embedded_corpus_comes_back_from_its_tfrecords(ende):
+    problem, data_dir = ende
+    for split, count in (("train", 26607), ("dev", 304), ("test", 789)):
+        expected = list(zip(*(lines_of(HELP / f"{split}.en-de.{language}.gz")
+                              for language in ("en", "de")), strict=True))
+        found = list(examples(problem, data_dir, split))
+        assert len(found) == count
+        if split == "train":
+            assert collections.Counter(found) == collections.Counter(expected)
+            assert found != expected                              # shuffled
+        else:
+            assert found == expected
+
+
+def test_the_vocabulary_is_about_4096_sub_words(ende):
+    problem, data_dir = ende
+    size = problem.feature_encoders(data_dir)["targets"].vocab_size
+    assert abs(size - 4096) < 0.02 * 4096
+    assert size == checks.check_subwords(os.path.join(data_dir, problem.vocab_filename))
+
+
+def test_test_text_lies_beside_the_data(ende):
+    problem, data_dir = ende
+    for split in ("dev", "test"):
+        for side, language in (("source", "en"), ("reference", "de")):
+            assert lines_of(pathlib.Path(data_dir, f"{problem.name}.{split}.{side}.txt")) == \
+                lines_of(HELP / f"{split}.en-de.{language}.gz")
+
+
+@pytest.mark.parametrize(("name", "pair"), [("ende", "en-de"), ("enfr", "en-fr")])
+def test_text_can_be_written_and_turned_round(tmp_path, name, pair):
+    source, target = (lines_of(HELP / f"test.{pair}.{language}.gz")
+                      for language in pair.split("-"))
+    for suffix, expected in (("", (source, target)), ("_rev", (target, source))):
+        problem = registry.problem(f"translate_{name}_libreoffice{suffix}")
+        paths = tmp_path / "source", tmp_path / "target"
+        assert problem.write_text("test", str(tmp_path), *map(str, paths)) == len(source)
+        assert tuple(map(lines_of, paths)) == expected
+    with pytest.raises(UserError, match="one of train, dev, test"):
+        problem.write_text("eval", str(tmp_path), "x", "y")
+
+
+def test_the_corpus_ships_with_its_notice():
+    notice = (HELP / "NOTICE").read_text()
+    for part in ("Mozilla Public License, version 2.0", "2000, 2010 Oracle", "2000, 2010 LibreOff",
+                 "https://mozilla.org/MPL/2.0/", "Apache License", "What was done"):
+        assert part in notice
+
+
+# Text files.
+
+@pytest.fixture
+def pair_of_files(tmp_path, monkeypatch):
+    """Makes translate_text_files read these lines."""
+    for name in list(os.environ):
+        if name.startswith("RPR_TEXT_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("RPR_TEXT_VOCAB_SIZE", "150")
+
+    def make(source, target, split=""):
+        for side, lines in (("SOURCE", source), ("TARGET", target)):
+            path = tmp_path / f"{split}{side}.gz"
+            path.write_bytes(gzip.compress("".join(line + "\n" for line in lines).encode()))
+            monkeypatch.setenv(f"RPR_TEXT_{split}{side}", str(path))
+        return registry.problem("translate_text_files")
+    return make
+
+
+SOURCE = [f"sentence number {number}" for number in range(600)]
+TARGET = [f"Satz Nummer {number}" for number in range(600)]
+
+
+def test_a_split_is_a_partition_whatever_the_order(pair_of_files):
+    def splits(order):
+        problem = pair_of_files([SOURCE[i] for i in order], [TARGET[i] for i in order])
+        return {split: list(problem.text_pairs(split, "")) for split in checks.SPLITS}
+
+    found = splits(range(600))
+    assert sorted(sum(found.values(), [])) == sorted(zip(SOURCE, TARGET, strict=True))
+    assert 8 < len(found["dev"]) < 40 and 8 < len(found["test"]) < 40
+    backwards = splits(range(599, -1, -1))
+    assert {name: sorted(pairs) for name, pairs in backwards.items()} == \
+        {name: sorted(pairs) for name, pairs in found.items()}
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(), st.floats(0, 0.5), st.floats(0, 0.5))
+def test_every_sentence_has_one_split(source, dev, test):
+    shares = {"dev": dev, "test": test}
+    found = text_files.split_of(source, shares)
+    assert found in checks.SPLITS and found == text_files.split_of(source, shares)
+    if dev == 0:
+        assert found != "dev"
+    if text_files.split_of(source, {"dev": dev / 2, "test": 0}) == "dev":
+        assert found == "dev"                         # a larger share only adds to it
+
+
+def test_sets_that_are_given_are_used_and_nothing_is_taken_for_them(pair_of_files):
+    pair_of_files(["dev source"], ["dev target"], "DEV_")
+    pair_of_files(["test source"], ["test target"], "TEST_")
+    problem = pair_of_files(SOURCE, TARGET)
+    assert list(problem.text_pairs("dev", "")) == [("dev source", "dev target")]
+    assert list(problem.text_pairs("test", "")) == [("test source", "test target")]
+    assert list(problem.text_pairs("train", "")) == list(zip(SOURCE, TARGET, strict=True))
+
+
+@pytest.mark.parametrize(("source", "target", "says"), [
+    (["a", "", "c", "  "], ["a", "b", "c", "d"], r"SOURCE\.gz: 2 empty \(line 2, 4\)$"),
+    (["a"] * 3, ["a"] * 2, r"SOURCE\.gz has 3 lines, .*TARGET\.gz has 2$"),
+    (["a"] * 30, [""] * 15 + ["a"] * 15,
+     r"TARGET\.gz: 15 empty \(line 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, \.\.\.\)$"),
+    ([], [], r"SOURCE\.gz is empty"),
+    (["", "b"], ["", "b", "c"], r"SOURCE.*1 empty.*; .*TARGET.*1 empty.*; .*has 2 lines"),
+])
+def test_what_is_wrong_is_said_in_one_line(pair_of_files, tmp_path, source, target, says):
+    problem = pair_of_files(source, target)
+    with pytest.raises(UserError, match=says) as caught:
+        problem.generate_data(str(tmp_path / "data"), str(tmp_path / "tmp"))
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_encoding_and_a_damaged_gzip_are_said(pair_of_files, tmp_path):
+    problem = pair_of_files(["a"] * 5, ["a"] * 5)
+    path = tmp_path / "TARGET.gz"
+    path.write_bytes(gzip.compress(b"a\n\xff\na\n\xe4\na\n"))
+    with pytest.raises(UserError, match=r"TARGET\.gz: 2 not UTF-8 \(line 2, 4\)"):
+        list(problem.text_pairs("train", ""))
+    path.write_bytes(gzip.compress(os.urandom(1000))[:-50])
+    with pytest.raises(UserError, match=r"TARGET\.gz: "):
+        list(problem.text_pairs("train", ""))
+
+
+@pytest.mark.parametrize(("name", "value", "says"), [
+    ("RPR_TEXT_TARGET", None, "RPR_TEXT_SOURCE is set and RPR_TEXT_TARGET is not"),
+    ("RPR_TEXT_DEV_SOURCE", "x", "RPR_TEXT_DEV_SOURCE is set and RPR_TEXT_DEV_TARGET is not"),
+    ("RPR_TEXT_SOURCE", "/nowhere", "/nowhere: No such file"),
+    ("RPR_TEXT_VOCAB_SIZE", "many", "RPR_TEXT_VOCAB_SIZE=many: a positive number"),
+])
+def test_a_bad_environment_is_said(pair_of_files, tmp_path, monkeypatch, name, value, says):
+    problem = pair_of_files(SOURCE, TARGET)
+    monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
+    with pytest.raises(UserError, match=says):
+        problem.generate_data(str(tmp_path / "data"), str(tmp_path / "tmp"))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(*[st.text(st.characters(blacklist_characters="\n",
+                                                  blacklist_categories=["Cs"]))] * 2)))
+def test_only_a_newline_ends_a_line(tmp_path_factory, pairs):
+    folder = tmp_path_factory.mktemp("pairs")
+    for name, side in (("a", 0), ("b", 1)):
+        (folder / name).write_bytes("".join(pair[side] + "\n" for pair in pairs).encode())
+    assert list(files.read_pairs(str(folder / "a"), str(folder / "b"))) == [
+        (source.strip(), target.strip()) for source, target in pairs]
+
+
+def test_files_of_unequal_length_are_refused_while_reading(tmp_path):
+    (tmp_path / "a").write_text("1\n2\n")
+    (tmp_path / "b").write_text("1\n")
+    with pytest.raises(UserError, match="one ends after line 1"):
+        list(files.read_pairs(str(tmp_path / "a"), str(tmp_path / "b")))
+
+
+# Multi30k.
+
+@pytest.mark.skipif(not MULTI30K.exists(), reason=f"{MULTI30K} is not there")
+@pytest.mark.parametrize("language", ["de", "fr"])
+def test_multi30k_from_a_mirror_directory(monkeypatch, tmp_path, language):
+    monkeypatch.setenv("RPR_MIRROR", str(MULTI30K))
+    problem = registry.problem(f"translate_en{language}_multi30k")
+    for split, name, count in (("train", "train", 29000), ("dev", "val", 1014),
+                               ("test", "test_2016_flickr", 1000)):
+        pairs = list(problem.text_pairs(split, str(tmp_path)))
+        assert len(pairs) == count
+        assert [source for source, _ in pairs] == lines_of(MULTI30K / f"{name}.en.gz")
+        assert [target for _, target in pairs] == lines_of(MULTI30K / f"{name}.{language}.gz")
+
+
+def test_multi30k_without_a_mirror_names_the_way_out(monkeypatch, tmp_path):
+    monkeypatch.setenv("RPR_MIRROR", str(tmp_path))
+    with pytest.raises(UserError, match=r"RPR_MIRROR=.*there is no train\.en\.gz in it"):
+        next(registry.problem("translate_ende_multi30k").text_pairs("train", str(tmp_path)))
