@@ -308,8 +308,5 @@ def main(argv):
     name = os.path.splitext(os.path.basename(args.gin))[0]
     run_dir = os.path.abspath(args.run_dir or os.path.join("runs", name))
     data_dir = os.path.abspath(args.data_dir or os.path.join(os.path.dirname(run_dir), "data"))
-    where = Directory(run_dir, data_dir)
-    execute(run, where)
-    scores = _read_json(where.scores)
+    execute(run, Directory(run_dir, data_dir))
     terminal.print(f"{run_dir}: done", style="bold green", highlight=False)
-    print(json.dumps(scores, indent=1))

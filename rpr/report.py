@@ -103,7 +103,7 @@ def _references(runs, wheres):
     for name in others:
         if runs[name].test_set or scoring.read_lines(wheres[name].reference) != lines:
             raise UserError(f"{wheres[name].path} was scored on other text than {first}")
-    return [lines]
+    return {wheres[first].reference: lines}
 
 
 def _row(system, run, where):

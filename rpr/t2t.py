@@ -340,20 +340,22 @@ def _evaluate(argv, logs):
 
 
 def _average(argv, logs):
-    import tensorflow.compat.v1 as tf
     from tensor2tensor.bin import t2t_avg_all
     from tensor2tensor.utils import bleu_hook
+
+    from rpr import averaging
     flags, _ = _parse(argv, "t2t-avg-all", t2t_avg_all)
     _need(flags, "model_dir")
-    found = len(bleu_hook._read_stepfiles_list(
-        os.path.join(os.path.expanduser(flags.model_dir), ""), min_steps=flags.min_steps)
-    ) if tf.gfile.IsDirectory(os.path.expanduser(flags.model_dir)) else 0
+    model_dir, output_dir = map(os.path.expanduser, (flags.model_dir, flags.output_dir))
+    found = 0
+    if os.path.isdir(model_dir):
+        found = sum(1 for _ in bleu_hook.stepfiles_iterator(model_dir, 0, flags.min_steps))
     if found < flags.n and not flags.wait_minutes:    # T2T then ends well and writes nothing
         raise UserError(f"--n={flags.n}: --model_dir={flags.model_dir} holds {found} checkpoints "
                         f"from step {flags.min_steps} on")
     if logs:
-        logs.keep(os.path.join(os.path.expanduser(flags.output_dir), "average.log"))
-    t2t_avg_all.main(None)
+        logs.keep(os.path.join(output_dir, "average.log"))
+    averaging.average_all(model_dir, output_dir, flags.n, flags.min_steps, flags.wait_minutes)
 
 
 def _bleu(argv, logs):

@@ -3,6 +3,7 @@
 The fixtures here go through the real command line, on a few hundred pairs of the embedded corpus.
 """
 import gzip
+import itertools
 import os
 import pathlib
 import subprocess
@@ -57,10 +58,10 @@ def text(tmp_path_factory):
     folder = tmp_path_factory.mktemp("text")
     for split, count in (("train", 300), ("dev", 20), ("test", 12)):
         for language, side in (("en", "SOURCE"), ("de", "TARGET")):
-            with gzip.open(CORPUS / f"{split}.en-de.{language}.gz", "rt", encoding="utf-8") as lines:
-                path = folder / f"{split}.{language}"
-                path.write_text("".join(line for line, _ in zip(lines, range(count), strict=False)),
-                                encoding="utf-8")
+            path = folder / f"{split}.{language}"
+            packed = CORPUS / f"{split}.en-de.{language}.gz"
+            with gzip.open(packed, "rt", encoding="utf-8") as lines:
+                path.write_text("".join(itertools.islice(lines, count)), encoding="utf-8")
             name = "RPR_TEXT_" + ("" if split == "train" else split.upper() + "_") + side
             os.environ[name] = str(path)
     os.environ["RPR_TEXT_VOCAB_SIZE"] = "300"
