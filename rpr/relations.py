@@ -40,7 +40,7 @@ def clip(distances, max_relative_position):
 
     Args:
       distances: int32, any shape.
-      max_relative_position: k, an int of 0 or more.
+      max_relative_position: k, 0 or more.
 
     Returns:
       int32 of the same shape.
@@ -55,45 +55,120 @@ def pairs(relation):
     return tf.range(relation.keys)[None, :] - query[:, None]
 
 
-def diagonals(relation):
-    """The distance on each diagonal of `pairs`, ascending: int32 [queries + keys].
+def to_pairs(by_label, relation, max_relative_position):
+    """Gives every pair the value of its label.
 
-    The first one, which no pair has, makes the skew below exact for any lengths, one query too.
-    """
-    n = relation.queries
-    return tf.range(n + relation.keys) - (n + relation.offset)
-
-
-def from_diagonals(x, relation):
-    """Reads a value for each diagonal as a value for each key (the skew of Huang et al. 2018).
+    Only the 2k + 1 diagonals where labels differ are written one by one; what lies beyond them on
+    either side is one value a query. Every query must stand among the keys
+    (offset + queries <= keys), as it does in self-attention and on any cache.
 
     Args:
-      x: [..., queries, queries + keys], the last axis ordered as `diagonals`.
+      by_label: [batch, heads, 2k + 1, queries].
       relation: a `Distances`.
+      max_relative_position: k, an int of 0 or more or a scalar tensor of 1 or more.
 
     Returns:
-      y: [..., queries, keys] with y[i, j] = x[i, j - i + queries].
+      y: [batch, heads, queries, keys] with y[i, j] = by_label[label of (i, j), i].
     """
-    n, m = relation.queries, relation.keys
-    outer = shape_list(x)[:-2]
-    # In rows one cell shorter each row begins one cell earlier than the row before.
-    flat = tf.reshape(x, outer + [n * (n + m)])[..., n:]
-    return tf.reshape(flat, outer + [n, n + m - 1])[..., :m]
+    @tf.custom_gradient
+    def function(x):
+        return (_to_pairs(x, relation, max_relative_position),
+                lambda dy: to_labels(dy, relation, max_relative_position))
+    return function(by_label)
 
 
-def to_diagonals(x, relation):
-    """The transpose of `from_diagonals`: the value of each key at its diagonal, zeros elsewhere.
+def to_labels(by_pair, relation, max_relative_position):
+    """Sums over the pairs of each label: the transpose of `to_pairs`, and its gradient.
 
     Args:
-      x: [..., queries, keys].
+      by_pair: [batch, heads, queries, keys].
       relation: a `Distances`.
+      max_relative_position: k, an int of 0 or more or a scalar tensor of 1 or more.
 
     Returns:
-      y: [..., queries, queries + keys] with y[i, j - i + queries] = x[i, j].
+      y: [batch, heads, 2k + 1, queries], y[c, i] the sum of by_pair[i, j] over the j of label c.
     """
-    n, m = relation.queries, relation.keys
-    outer = shape_list(x)[:-2]
-    keep = [[0, 0]] * len(outer)
-    rows = tf.pad(x, keep + [[0, 0], [0, n - 1]])
-    flat = tf.pad(tf.reshape(rows, outer + [n * (n + m - 1)]), keep + [[n, 0]])
-    return tf.reshape(flat, outer + [n, n + m])
+    @tf.custom_gradient
+    def function(x):
+        return (_to_labels(x, relation, max_relative_position),
+                lambda dy: to_pairs(dy, relation, max_relative_position))
+    return function(by_pair)
+
+
+def reach(relation, max_relative_position):
+    """The largest label that can occur: k where sentences are longer, else less, but never below 1.
+
+    Args:
+      relation: a `Distances`.
+      max_relative_position: k, an int.
+
+    Returns:
+      0 where k is 0, else an int or a scalar tensor in 1..k.
+    """
+    k, furthest = max_relative_position, relation.keys - 1
+    if k == 0 or isinstance(furthest, int):
+        return min(k, max(furthest, 1)) if k else 0
+    return tf.clip_by_value(furthest, 1, k)
+
+
+def _to_pairs(x, relation, k):
+    lowest, highest = _band(relation, k)
+    shape = [*shape_list(x)[:2], *relation[:2]]
+
+    def banded():
+        ahead = pairs(relation) > 0
+        y = tf.where_v2(ahead, x[:, :, 2 * k, :, None], x[:, :, 0, :, None])
+        first, last = lowest - relation.offset + k, highest - relation.offset + k
+        diagonals = tf.reverse(x[:, :, first:last + 1], [2])
+        return tf.linalg.set_diag(_unshaped(y, lowest), _unshaped(diagonals, lowest),
+                                  k=tf.stack([lowest, highest]), align="LEFT_RIGHT")
+
+    def one_label():
+        return tf.broadcast_to(x[:, :, k, :, None], shape)
+
+    return tf.reshape(_either(lowest, highest, banded, one_label), shape)
+
+
+def _to_labels(x, relation, k):
+    lowest, highest = _band(relation, k)
+
+    def banded():
+        diagonals = tf.linalg.diag_part(_unshaped(x, lowest), k=tf.stack([lowest, highest]),
+                                        align="LEFT_RIGHT")
+        diagonals.set_shape([*x.shape[:2], None, None])
+        y = tf.reverse(diagonals, [2])
+        diagonal, zero = pairs(relation) + relation.offset, tf.zeros([], x.dtype)
+        behind = tf.reduce_sum(tf.where_v2(diagonal < lowest, x, zero), axis=3)[:, :, None]
+        ahead = tf.reduce_sum(tf.where_v2(diagonal > highest, x, zero), axis=3)[:, :, None]
+        y = tf.concat([y[:, :, :1] + behind, y[:, :, 1:-1], y[:, :, -1:] + ahead], axis=2)
+        first, last = lowest - relation.offset + k, highest - relation.offset + k
+        return tf.pad(y, [[0, 0], [0, 0], [first, 2 * k - last], [0, 0]])
+
+    def one_label():
+        return tf.pad(tf.reduce_sum(x, axis=3)[:, :, None], [[0, 0], [0, 0], [k, k], [0, 0]])
+
+    batch, heads, queries, _ = shape_list(x)
+    return tf.reshape(_either(lowest, highest, banded, one_label),
+                      [batch, heads, 2 * k + 1, queries])
+
+
+def _band(relation, k):
+    """The lowest and the highest diagonal (j - i) on which labels differ: ints or tensors."""
+    n, m, offset = relation
+    if all(isinstance(size, int) for size in (n, m, offset, k)):
+        return max(offset - k, 1 - n), min(offset + k, m - 1)
+    if isinstance(k, int) and k == 0:
+        return offset, offset
+    return tf.maximum(offset - k, 1 - n), tf.minimum(offset + k, m - 1)
+
+
+def _either(lowest, highest, several, single):
+    """Calls one function for several diagonals and one for a single one, which TF treats apart."""
+    if lowest is highest or isinstance(lowest, int):
+        return single() if lowest is highest or lowest == highest else several()
+    return tf.cond(lowest < highest, several, single)
+
+
+def _unshaped(x, bound):
+    """Without static shape where the band has none: TF would take it for a single diagonal."""
+    return x if isinstance(bound, int) else tf.placeholder_with_default(x, None)

@@ -184,14 +184,17 @@ from rpr.positions import absolute, relative
 assert tf.executing_eagerly() and not any(name.startswith("tensor2tensor") for name in sys.modules)
 
 def layer(q, k, v, keys, values):
-    relation = relations.Distances(q.shape[2], q.shape[2])
+    length = relations.shape_list(q)[2]
+    relation = relations.Distances(length, length)
     return attention.attention(
         q, k, v, None, functools.partial(relative.score_term, table=keys, relation=relation),
         functools.partial(relative.value_term, table=values, relation=relation))
 
 random = np.random.RandomState(0)
 arrays = [random.randn(2, 3, 5, 4) for _ in range(3)] + [random.randn(3, 7, 4) for _ in range(2)]
-for function in (layer, tf.function(layer)):
+lengths_unknown = [tf.TensorSpec([None, 3, None, 4], tf.float64)] * 3 + [
+    tf.TensorSpec([3, 7, 4], tf.float64)] * 2
+for function in (layer, tf.function(layer), tf.function(layer, lengths_unknown)):
     variables = [tf.Variable(x) for x in arrays]
     with tf.GradientTape() as tape:
         z = function(*variables)

@@ -115,7 +115,6 @@ def test_greedy_decoding_takes_the_best_symbol_of_the_whole_model(case):
     log_probabilities = whole(INPUTS, ids)
     np.testing.assert_array_equal(ids, log_probabilities.argmax(axis=2))
     np.testing.assert_allclose(got["scores"], scores(log_probabilities, ids)[0], atol=1e-4)
-    assert len({tuple(row) for row in ids}) > 1              # the sentences do not all say the same
 
 
 def test_beam_scores_are_those_of_the_whole_model(case):

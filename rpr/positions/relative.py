@@ -1,8 +1,8 @@
 """Relative position representations (Shaw, Uszkoreit and Vaswani 2018, section 3).
 
 A table has one row for each label of a clipped distance, 2k + 1 in all. It is never expanded to one
-vector per pair: queries and weights meet one row per diagonal, queries + keys of them, and a skew
-brings that to one number per pair.
+vector per pair: queries and weights meet the rows themselves, and numbers alone go from labels to
+pairs and back.
 """
 import tensorflow.compat.v1 as tf
 
@@ -21,12 +21,12 @@ def score_term(q, table, relation):
     Returns:
       [batch, heads, len_q, len_k] of the dtype of q.
     """
-    rows = _row_per_diagonal(table, relation)                # [(heads,) diagonals, depth]
+    rows, k = _reachable(table, relation)                    # [(heads,) labels, depth]
     if rows.shape.rank == 2:
-        by_diagonal = tf.einsum("bhqd,rd->bhqr", q, rows)    # one large product
+        by_label = tf.einsum("rd,bhqd->bhrq", rows, q)       # one large product
     else:
-        by_diagonal = tf.matmul(q, rows, transpose_b=True)   # one a head, nothing transposed
-    return relations.from_diagonals(by_diagonal, relation)
+        by_label = tf.matmul(rows, q, transpose_b=True)      # one a head
+    return relations.to_pairs(by_label, relation, k)
 
 
 def value_term(weights, table, relation):
@@ -40,16 +40,18 @@ def value_term(weights, table, relation):
     Returns:
       [batch, heads, len_q, depth] of the dtype of the weights.
     """
-    rows = _row_per_diagonal(table, relation)
-    by_diagonal = relations.to_diagonals(weights, relation)  # [batch, heads, len_q, diagonals]
+    rows, k = _reachable(table, relation)
+    by_label = relations.to_labels(weights, relation, k)     # [batch, heads, labels, len_q]
     if rows.shape.rank == 2:
-        return tf.einsum("bhqr,rd->bhqd", by_diagonal, rows)
-    return tf.matmul(by_diagonal, rows)
+        return tf.einsum("bhrq,rd->bhqd", by_label, rows)
+    return tf.matmul(by_label, rows, transpose_a=True)
 
 
-def _row_per_diagonal(table, relation):
-    labels = relations.clip(relations.diagonals(relation), table.shape.as_list()[-2] // 2)
-    return tf.gather(table, labels, axis=-2)
+def _reachable(table, relation):
+    """The rows whose labels can occur at these lengths, and the k that they stand for."""
+    k = table.shape.as_list()[-2] // 2
+    reached = relations.reach(relation, k)
+    return table[..., k - reached:k + reached + 1, :], reached
 
 
 class Relative(Scheme):
