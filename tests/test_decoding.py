@@ -18,7 +18,7 @@ RELATIVE = [
 ]
 SCHEMES = [dict(position="none"), dict(position="sinusoid"), dict(position="learned"), *RELATIVE,
            dict(position="relative+sinusoid"), dict(position="learned+relative"),
-           dict(position="relative", layer_preprocess_sequence="none",
+           dict(position="relative+sinusoid", num_hidden_layers=2, layer_preprocess_sequence="none",
                 layer_postprocess_sequence="dan")]
 
 
@@ -38,7 +38,7 @@ def only_fast(monkeypatch):
 def case(request):
     """A model with random weights: its session, itself, and its logits for given targets."""
     with tf.Graph().as_default(), tf.Session() as session:
-        model = tiny_models.make(tiny_models.hparams(**request.param))
+        model = tiny_models.make(tiny_models.hparams(**{"num_hidden_layers": 1, **request.param}))
         targets = tf.placeholder(tf.int32, [None, None, 1, 1])
         inputs = tf.placeholder(tf.int32, [None, None, 1, 1])
         logits, _ = model({"inputs": inputs, "targets": targets, "target_space_id": 1})

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import tiny_models
+from conftest import rpr_command
 from tensor2tensor.models import transformer as t2t_transformer
 from tensor2tensor.utils import registry
 
@@ -95,6 +96,20 @@ def test_warm_start_takes_a_stock_checkpoint(tmp_path):
     assert got.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_array_equal(got[name], value, err_msg=name)
+
+
+def test_a_stock_run_is_decoded_through_the_command_line(text, tmp_path):
+    """What a T2T user types: the same set and directory, --model=rpr_transformer, nothing else."""
+    (tmp_path / "source").write_text("Click the button.\nSave the file\n", encoding="utf-8")
+    flags = [*text.flags, "--hparams_set=transformer_relative_tiny",
+             "--hparams=hidden_size=32,filter_size=64,num_heads=2,learning_rate_warmup_steps=5"]
+    stock = f"--output_dir={tmp_path}/stock"
+    rpr_command("train", *flags, "--schedule=train", "--train_steps=10", "--model=transformer",
+                stock)
+    for model in ("transformer", "rpr_transformer"):
+        rpr_command("decode", *flags, f"--model={model}", stock, "--decode_hparams=beam_size=2",
+                    f"--decode_from_file={tmp_path}/source", f"--decode_to_file={tmp_path}/{model}")
+    assert (tmp_path / "transformer").read_text() == (tmp_path / "rpr_transformer").read_text()
 
 
 def run(values, *batches, mode=EVAL):
