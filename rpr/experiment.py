@@ -90,8 +90,9 @@ class Run:
             raise UserError("run.test_set and run.language_pair go together")
 
 
-# What may differ when a run is gone on with: where and how fast, not what.
-_FREE = {"worker_gpu", "decode_batch_size", "eval_seconds"}
+# What may differ when a run is gone on with. Not the decoding batch: padding and the longest
+# hypothesis depend on it.
+_FREE = {"eval_seconds": "--eval_throttle_seconds"}
 
 
 class Stage(NamedTuple):
@@ -175,7 +176,7 @@ def execute(run, where):
       UserError: the directory holds another run or is in use, or a stage failed.
     """
     os.makedirs(where.path, exist_ok=True)
-    with open(where.file(".lock"), "w", encoding="utf-8") as lock:
+    with open(where.file(".lock"), "a", encoding="utf-8") as lock:
         try:                                          # the kernel lets go of it when we are killed
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -219,7 +220,7 @@ def _same_run(run, where):
 def _input_hash(stage, before, where):
     """Names what a stage does, wherever its directories lie."""
     told = [arg.replace(where.path, "RUN").replace(where.data_dir, "DATA") for arg in stage.argv
-            if not arg.startswith("--worker_gpu")]
+            if arg.split("=")[0] not in _FREE.values()]
     return hashlib.sha256(json.dumps([before, told]).encode()).hexdigest()[:16]
 
 
