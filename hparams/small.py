@@ -18,7 +18,7 @@ def rpr_small():
     hparams.layer_preprocess_sequence = "n"
     hparams.layer_postprocess_sequence = "da"
     hparams.learning_rate_schedule = "constant*linear_warmup*rsqrt_decay"
-    hparams.learning_rate_constant = 0.05                    # 0.0025 at its highest
+    hparams.learning_rate_constant = 0.2                     # 0.01 at its highest
     hparams.learning_rate_warmup_steps = 400
     return hparams
 
