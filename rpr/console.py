@@ -64,11 +64,12 @@ class Task:
       name: what is being done.
       total: the count at which it is done; None where that is not known.
       unit: what is counted.
+      begun: how many were done before, at no time of ours.
     """
 
     PLAIN_SECONDS = 30.0
 
-    def __init__(self, name, total, unit):
+    def __init__(self, name, total, unit, begun=0):
         self._name, self._total, self._unit = name, total, unit
         self._bar = None
         self._last_plain = time.time()
@@ -79,7 +80,7 @@ class Task:
                            + f" {unit}"),
                 TextColumn("{task.fields[note]}"), TimeElapsedColumn(), TextColumn("left"),
                 TimeRemainingColumn(), console=terminal)
-            self._id = self._bar.add_task(name, total=total, note="")
+            self._id = self._bar.add_task(name, total=total, completed=begun, note="")
 
     def __enter__(self):
         if self._bar:

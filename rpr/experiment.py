@@ -251,7 +251,8 @@ def _do_stage(stage, input_hash, status, where, lock):
 def _run_process(argv, lock):
     """Runs `rpr ARGV`; a Ctrl-C ends it, and so does our own death, even by kill -9."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "rpr.cli", *argv], pass_fds=(lock.fileno(),), process_group=0,
+        # -P: a folder named problems where the user stands must not hide ours.
+        [sys.executable, "-P", "-m", "rpr.cli", *argv], pass_fds=(lock.fileno(),), process_group=0,
         preexec_fn=_die_with_parent)
     try:
         return process.wait()

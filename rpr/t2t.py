@@ -6,6 +6,7 @@ the input (`preflight`), then T2T's own code.
 """
 import os
 import sys
+import textwrap
 
 from rpr import compat, console, metrics
 from rpr.errors import UserError
@@ -44,17 +45,20 @@ def launch(verb, argv):
         logs.end()
 
 
-def _parse(argv, program, *modules):
-    """Parses T2T's flags; returns FLAGS and the `--hp_name value` arguments that T2T also takes.
+def _parse(argv, program):
+    """Parses the flags that the modules imported so far define.
 
-    `modules` have defined their flags by being imported.
+    Returns:
+      FLAGS, and the `--hp_name value` arguments that T2T's trainer also takes.
     """
-    del modules
     from absl import flags
     if any(arg in ("-h", "--help", "-help", "--helpfull") for arg in argv):
+        print(f"{program}: --verbose, and")
         for module, defined in sorted(flags.FLAGS.flags_by_module_dict().items()):
-            if module.startswith(("tensor2tensor", "rpr")) and defined:
-                print(flags.FLAGS.module_help(module))
+            if module.startswith(("tensor2tensor", "rpr")):
+                for flag in sorted(defined, key=lambda flag: flag.name):
+                    print(f"  --{flag.name}={(flag.default_as_str or '').strip(chr(39))}\n"
+                          f"{textwrap.indent(textwrap.fill(flag.help), ' ' * 6)}")
         raise SystemExit(0)
     try:
         rest = flags.FLAGS([program, *argv], known_only=True)[1:]
@@ -160,7 +164,7 @@ def build_hparams(flags, decoding=False):
 
 def _datagen(argv, logs):
     from tensor2tensor.bin import t2t_datagen
-    flags, _ = _parse(argv, "t2t-datagen", t2t_datagen)
+    flags, _ = _parse(argv, "t2t-datagen")
     name = flags.problem
     if name and "," not in name and not name.endswith("*"):
         _known("problem", name)
@@ -181,7 +185,7 @@ def _train(argv, logs):
     from rpr import preflight, watch
     absl_flags.DEFINE_string("metrics_file", None, "Where loss, speed and evaluations are written, "
                              "a JSON object a line (default: metrics.jsonl in --output_dir).")
-    flags, rest = _parse(argv, "t2t-trainer", t2t_trainer)
+    flags, rest = _parse(argv, "t2t-trainer")
     if flags.cloud_mlengine or flags.use_tpu:
         raise UserError("--cloud_mlengine and --use_tpu need TensorFlow 1: not on TensorFlow 2.15")
     if flags.registry_help:
@@ -257,7 +261,7 @@ def _decode(argv, logs):
     absl_flags.DEFINE_string("language_pair", None, "Of --test_set, such as en-de.")
     absl_flags.DEFINE_string("metrics_file", None, "Where sentences/s and tokens/s are written, a "
                              "JSON object a line (default: metrics.jsonl in --output_dir).")
-    flags, rest = _parse(argv, "t2t-decoder", t2t_decoder)
+    flags, rest = _parse(argv, "t2t-decoder")
     if rest:
         raise UserError(f"{rest[0]}: no such flag (--help lists them)")
     _need(flags, "output_dir", "data_dir")
@@ -329,7 +333,7 @@ def _evaluate(argv, logs):
     from tensor2tensor.bin import t2t_eval
 
     from rpr import preflight
-    flags, _ = _parse(argv, "t2t-eval", t2t_eval)
+    flags, _ = _parse(argv, "t2t-eval")
     _need(flags, "output_dir", "data_dir")
     preflight.one_of("model", "model", flags.model, _known("model", flags.model))
     find_problem(flags.problem)
@@ -340,11 +344,11 @@ def _evaluate(argv, logs):
 
 
 def _average(argv, logs):
-    from tensor2tensor.bin import t2t_avg_all
+    from tensor2tensor.bin import t2t_avg_all  # noqa: F401  defines the flags
     from tensor2tensor.utils import bleu_hook
 
     from rpr import averaging
-    flags, _ = _parse(argv, "t2t-avg-all", t2t_avg_all)
+    flags, _ = _parse(argv, "t2t-avg-all")
     _need(flags, "model_dir")
     model_dir, output_dir = map(os.path.expanduser, (flags.model_dir, flags.output_dir))
     found = 0
@@ -361,7 +365,7 @@ def _average(argv, logs):
 def _bleu(argv, logs):
     del logs
     from tensor2tensor.bin import t2t_bleu
-    flags, _ = _parse(argv, "t2t-bleu", t2t_bleu)
+    flags, _ = _parse(argv, "t2t-bleu")
     for name in ("translation", "reference"):
         path = flags[name].value
         if path and not os.path.exists(path):

@@ -32,8 +32,7 @@ class TrainingHook(tf.train.SessionRunHook):
         metrics.forget_after(self._path, self._step)
         metrics.append(self._path, "start", step=self._step, parameters=self._parameters,
                        time=time.time())
-        self._task = Task("training", self._total, "steps").__enter__()
-        self._task.update(self._step)
+        self._task = Task("training", self._total, "steps", begun=self._step).__enter__()
         self._busy = self._counted = 0
 
     def before_run(self, run_context):

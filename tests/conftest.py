@@ -8,7 +8,9 @@ import os
 import pathlib
 import subprocess
 import sys
+import tarfile
 from typing import NamedTuple
+from xml.sax.saxutils import escape
 
 import pytest
 
@@ -20,6 +22,7 @@ rpr.compat.install()
 
 ROOT = pathlib.Path(__file__).parent.parent
 CORPUS = ROOT / "problems" / "libreoffice_help"
+NEWSTEST = ROOT.parent / "shared" / "corpora" / "newstest2021"
 
 
 def rpr_command(*argv, check=True, launcher=None, **kwargs):
@@ -98,3 +101,31 @@ def trained(text, tmp_path_factory):
     output_dir = tmp_path_factory.mktemp("trained") / "model"
     train(text, output_dir)
     return Trained(text, output_dir, 20)
+
+
+@pytest.fixture(scope="session")
+def sacrebleu_cache(tmp_path_factory):
+    """A sacreBLEU cache that holds WMT21 English-German, in the layout of its XML archive."""
+    if not NEWSTEST.exists():
+        pytest.skip(f"{NEWSTEST} is not there")
+    cache = tmp_path_factory.mktemp("sacrebleu")
+    source, a, c = ((NEWSTEST / f"newstest2021.en-de.{name}").read_text(encoding="utf-8")
+                    .splitlines() for name in ("src.en", "ref.A.de", "ref.C.de"))
+
+    def segments(tag, lines):
+        return f"<{tag}><p>" + "".join(
+            f'<seg id="{number}">{escape(line)}</seg>' for number, line in enumerate(lines, 1)
+        ) + f"</p></{tag.split()[0]}>"
+
+    xml = ('<?xml version="1.0" encoding="utf-8"?><dataset id="newstest2021">'
+           '<doc origlang="en" id="all">' + segments('src lang="en"', source)
+           + segments('ref lang="de" translator="A"', a)
+           + segments('ref lang="de" translator="C"', c) + "</doc></dataset>")
+    for name in ("wmt21", "wmt21/C", "wmt21/AC"):
+        raw = cache / name / "raw"
+        (raw / "test").mkdir(parents=True)
+        path = raw / "test" / "newstest2021.en-de.xml"
+        path.write_text(xml, encoding="utf-8")
+        with tarfile.open(raw / (name.replace("/", "_") + ".test.tgz"), "w:gz") as archive:
+            archive.add(path, "test/newstest2021.en-de.xml")
+    return cache

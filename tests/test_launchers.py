@@ -22,7 +22,8 @@ def test_training_writes_what_t2t_writes_and_its_metrics(trained):
     files = os.listdir(trained.output_dir)
     assert {"hparams.json", "flags_t2t.txt", "model.ckpt-20.index", "train.log"} <= set(files)
     events = metrics.read(str(trained.output_dir / "metrics.jsonl"))
-    assert [(e["event"], e["step"]) for e in events] == [("start", 0), ("train", 10), ("train", 20)]
+    assert [(e["event"], e["step"]) for e in events if e["event"] != "decode"] == [
+        ("start", 0), ("train", 10), ("train", 20)]
     assert events[1]["loss"] > events[2]["loss"] > 0 and events[2]["steps_per_second"] > 0
     weights = {name: shape for name, shape in variables(trained.output_dir).items()
                if name.startswith("transformer/")}
@@ -50,8 +51,7 @@ def test_the_launchers_do_what_t2t_users_type(trained, tmp_path):
                 f"--decode_to_file={tmp_path}/out", "--decode_hparams=beam_size=2,alpha=0.6",
                 launcher="t2t-decoder")
     assert len((tmp_path / "out").read_text(encoding="utf-8").split("\n")) == 4
-    assert os.listdir(tmp_path) == ["source", "out"] or sorted(os.listdir(tmp_path)) == [
-        "out", "source"]
+    assert sorted(os.listdir(tmp_path)) == ["out", "source"]
     event = metrics.read(str(trained.output_dir / "metrics.jsonl"))[-1]
     assert event["event"] == "decode" and event["sentences"] == 3
 
@@ -70,6 +70,20 @@ def test_the_launchers_do_what_t2t_users_type(trained, tmp_path):
 
     done = rpr_command(f"--translation={source}", f"--reference={source}", launcher="t2t-bleu")
     assert "BLEU_cased" in done.stdout
+
+
+def test_a_wmt_test_set_is_decoded_and_scored(trained, tmp_path, sacrebleu_cache, monkeypatch):
+    monkeypatch.setenv("SACREBLEU", str(sacrebleu_cache))
+    test_set = ["--test_set=wmt21", "--language_pair=en-de"]
+    rpr_command("decode", *trained.flags, *test_set, f"--decode_to_file={tmp_path}/out",
+                "--decode_hparams=beam_size=1,batch_size=128,extra_length=1,max_input_size=20")
+    scores = json.loads(rpr_command("score", tmp_path / "out", *test_set, "--json").stdout)
+    assert scores["lines"] == 1002 and "test:wmt21|lang:en-de" in scores["bleu"]["signature"]
+    line = refused("decode", *trained.flags, "--test_set=wmt21", f"--decode_to_file={tmp_path}/no")
+    assert "--language_pair" in line
+    line = refused("decode", *trained.flags, "--test_set=wmt21", "--language_pair=en-xx",
+                   f"--decode_to_file={tmp_path}/no")
+    assert "en-de" in line and os.listdir(tmp_path) == ["out"]
 
 
 def test_evaluation_through_the_launcher(trained):
@@ -229,3 +243,9 @@ def test_list_shows_each_with_a_description():
 def test_hparams_json_holds_what_was_trained(trained):
     saved = json.loads((trained.output_dir / "hparams.json").read_text())
     assert (saved["position"], saved["max_relative_position"]) == ("relative", 4)
+
+
+@pytest.mark.parametrize("launcher, flag", [("t2t-avg-all", "--min_steps"),
+                                            ("t2t-decoder", "--decode_from_file")])
+def test_help_lists_t2ts_flags(launcher, flag):
+    assert flag in rpr_command("--help", launcher=launcher).stdout

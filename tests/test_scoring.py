@@ -1,19 +1,15 @@
 """Scores against sacreBLEU's own command and against counts by hand; a real WMT test set."""
 import json
-import pathlib
 import random
 import subprocess
 import sys
-import tarfile
-from xml.sax.saxutils import escape
 
 import pytest
-from conftest import refused, rpr_command
+from conftest import NEWSTEST, refused, rpr_command
 
 from rpr import scoring
 from rpr.errors import UserError
 
-NEWSTEST = pathlib.Path(__file__).parents[2] / "shared" / "corpora" / "newstest2021"
 SENTENCES = ["Der Hund bellt laut im Garten.", "Die Katze schläft auf dem Sofa.",
              "Es regnet heute nicht.", "Wir gehen morgen ins Kino.",
              "Das Buch liegt auf dem Tisch."]
@@ -140,34 +136,6 @@ def test_scoring_needs_no_tensorflow(files):
             f"scoring.main(['{files}/good', '--reference={files}/reference', '--metrics=bleu']); "
             "assert 'tensorflow' not in sys.modules")
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-
-
-@pytest.fixture(scope="module")
-def sacrebleu_cache(tmp_path_factory):
-    """A sacreBLEU cache that holds WMT21 English-German, in the layout of its XML archive."""
-    if not NEWSTEST.exists():
-        pytest.skip(f"{NEWSTEST} is not there")
-    cache = tmp_path_factory.mktemp("sacrebleu")
-    source, a, c = ((NEWSTEST / f"newstest2021.en-de.{name}").read_text(encoding="utf-8")
-                    .splitlines() for name in ("src.en", "ref.A.de", "ref.C.de"))
-
-    def segments(tag, lines):
-        return f"<{tag}><p>" + "".join(
-            f'<seg id="{number}">{escape(line)}</seg>' for number, line in enumerate(lines, 1)
-        ) + f"</p></{tag.split()[0]}>"
-
-    xml = ('<?xml version="1.0" encoding="utf-8"?><dataset id="newstest2021">'
-           '<doc origlang="en" id="all">' + segments('src lang="en"', source)
-           + segments('ref lang="de" translator="A"', a)
-           + segments('ref lang="de" translator="C"', c) + "</doc></dataset>")
-    for name in ("wmt21", "wmt21/C", "wmt21/AC"):
-        raw = cache / name / "raw"
-        (raw / "test").mkdir(parents=True)
-        path = raw / "test" / "newstest2021.en-de.xml"
-        path.write_text(xml, encoding="utf-8")
-        with tarfile.open(raw / (name.replace("/", "_") + ".test.tgz"), "w:gz") as archive:
-            archive.add(path, "test/newstest2021.en-de.xml")
-    return cache
 
 
 def test_a_real_wmt_test_set(sacrebleu_cache, monkeypatch):
