@@ -231,7 +231,7 @@ def _do_stage(stage, input_hash, status, where, lock):
             terminal.print(f"{where.path}: {stage.name} is done", style="dim", highlight=False)
             return
         # Killed between the end of the stage and the note of it: outputs appear whole or not.
-        if os.path.getmtime(stage.output) >= entry["started"]:
+        if entry["state"] == "running" and os.path.getmtime(stage.output) >= entry["started"]:
             _note(status, where, stage.name, {**entry, "state": "done"})
             return
     began = time.time()
