@@ -3,13 +3,13 @@
 Every check raises `UserError` with one line and writes nothing.
 """
 import difflib
-import hashlib
 import json
 import os
 
 import tensorflow.compat.v1 as tf
 from tensor2tensor.utils import registry
 
+from problems import checks, files
 from rpr import metrics
 from rpr.errors import UserError
 
@@ -119,15 +119,8 @@ def remember_training(output_dir, **asked):
 
 def vocabularies(problem, data_dir):
     """SHA-256 of each vocabulary file of a text problem, by file name."""
-    names = {getattr(problem, name, None) for name in ("vocab_filename", "source_vocab_name",
-                                                       "target_vocab_name")}
-    paths = [os.path.join(data_dir, name) for name in sorted(filter(None, names))]
-    return {os.path.basename(path): _sha256(path) for path in paths if os.path.exists(path)}
-
-
-def _sha256(path):
-    with open(path, "rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
+    paths = {name: os.path.join(data_dir, name) for name in checks.vocabulary_files(problem)}
+    return {name: files.sha256(path) for name, path in paths.items() if os.path.exists(path)}
 
 
 def checkpoint(path_or_dir, model, flag):
