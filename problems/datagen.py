@@ -144,6 +144,7 @@ def _write_split(problem, split, shards, staging, tmp_dir):
             writers[count % shards].write(record)
             if count % 1000 == 0:
                 task.update(count)
+        task.update(count)
     if not count:
         raise UserError(f"--problem={name}: the {split} split is empty")
     for shard, path in enumerate(paths):

@@ -16,7 +16,6 @@ from rich.progress import (
     Progress,
     SpinnerColumn,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 
@@ -78,8 +77,8 @@ class Task:
                 SpinnerColumn(), TextColumn("{task.description}"), BarColumn(),
                 TextColumn("{task.completed:,.0f}" + ("/{task.total:,.0f}" if total else "")
                            + f" {unit}"),
-                TextColumn("{task.fields[note]}"), TimeElapsedColumn(), TextColumn("left"),
-                TimeRemainingColumn(), console=terminal)
+                TextColumn("{task.fields[note]}"), TimeRemainingColumn(), TextColumn("left"),
+                console=terminal)
             self._id = self._bar.add_task(name, total=total, completed=begun, note="")
 
     def __enter__(self):
