@@ -185,7 +185,8 @@ def extract(archive, members, folder):
                     if name in paths and member.isreg():
                         _write(tar.extractfile(member), paths[name] + ".part")
                         found.add(name)
-        except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        # A TypeError is tarfile's answer to a gzip header that is cut off.
+        except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, TypeError) as error:
             raise UserError(f"{archive}: the archive is damaged ({error}): remove it and try "
                             "again") from None
         missing = sorted(set(paths) - found)

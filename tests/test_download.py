@@ -253,6 +253,14 @@ def test_a_cut_archive_leaves_all_or_nothing(tmp_path_factory, data):
         assert {name: open(path, "rb").read() for name, path in paths.items()} == MEMBERS
 
 
+@pytest.mark.parametrize("left", range(12))
+def test_an_archive_cut_in_its_header_is_called_damaged(tmp_path, left):
+    archive = tar(tmp_path / "a.tgz", MEMBERS)
+    os.truncate(archive, left)
+    with pytest.raises(UserError, match="damaged"):
+        download.extract(archive, list(MEMBERS), str(tmp_path / "out"))
+
+
 def test_half_an_archive_is_called_damaged(tmp_path):
     archive = tar(tmp_path / "a.tgz", {"training/x.en": CONTENT, "training/x.de": CONTENT})
     os.truncate(archive, os.path.getsize(archive) // 2)
