@@ -244,7 +244,8 @@ def _do_stage(stage, input_hash, status, where, lock):
     entry["seconds"] = round(time.time() - began, 1)
     if code or not os.path.exists(stage.output):
         _note(status, where, stage.name, {**entry, "state": "failed", "code": code})
-        raise UserError(f"{where.path}: stage {stage.name} failed with exit code {code}")
+        how = f"failed with exit code {code}" if code else f"ended without making {stage.output}"
+        raise UserError(f"{where.path}: stage {stage.name} {how}")
     _note(status, where, stage.name, {**entry, "state": "done"})
 
 
