@@ -1,7 +1,7 @@
 """Multi-head attention: a pure function of tensors, and the layer that makes its variables.
 
-Neither asks which position scheme it serves: the layer hands the scheme's `score_term` and
-`value_term` to the function.
+Neither asks which position scheme it serves: the layer hands the scheme's `scores` and `outputs` to
+the function.
 """
 import functools
 
@@ -11,8 +11,8 @@ from rpr import relations
 from rpr.relations import shape_list
 
 
-def attention(q, k, v, bias=None, score_term=None, value_term=None, dropout=None, weights_to=None):
-    """Scaled dot-product attention with terms for what relates query and key.
+def attention(q, k, v, bias=None, scores=None, outputs=None, dropout=None, weights_to=None):
+    """Scaled dot-product attention, with or without what relates query and key.
 
     Shaw et al. 2018, equations (2) to (4): the logits are (q_i . k_j + q_i . a^K_ij) / sqrt(depth),
     the output is sum_j alpha_ij (v_j + a^V_ij). The softmax is float32 where the inputs are half.
@@ -23,19 +23,18 @@ def attention(q, k, v, bias=None, score_term=None, value_term=None, dropout=None
       v: [batch, heads, len_k, depth_v].
       bias: broadcastable to [batch, heads, len_q, len_k], 0 where a query may look and about -1e9
         where it may not, or None.
-      score_term: a function of the scaled q that gives [batch|1, heads|1, len_q, len_k], or None.
-      value_term: a function of the weights that gives [batch, heads, len_q, depth_v], or None.
+      scores: a function of the scaled q and of k that gives [batch, heads, len_q, len_k], the
+        products q_i . k_j with what a relation adds, or None for the products alone.
+      outputs: a function of the weights and of v that gives [batch, heads, len_q, depth_v], the
+        weighted sums with what a relation adds, or None for the sums alone.
       dropout: a function applied to the weights, or None.
       weights_to: a function called with the weights, before dropout, and the logits, or None.
 
     Returns:
       [batch, heads, len_q, depth_v] of the dtype of q.
     """
-    q = q * tf.cast(q.shape.as_list()[-1] ** -0.5, q.dtype)
-    logits = tf.matmul(q, k, transpose_b=True)               # [batch, heads, len_q, len_k]
-    term = score_term(q) if score_term else None
-    if term is not None:
-        logits += term
+    q = q * q.shape.as_list()[-1] ** -0.5
+    logits = scores(q, k) if scores else tf.matmul(q, k, transpose_b=True)
     if q.dtype in (tf.float16, tf.bfloat16):
         logits = tf.cast(logits, tf.float32)
     if bias is not None:
@@ -45,9 +44,7 @@ def attention(q, k, v, bias=None, score_term=None, value_term=None, dropout=None
         weights_to(weights, logits)
     if dropout:
         weights = dropout(weights)
-    output = tf.matmul(weights, v)                           # [batch, heads, len_q, depth_v]
-    term = value_term(weights) if value_term else None
-    return output if term is None else output + term
+    return outputs(weights, v) if outputs else tf.matmul(weights, v)
 
 
 def dropout(x, rate, broadcast_dims=()):
@@ -117,7 +114,7 @@ def project_memory(memory, key_channels, value_channels, heads):
 
 def multihead_attention(x, memory, bias, key_channels, value_channels, output_channels, heads,
                         scheme=None, dropout_rate=0.0, dropout_broadcast_dims=(), cache=None,
-                        save_weights_to=None):
+                        save_weights_to=None, causal=False):
     """Multi-head attention with its projections, in the variable scope `multihead_attention`.
 
     Args:
@@ -135,6 +132,7 @@ def multihead_attention(x, memory, bias, key_channels, value_channels, output_ch
         [batch, heads, steps so far, depth] grow by this step; with a memory, `k_encdec` and
         `v_encdec` are taken in place of it.
       save_weights_to: a dict that gets the weights and the logits under T2T's names, or None.
+      causal: whether the bias forbids every look ahead: the scheme may then leave it out.
 
     Returns:
       [batch, len_q, output_channels].
@@ -153,14 +151,17 @@ def multihead_attention(x, memory, bias, key_channels, value_channels, output_ch
         else:
             k, v = project_memory(
                 x if memory is None else memory, key_channels, value_channels, heads)
-        score_term = value_term = None
+        scores = outputs = None
         if scheme is not None:
-            len_q, offset = shape_list(q)[2], shape_list(cache["k"])[2] if cache is not None else 0
+            len_q, offset = shape_list(q)[2], 0
+            if cache is not None:
+                len_q, offset = 1, shape_list(cache["k"])[2]
+                q = tf.ensure_shape(q, [None, heads, 1, None])
             positions = tf.range(len_q) + offset
             q, k = scheme.rotate(q, k, positions, positions)
-            relation = relations.Distances(len_q, len_q + offset, offset)
-            score_term = functools.partial(scheme.score_term, relation=relation)
-            value_term = functools.partial(scheme.value_term, relation=relation)
+            relation = relations.Distances(len_q, len_q + offset, offset, causal)
+            scores = functools.partial(scheme.scores, relation=relation)
+            outputs = functools.partial(scheme.outputs, relation=relation)
         if memory is None and cache is not None:
             k = cache["k"] = tf.concat([cache["k"], k], axis=2)
             v = cache["v"] = tf.concat([cache["v"], v], axis=2)
@@ -170,7 +171,7 @@ def multihead_attention(x, memory, bias, key_channels, value_channels, output_ch
             save_weights_to[f"{scope.name}/dot_product_attention/logits"] = logits
 
         y = attention(
-            q, k, v, bias, score_term, value_term,
+            q, k, v, bias, scores, outputs,
             dropout=lambda weights: dropout(weights, dropout_rate, dropout_broadcast_dims),
             weights_to=None if save_weights_to is None else keep)
         return project(combine_heads(y), output_channels, "output_transform")

@@ -1,4 +1,4 @@
-"""What relates query i to key j: the signed distance between them, and its clipped label.
+"""What relates query i to key j: the signed distance between them, its clipped label, its diagonal.
 
 Functions of tensors: they make no variables and serve graphs, eager programs and `tf.function`.
 Lengths and offsets are Python integers where they are known and scalar tensors where not.
@@ -12,16 +12,20 @@ class Distances(NamedTuple):
     """Query i stands at position `offset + i`, key j at position j: the distance is j - i - offset.
 
     The offset is said, never derived from the lengths, so that one query at step t gives the same
-    numbers over t + 1 keys, over a cache of fixed length, and within the whole sentence.
+    numbers over t + 1 keys, over a cache of fixed length, and within the whole sentence. Every
+    query stands among the keys (offset + queries <= keys), as in self-attention and on any cache.
 
     Attributes:
       queries: number of queries, an int or an int32 scalar.
       keys: number of keys, likewise.
       offset: position of the first query, likewise.
+      causal: whether no query may look at a key behind it in the sentence (j > offset + i). The
+        mask that forbids it is the caller's; what a scheme says of such pairs never matters.
     """
     queries: int
     keys: int
     offset: int = 0
+    causal: bool = False
 
 
 def shape_list(x):
@@ -55,120 +59,71 @@ def pairs(relation):
     return tf.range(relation.keys)[None, :] - query[:, None]
 
 
-def to_pairs(by_label, relation, max_relative_position):
-    """Gives every pair the value of its label.
+def smaller(*sizes):
+    """The least of some ints and int32 scalars: an int where all are, else a scalar."""
+    known = [size for size in sizes if isinstance(size, int)]
+    least = [min(known)] if known else []
+    for size in sizes:
+        if not isinstance(size, int):
+            least = [tf.minimum(least[0], size) if least else size]
+    return least[0]
 
-    Only the 2k + 1 diagonals where labels differ are written one by one; what lies beyond them on
-    either side is one value a query. Every query must stand among the keys
-    (offset + queries <= keys), as it does in self-attention and on any cache.
+
+def larger(*sizes):
+    """The greatest of some ints and int32 scalars: an int where all are, else a scalar."""
+    return -smaller(*[-size for size in sizes])
+
+
+def add_band(x, band, lowest, highest):
+    """Adds to neighbouring diagonals of x, and leaves the rest as it is.
+
+    Diagonal d holds the pairs with j - i = d. Saves nothing for its gradient, which is dy by x and
+    the band of dy by the band.
 
     Args:
-      by_label: [batch, heads, 2k + 1, queries].
-      relation: a `Distances`.
-      max_relative_position: k, an int of 0 or more or a scalar tensor of 1 or more.
+      x: [batch, heads, queries, keys].
+      band: [batch, heads, highest - lowest + 1, queries], from the highest diagonal to the lowest.
+        What stands beyond the first or the last key is left out.
+      lowest: the lowest diagonal, an int or an int32 scalar, above -queries.
+      highest: the highest, likewise, not below 0, and below keys; one diagonal at least can be
+        seen by all the queries.
 
     Returns:
-      y: [batch, heads, queries, keys] with y[i, j] = by_label[label of (i, j), i].
+      [batch, heads, queries, keys].
+    """
+    @tf.custom_gradient
+    def function(x, band):
+        return (_set_band(x, _take_band(x, lowest, highest) + band, lowest, highest),
+                lambda dy: (dy, take_band(dy, lowest, highest)))
+    return function(x, band)
+
+
+def take_band(x, lowest, highest):
+    """The diagonals of x as `add_band` takes them, zero beyond the first and the last key.
+
+    Args and the shape of what it returns are those of `add_band`.
     """
     @tf.custom_gradient
     def function(x):
-        return (_to_pairs(x, relation, max_relative_position),
-                lambda dy: to_labels(dy, relation, max_relative_position))
-    return function(by_label)
+        return (_take_band(x, lowest, highest),
+                lambda dy: add_band(tf.zeros_like(x), dy, lowest, highest))
+    return function(x)
 
 
-def to_labels(by_pair, relation, max_relative_position):
-    """Sums over the pairs of each label: the transpose of `to_pairs`, and its gradient.
-
-    Args:
-      by_pair: [batch, heads, queries, keys].
-      relation: a `Distances`.
-      max_relative_position: k, an int of 0 or more or a scalar tensor of 1 or more.
-
-    Returns:
-      y: [batch, heads, 2k + 1, queries], y[c, i] the sum of by_pair[i, j] over the j of label c.
-    """
-    @tf.custom_gradient
-    def function(x):
-        return (_to_labels(x, relation, max_relative_position),
-                lambda dy: to_pairs(dy, relation, max_relative_position))
-    return function(by_pair)
-
-
-def reach(relation, max_relative_position):
-    """The largest label that can occur: k where sentences are longer, else less, but never below 1.
-
-    Args:
-      relation: a `Distances`.
-      max_relative_position: k, an int.
-
-    Returns:
-      0 where k is 0, else an int or a scalar tensor in 1..k.
-    """
-    k, furthest = max_relative_position, relation.keys - 1
-    if k == 0 or isinstance(furthest, int):
-        return min(k, max(furthest, 1)) if k else 0
-    return tf.clip_by_value(furthest, 1, k)
-
-
-def _to_pairs(x, relation, k):
-    lowest, highest = _band(relation, k)
-    shape = [*shape_list(x)[:2], *relation[:2]]
-
-    def banded():
-        ahead = pairs(relation) > 0
-        y = tf.where_v2(ahead, x[:, :, 2 * k, :, None], x[:, :, 0, :, None])
-        first, last = lowest - relation.offset + k, highest - relation.offset + k
-        diagonals = tf.reverse(x[:, :, first:last + 1], [2])
-        return tf.linalg.set_diag(_unshaped(y, lowest), _unshaped(diagonals, lowest),
-                                  k=tf.stack([lowest, highest]), align="LEFT_RIGHT")
-
-    def one_label():
-        return tf.broadcast_to(x[:, :, k, :, None], shape)
-
-    return tf.reshape(_either(lowest, highest, banded, one_label), shape)
-
-
-def _to_labels(x, relation, k):
-    lowest, highest = _band(relation, k)
-
-    def banded():
-        diagonals = tf.linalg.diag_part(_unshaped(x, lowest), k=tf.stack([lowest, highest]),
-                                        align="LEFT_RIGHT")
-        diagonals.set_shape([*x.shape[:2], None, None])
-        y = tf.reverse(diagonals, [2])
-        diagonal, zero = pairs(relation) + relation.offset, tf.zeros([], x.dtype)
-        behind = tf.reduce_sum(tf.where_v2(diagonal < lowest, x, zero), axis=3)[:, :, None]
-        ahead = tf.reduce_sum(tf.where_v2(diagonal > highest, x, zero), axis=3)[:, :, None]
-        y = tf.concat([y[:, :, :1] + behind, y[:, :, 1:-1], y[:, :, -1:] + ahead], axis=2)
-        first, last = lowest - relation.offset + k, highest - relation.offset + k
-        return tf.pad(y, [[0, 0], [0, 0], [first, 2 * k - last], [0, 0]])
-
-    def one_label():
-        return tf.pad(tf.reduce_sum(x, axis=3)[:, :, None], [[0, 0], [0, 0], [k, k], [0, 0]])
-
+def _take_band(x, lowest, highest):
     batch, heads, queries, _ = shape_list(x)
-    return tf.reshape(_either(lowest, highest, banded, one_label),
-                      [batch, heads, 2 * k + 1, queries])
+    y = tf.linalg.diag_part(x, k=tf.stack([lowest, highest]), align="LEFT_RIGHT")
+    return tf.reshape(y, [batch, heads, highest - lowest + 1, queries])
 
 
-def _band(relation, k):
-    """The lowest and the highest diagonal (j - i) on which labels differ: ints or tensors."""
-    n, m, offset = relation
-    if all(isinstance(size, int) for size in (n, m, offset, k)):
-        return max(offset - k, 1 - n), min(offset + k, m - 1)
-    if isinstance(k, int) and k == 0:
-        return offset, offset
-    return tf.maximum(offset - k, 1 - n), tf.minimum(offset + k, m - 1)
-
-
-def _either(lowest, highest, several, single):
-    """Calls one function for several diagonals and one for a single one, which TF treats apart."""
-    if lowest is highest or isinstance(lowest, int):
-        return single() if lowest is highest or lowest == highest else several()
-    return tf.cond(lowest < highest, several, single)
-
-
-def _unshaped(x, bound):
-    """Without static shape where the band has none: TF would take it for a single diagonal."""
-    return x if isinstance(bound, int) else tf.placeholder_with_default(x, None)
+def _set_band(x, band, lowest, highest):
+    """x with other diagonals. One alone has no axis of its own in TensorFlow."""
+    shape = batch, heads, count, queries = shape_list(band)
+    if isinstance(count, int):
+        shape = shape if count > 1 else [batch, heads, queries]
+    else:
+        count = tf.fill([tf.cast(count > 1, tf.int32)], count)
+        shape = tf.concat([[batch, heads], count, [queries]], axis=0)
+    y = tf.linalg.set_diag(x, tf.reshape(band, shape), k=tf.stack([lowest, highest]),
+                           align="LEFT_RIGHT")
+    return tf.reshape(y, shape_list(x))

@@ -120,7 +120,7 @@ def prepare_decoder(targets, hparams, features=None):
     return positions.build(hparams, "targets").embed(shifted, place), bias
 
 
-def _attend(x, memory, bias, hparams, scheme, cache, save_weights_to):
+def _attend(x, memory, bias, hparams, scheme, cache, save_weights_to, causal=False):
     """One attention sub-layer, normalised and added as the hparams say. Shapes as x."""
     dims = common_layers.comma_separated_string_to_integer_list(
         hparams.get("attention_dropout_broadcast_dims", ""))
@@ -130,7 +130,8 @@ def _attend(x, memory, bias, hparams, scheme, cache, save_weights_to):
         hparams.attention_value_channels or hparams.hidden_size,
         hparams.hidden_size, hparams.num_heads, scheme, hparams.attention_dropout, dims, cache,
         # For visualisation. T2T's decoding loop would drag them from step to step.
-        save_weights_to if cache is None and hparams.mode != tf.estimator.ModeKeys.TRAIN else None)
+        save_weights_to if cache is None and hparams.mode != tf.estimator.ModeKeys.TRAIN else None,
+        causal)
     return common_layers.layer_postprocess(x, y, hparams)
 
 
@@ -192,7 +193,8 @@ def decoder(x, memory, self_bias, cross_bias, hparams, cache=None, save_weights_
             step = cache[name] if cache is not None else None
             with tf.variable_scope(name):
                 with tf.variable_scope("self_attention"):
-                    x = _attend(x, None, self_bias, hparams, scheme, step, save_weights_to)
+                    x = _attend(
+                        x, None, self_bias, hparams, scheme, step, save_weights_to, causal=True)
                 if memory is not None:
                     with tf.variable_scope("encdec_attention"):
                         x = _attend(x, memory, cross_bias, hparams, None, step, save_weights_to)

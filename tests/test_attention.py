@@ -1,4 +1,6 @@
 import functools
+import itertools
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -16,34 +18,55 @@ from rpr.positions import relative
 NAMES = ("q", "k", "v", "keys", "values")
 
 
+# Every way in which a product with the relation is computed: by the band, by a vector for each
+# pair, and as the length chooses when the graph runs (sentences of up to four: vectors).
+PATHS = {path: dict.fromkeys(relative.PER_PAIR, ((99, longest),)) for path, longest in
+         (("banded", 0), ("per_pair", 99), ("either", 4))}
+
+
+def attend(q, k, v, keys, values, relation, bias=None, **kwargs):
+    """Attention with the tables that are given."""
+    return attention.attention(
+        q, k, v, bias,
+        None if keys is None else lambda q, k: relative.scores(q, k, keys, relation),
+        None if values is None else lambda w, v: relative.outputs(w, v, values, relation), **kwargs)
+
+
 @functools.cache
-def graph(heads, depth, k, shared, keys, values):
-    """Attention with every length and the offset left to the session: output and gradients."""
+def graph(path, heads, depth, k, shared, keys, values, causal, sizes=None):
+    """Attention, its output and gradients; lengths and the offset are left to the session, or are
+    the `sizes` (batch, queries, keys, offset)."""
     g = tf.Graph()
-    with g.as_default():
-        at = {name: tf.placeholder(tf.float64, [None, heads, None, depth]) for name in "qkv"}
+    batch, n, m, offset = sizes or [None] * 4
+    with g.as_default(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(relative, "PER_PAIR", PATHS[path])
+        at = {"q": tf.placeholder(tf.float64, [batch, heads, n, depth]),
+              "k": tf.placeholder(tf.float64, [batch, heads, m, depth]),
+              "v": tf.placeholder(tf.float64, [batch, heads, m, depth])}
         table = [2 * k + 1, depth] if shared else [heads, 2 * k + 1, depth]
         for name, exists in (("keys", keys), ("values", values)):
             if exists:
                 at[name] = tf.placeholder(tf.float64, table)
         at["bias"] = tf.placeholder(tf.float64, [None, None, None, None])
         at["offset"] = tf.placeholder(tf.int32, [])
-        at["dz"] = tf.placeholder(tf.float64, [None, heads, None, depth])
-        relation = relations.Distances(tf.shape(at["q"])[2], tf.shape(at["k"])[2], at["offset"])
-        z = attention.attention(
-            at["q"], at["k"], at["v"], at["bias"],
-            keys and functools.partial(relative.score_term, table=at["keys"], relation=relation),
-            values and functools.partial(relative.value_term, table=at["values"],
-                                         relation=relation))
+        at["dz"] = tf.placeholder(tf.float64, [batch, heads, n, depth])
+        relation = relations.Distances(
+            tf.shape(at["q"])[2] if n is None else n, tf.shape(at["k"])[2] if m is None else m,
+            at["offset"] if offset is None else offset, causal)
+        z = attend(*(at.get(name) for name in NAMES), relation, at["bias"])
         learned = {name: at[name] for name in NAMES if name in at}
         gradients = dict(zip(learned, tf.gradients(z, list(learned.values()), at["dz"]),
                              strict=True))
     return at, z, gradients, tf.Session(graph=g)
 
 
-def check(random, batch, heads, len_q, len_k, depth, k, shared, keys, values, bias, offset=0):
+def check(random, batch, heads, len_q, len_k, depth, k, shared, keys, values, bias, offset=0,
+          causal=False, path="either", known=False):
     """Output and all gradients against the reference."""
-    at, z, gradients, session = graph(heads, depth, k, shared, keys, values)
+    at, z, gradients, session = graph(
+        path, heads, depth, k, shared, keys, values, causal,
+        (batch, len_q, len_k, offset) if known is True else
+        (None, len_q, None, None) if known == "queries" else None)
     table = (2 * k + 1, depth) if shared else (heads, 2 * k + 1, depth)
     given_ = {"q": random.randn(batch, heads, len_q, depth),
               "k": random.randn(batch, heads, len_k, depth),
@@ -79,52 +102,83 @@ def packed_decoder_bias(random, batch, n):
     return packed_bias(random, batch, n) + reference.causal(n, n)
 
 
-BIASES = [encoder_bias, decoder_bias, packed_bias, packed_decoder_bias]
+CAUSAL = [decoder_bias, packed_decoder_bias]
+BIASES = [encoder_bias, packed_bias, *CAUSAL]
 
 
-@settings(max_examples=40, deadline=None)
+TERMS = st.sampled_from([(True, True), (True, False), (False, True)])
+
+
+@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2 ** 16), batch=st.integers(1, 3), heads=st.sampled_from([1, 3]),
-       n=st.integers(1, 9), k=st.sampled_from([0, 1, 2, 4, 12]), shared=st.booleans(),
-       terms=st.sampled_from([(True, True), (True, False), (False, True)]),
-       bias=st.sampled_from(BIASES))
-def test_self_attention_is_equations_3_and_4(seed, batch, heads, n, k, shared, terms, bias):
+       n=st.integers(1, 9), k=st.sampled_from([0, 1, 2, 4, 12]), shared=st.booleans(), terms=TERMS,
+       bias=st.sampled_from(BIASES), path=st.sampled_from(list(PATHS)), said=st.booleans())
+def test_self_attention_is_equations_3_and_4(seed, batch, heads, n, k, shared, terms, bias, path,
+                                             said):
+    """Lengths that no graph knows; `said`: that a mask is causal."""
     random = np.random.RandomState(seed)
-    check(random, batch, heads, n, n, 4, k, shared, *terms, bias(random, batch, n))
+    check(random, batch, heads, n, n, 4, k, shared, *terms, bias(random, batch, n),
+          causal=said and bias in CAUSAL, path=path)
 
 
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("k", [0, 1, 2, 12])
 @pytest.mark.parametrize("bias", BIASES)
-def test_every_mask_with_every_table(bias, k, shared):
+def test_every_mask_with_every_table(bias, k, shared, path):
     random = np.random.RandomState(k)
-    check(random, 2, 3, 6, 6, 4, k, shared, True, True, bias(random, 2, 6))
+    check(random, 2, 3, 6, 6, 4, k, shared, True, True, bias(random, 2, 6),
+          causal=bias in CAUSAL, path=path)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("n, k", [(1, 2), (2, 1), (2, 2), (5, 1), (5, 2), (5, 3), (5, 4), (5, 9)])
+def test_lengths_that_the_graph_knows(n, k, causal, path):
+    random = np.random.RandomState(n)
+    bias = decoder_bias if causal else encoder_bias
+    check(random, 2, 2, n, n, 3, k, bool(n % 2), True, True, bias(random, 2, n), causal=causal,
+          path=path, known=True)
 
 
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2 ** 16), step=st.integers(0, 8), spare=st.integers(0, 3),
-       k=st.sampled_from([0, 2, 12]), shared=st.booleans())
-def test_a_cached_step_with_any_cache_length(seed, step, spare, k, shared):
+       k=st.sampled_from([0, 2, 12]), shared=st.booleans(), causal=st.booleans(),
+       known=st.sampled_from(["queries", False]))
+def test_a_cached_step_with_any_cache_length(seed, step, spare, k, shared, causal, known):
     """One query at `step`: over step + 1 keys, and over a cache with places to spare."""
     keys = step + 1 + spare
     check(np.random.RandomState(seed), 2, 3, 1, keys, 4, k, shared, True, True,
-          reference.causal(1, keys, step), step)
+          reference.causal(1, keys, step), step, causal, known=known)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2 ** 16), n=st.integers(1, 4), keys=st.integers(0, 5),
+       spare=st.integers(0, 3), k=st.sampled_from([0, 1, 3, 12]), shared=st.booleans(),
+       causal=st.booleans(), path=st.sampled_from(list(PATHS)))
+def test_some_queries_among_more_keys(seed, n, keys, spare, k, shared, causal, path):
+    """A piece of a sentence after a cache, whose places need not all be taken."""
+    check(np.random.RandomState(seed), 2, 3, n, keys + n + spare, 4, k, shared, True, True,
+          reference.causal(n, keys + n + spare, keys), keys, causal, path)
 
 
 @pytest.mark.parametrize("dtype, tolerance", [("float16", 2e-2), ("bfloat16", 1e-1)])
-def test_half_precision_is_near_and_masks_hold(dtype, tolerance):
+@pytest.mark.parametrize("path", ["banded", "per_pair"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_half_precision_is_near_and_masks_hold(dtype, tolerance, causal, path, monkeypatch):
+    monkeypatch.setattr(relative, "PER_PAIR", PATHS[path])
     random = np.random.RandomState(0)
     heads, n, depth, k = 2, 7, 8, 3
     q, key, v = random.randn(3, 2, heads, n, depth)
     tables = random.randn(2, heads, 2 * k + 1, depth)
-    bias = np.broadcast_to(reference.padded([7, 4], n), (2, heads, n, n))
-    relation = relations.Distances(n, n)
+    bias = reference.padded([7, 4], n) + (reference.causal(n, n) if causal else 0)
+    bias = np.broadcast_to(bias, (2, heads, n, n))
+    relation = relations.Distances(n, n, causal=causal)
     dtypes = []
     with tf.Graph().as_default(), tf.Session() as session:
         half = [tf.constant(x, dtype) for x in (q, key, v, *tables)]
-        z = attention.attention(
-            *half[:3], tf.constant(bias, tf.float32),
-            functools.partial(relative.score_term, table=half[3], relation=relation),
-            functools.partial(relative.value_term, table=half[4], relation=relation),
+        z = attend(
+            *half, relation, tf.constant(bias, tf.float32),
             weights_to=lambda weights, logits: dtypes.extend([weights.dtype, logits.dtype]))
         nothing = attention.attention(*half[:3], tf.fill([2, 1, 1, n], -1e9))
         assert [z.dtype, *dtypes] == [dtype, dtype, "float32"]
@@ -173,9 +227,31 @@ def test_heads_must_divide_the_channels():
             attention.multihead_attention(x, None, None, 10, 9, 10, 3)
 
 
+def test_the_benchmark_writes_its_records(tmp_path):
+    """Every variant in every direction, measured on the smallest shapes."""
+    file = tmp_path / "records.json"
+    subprocess.run(
+        [Path(__file__).parent.parent / "scripts" / "bench_attention", "--lengths=5", "--clips=2",
+         "--memory_lengths=6", "--heads=2", "--depth=4", "--seconds=0", "--tables=both",
+         f"--json={file}"], check=True, capture_output=True)
+    records = json.loads(file.read_text())
+    assert {tuple(record) for record in records} == {(
+        "variant", "direction", "batch", "length", "max_relative_position",
+        "heads_share_relative_embedding", "seconds", "ratio_to_absolute", "ratio_to_t2t",
+        "peak_memory_ratio")}
+    variants = {"ours", "absolute", "t2t", "t2t_v2"}
+    for direction, length in itertools.product(("causal", "bidirectional"), (5, 6)):
+        got = [x for x in records if (x["direction"], x["length"]) == (direction, length)
+               and x["heads_share_relative_embedding"]]
+        assert {x["variant"] for x in got} - {"torch"} == variants
+        for x in got:
+            assert (x["seconds"] is None) == (length == 6)
+            assert x["seconds"] is None or x["ratio_to_absolute"] > 0 and x["ratio_to_t2t"] > 0
+    assert {x["variant"] for x in records if x["direction"] == "cached"} == variants - {"t2t_v2"}
+
+
 EAGER = """
 import sys
-import functools
 import numpy as np
 import tensorflow as tf
 import reference
@@ -183,23 +259,33 @@ from rpr import attention, relations
 from rpr.positions import absolute, relative
 assert tf.executing_eagerly() and not any(name.startswith("tensor2tensor") for name in sys.modules)
 
-def layer(q, k, v, keys, values):
+def layer(q, k, v, keys, values, causal=False):
     length = relations.shape_list(q)[2]
-    relation = relations.Distances(length, length)
-    return attention.attention(
-        q, k, v, None, functools.partial(relative.score_term, table=keys, relation=relation),
-        functools.partial(relative.value_term, table=values, relation=relation))
+    relation = relations.Distances(length, length, causal=causal)
+    return attention.attention(q, k, v, tf.linalg.band_part(
+                                   tf.fill([length, length], tf.cast(-1e9, q.dtype)), 0, -1)
+                               * (1 - tf.eye(length, dtype=q.dtype)) if causal else None,
+                               lambda q, k: relative.scores(q, k, keys, relation),
+                               lambda w, v: relative.outputs(w, v, values, relation))
+
+def decoder(*tensors):
+    return layer(*tensors, causal=True)
 
 random = np.random.RandomState(0)
 arrays = [random.randn(2, 3, 5, 4) for _ in range(3)] + [random.randn(3, 7, 4) for _ in range(2)]
 lengths_unknown = [tf.TensorSpec([None, 3, None, 4], tf.float64)] * 3 + [
     tf.TensorSpec([3, 7, 4], tf.float64)] * 2
-for function in (layer, tf.function(layer), tf.function(layer, lengths_unknown)):
+lengths_unknown = dict(input_signature=lengths_unknown)
+masked = reference.causal(5, 5) + np.zeros([2, 3, 1, 1])
+relative.PER_PAIR = dict.fromkeys(relative.PER_PAIR, ((99, 4),))   # the band: lengths are 5
+for function, bias in ((layer, None), (tf.function(layer), None), (decoder, masked),
+                       (tf.function(layer, **lengths_unknown), None),
+                       (tf.function(decoder, **lengths_unknown), masked)):
     variables = [tf.Variable(x) for x in arrays]
     with tf.GradientTape() as tape:
         z = function(*variables)
-    np.testing.assert_allclose(z, reference.attention(*arrays)[0], atol=1e-10)
-    expected = reference.gradients(np.ones_like(z), *arrays)
+    np.testing.assert_allclose(z, reference.attention(*arrays, bias)[0], atol=1e-10)
+    expected = reference.gradients(np.ones_like(z), *arrays, bias)
     for got, gradient in zip(tape.gradient(z, variables), expected):
         np.testing.assert_allclose(tf.convert_to_tensor(got), gradient, atol=1e-10)
     np.testing.assert_allclose(absolute.sinusoid([3, 7], 6)[1], reference.sinusoid(7, 6), atol=1e-6)

@@ -66,11 +66,13 @@ def test_every_scheme_has_a_line_of_description():
 
 
 def terms(q, weights, **overrides):
-    """Score and value term over one layer's tensors, and the variables made for them."""
+    """Scores and outputs over one layer's tensors, and the variables made for them; keys and values
+    are zero, so that nothing is left but what the scheme adds."""
     scheme = positions.build(tiny_models.hparams(**overrides), "inputs")
     with tf.variable_scope("layer", initializer=tf.random_normal_initializer()):
         relation = relations.Distances(5, 5)
-        score, value = scheme.score_term(q, relation), scheme.value_term(weights, relation)
+        k, v = 0 * q, 0 * q
+        score, value = scheme.scores(q, k, relation), scheme.outputs(weights, v, relation)
     return score, value, {v.op.name: v for v in tf.global_variables()}
 
 
@@ -89,9 +91,8 @@ def test_tables_exist_as_far_as_they_are_asked_for(position, shared, shape, keys
     expected = {f"{PREFIX}{which}/embeddings": shape
                 for which, exists in (("keys", keys), ("values", values)) if exists}
     assert {name: v.shape.as_list() for name, v in variables.items()} == expected
-    assert (score is not None, value is not None) == (keys, values)
-    assert score is None or score.shape.as_list() == [3, 2, 5, 5]
-    assert value is None or value.shape.as_list() == [3, 2, 5, 16]
+    assert score.shape.as_list() == [3, 2, 5, 5]
+    assert value.shape.as_list() == [3, 2, 5, 16]
 
 
 def test_k_0_is_one_row_and_says_nothing_of_the_distance():
@@ -112,7 +113,8 @@ def test_each_head_starts_as_a_shared_table_does():
                 heads_share_relative_embedding=shared), "inputs")
             with tf.variable_scope("layer", initializer=tf.variance_scaling_initializer(
                     1.0, mode="fan_avg", distribution="uniform")):
-                scheme.score_term(tf.zeros([1, 8, 5, 128]), relations.Distances(5, 5))
+                x = tf.zeros([1, 8, 5, 128])
+                scheme.scores(x, x, relations.Distances(5, 5))
             session.run(tf.global_variables_initializer())
             table = session.run(tf.global_variables()[0])
             spread.append(table.std())
@@ -120,7 +122,7 @@ def test_each_head_starts_as_a_shared_table_does():
     assert np.abs(table[0] - table[1]).max() > spread[1]               # and no two are the same
 
 
-def test_a_sum_adds_signals_and_terms():
+def test_a_sum_adds_signals_and_terms_to_the_products():
     class One(positions.Scheme):
         def embed(self, x, positions):
             return x + 1
@@ -128,12 +130,30 @@ def test_a_sum_adds_signals_and_terms():
         def rotate(self, q, k, q_positions, k_positions):
             return q * 2, k * 3
 
-        def score_term(self, q, relation):
-            return q + 10
+        def score_term(self, q, k, relation):
+            return tf.reduce_sum(q) + 10 * tf.reduce_sum(k)
 
-    nothing = positions.Scheme(None, "inputs")
-    both = positions.scheme.Sum([One(None, "inputs"), nothing, One(None, "inputs")])
-    assert both.embed(0, None) == 2
-    assert both.rotate(1, 1, None, None) == (4, 9)
-    assert both.score_term(1, None) == 22
-    assert both.value_term(1, None) is None
+    class Whole(positions.Scheme):
+        def scores(self, q, k, relation):
+            return q + k
+
+        def outputs(self, weights, v, relation):
+            return weights - v
+
+    one, nothing, whole = (scheme(None, "inputs") for scheme in (One, positions.Scheme, Whole))
+    several = positions.scheme.Sum([one, nothing, one])
+    assert several.embed(0, None) == 2
+    assert several.rotate(1, 1, None, None) == (4, 9)
+    with tf.Graph().as_default(), tf.Session() as session:
+        q, k = tf.constant([[[[2.0, 3.0]]]]), tf.constant([[[[5.0, 7.0]]]])
+
+        def value(x):
+            return session.run(x).ravel().tolist()
+
+        assert value(several.scores(q, k, None)) == [31 + 2 * (5 + 120)]
+        assert value(several.outputs(q, tf.transpose(k, [0, 1, 3, 2]), None)) == [31]
+        both = positions.scheme.Sum([one, whole])
+        assert value(both.scores(q, k, None)) == [7 + 125, 10 + 125]
+        assert value(both.outputs(q, k, None)) == [-3, -4]
+        with pytest.raises(ValueError, match="two schemes of one sum"):
+            positions.scheme.Sum([whole, whole]).scores(q, k, None)

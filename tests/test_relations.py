@@ -7,28 +7,22 @@ from rpr import relations
 
 # (queries, keys, offset): square, one query, cached steps, a cache longer than what was decoded.
 SHAPES = [(4, 4, 0), (1, 1, 0), (1, 5, 4), (1, 9, 3), (2, 7, 3), (3, 8, 0)]
-CLIPS = [0, 1, 3, 20]
 
 
-def run(shape, k, known, labels=None, pairs=None):
-    """A function on given arrays; lengths known when the graph is built, or when it runs."""
+def run(shape, known, function, **arrays):
+    """A function of a relation and arrays; lengths known when the graph is built, or when it runs.
+
+    Arrays are [batch, heads, ...], with nothing but the heads known where lengths are not.
+    """
     with tf.Graph().as_default(), tf.Session() as session:
         sizes, feed = shape, {}
         if not known:
             sizes = tf.unstack(tf.placeholder(tf.int32, [3], "sizes"))
             feed = {"sizes:0": shape}
-        relation = relations.Distances(*sizes)
-        if labels is None and pairs is None:
-            return session.run(relations.pairs(relation), feed)
-        x = labels if pairs is None else pairs
-        at = tf.placeholder(tf.float64, x.shape if known else [None, 2, None, None])
-        if labels is not None and not known:
-            at.set_shape([None, 2, 2 * k + 1, None])
-        y = (relations.to_labels if labels is None else relations.to_pairs)(at, relation, k)
-        if known:
-            y.shape.assert_is_fully_defined()
-        assert y.shape.rank == 4 and y.shape[1] == 2
-        return session.run(y, {at: x, **feed})
+        at = {name: tf.placeholder(tf.float64, x.shape if known else [None, 2, None, None])
+              for name, x in arrays.items()}
+        feed.update({at[name]: x for name, x in arrays.items()})
+        return session.run(function(relations.Distances(*sizes), **at), feed)
 
 
 @pytest.fixture(params=[True, False], ids=["static", "dynamic"])
@@ -40,58 +34,82 @@ def known(request):
 def test_pairs_are_key_minus_query(shape, known):
     n, m, offset = shape
     expected = [[j - (i + offset) for j in range(m)] for i in range(n)]
-    assert run(shape, None, known).tolist() == expected
+    assert run(shape, known, relations.pairs).tolist() == expected
 
 
-@pytest.mark.parametrize("k", CLIPS)
-@pytest.mark.parametrize("shape", SHAPES)
-def test_each_pair_gets_the_value_of_its_label(shape, k, known):
+def bands(shape):
+    """Neighbouring diagonals, from the lowest to the highest, that reach from one side of the
+    queries' own diagonal to the other."""
     n, m, offset = shape
-    by_label = np.random.RandomState(0).randn(3, 2, 2 * k + 1, n)
-    got = run(shape, k, known, labels=by_label)
-    for i in range(n):
-        for j in range(m):
-            np.testing.assert_array_equal(
-                got[:, :, i, j], by_label[:, :, label(i + offset, j, k), i])
+    return [(low, high) for low in range(1 - n, offset + 1) for high in range(offset, m)]
 
 
-@pytest.mark.parametrize("k", CLIPS)
+def on_diagonals(x, lowest, highest):
+    """[batch, heads, highest - lowest + 1, queries]: x[i, i + d], 0 where there is no such key."""
+    n, m = x.shape[2:]
+    band = np.zeros([*x.shape[:2], highest - lowest + 1, n])
+    for c, d in enumerate(range(highest, lowest - 1, -1)):
+        for i in range(n):
+            if 0 <= i + d < m:
+                band[:, :, c, i] = x[:, :, i, i + d]
+    return band
+
+
 @pytest.mark.parametrize("shape", SHAPES)
-def test_each_label_gets_the_sum_of_its_pairs(shape, k, known):
+def test_a_band_is_taken_and_added_diagonal_by_diagonal(shape, known):
     n, m, offset = shape
-    by_pair = np.random.RandomState(0).randn(3, 2, n, m)
-    expected = np.zeros([3, 2, 2 * k + 1, n])
-    for i in range(n):
-        for j in range(m):
-            expected[:, :, label(i + offset, j, k), i] += by_pair[:, :, i, j]
-    np.testing.assert_allclose(run(shape, k, known, pairs=by_pair), expected, atol=1e-12)
+    random = np.random.RandomState(0)
+    x = random.randn(3, 2, n, m)
+    for low, high in bands(shape):
+        band = random.randn(3, 2, high - low + 1, n)
+
+        def function(relation, x, band, low=low, high=high):
+            moved = relation.offset - offset                 # 0; a tensor where it is not known
+            y = relations.add_band(x, band, low + moved, high + moved)
+            taken = relations.take_band(x, low + moved, high + moved)
+            assert y.shape.rank == taken.shape.rank == 4 and y.shape[1] == taken.shape[1] == 2
+            if known:
+                y.shape.assert_is_fully_defined()
+                taken.shape.assert_is_fully_defined()
+            return y, taken
+
+        y, taken = run(shape, known, function, x=x, band=band)
+        np.testing.assert_array_equal(taken, on_diagonals(x, low, high))
+        np.testing.assert_allclose(on_diagonals(y - x, low, high),
+                                   on_diagonals(np.ones_like(x), low, high) * band, atol=1e-12)
+        np.testing.assert_allclose(np.abs(y - x).sum(),
+                                   np.abs(on_diagonals(y - x, low, high)).sum())
 
 
-def test_gradients_of_any_order_are_those_of_linear_maps():
-    """Second derivatives of a square: the map and its transpose again."""
+@pytest.mark.parametrize("low, high", [(-2, 1), (-1, 0), (0, 0)])
+def test_gradients_of_any_order_are_those_of_linear_maps(low, high, known):
+    random = np.random.RandomState(0)
+    x, band, dy = random.randn(1, 2, 4, 4), random.randn(1, 2, high - low + 1, 4), 2.0
+
+    def function(relation, x, band):
+        moved = relation.offset
+        y = relations.add_band(x, band, low + moved, high + moved)
+        first = tf.gradients(tf.reduce_sum(y ** 2) / 2, [x, band])     # y, and y's band
+        second = tf.gradients(tf.reduce_sum(first[1] ** 2) / 2, [x, band])
+        third, = tf.gradients(tf.reduce_sum(second[0] ** dy), x)
+        return y, *first, *second, third
+
+    y, dx, dband, ddx, ddband, dddx = run((4, 4, 0), known, function, x=x, band=band)
+    there = on_diagonals(np.ones_like(x), low, high)
+    np.testing.assert_allclose(dx, y)
+    np.testing.assert_allclose(dband, on_diagonals(y, low, high))
+    np.testing.assert_allclose(ddband, dband * there)
+    np.testing.assert_allclose(on_diagonals(ddx, low, high), dband)
+    np.testing.assert_allclose(on_diagonals(dddx, low, high), 2 * dband)
+
+
+def test_the_least_and_the_greatest_are_ints_where_all_are_known():
+    assert (relations.smaller(3, 2), relations.larger(3, 2, 5)) == (2, 5)
     with tf.Graph().as_default(), tf.Session() as session:
-        n = tf.placeholder(tf.int32, [])
-        relation = relations.Distances(n, n)
-        x = tf.placeholder(tf.float64, [1, 1, 5, None])
-        first, = tf.gradients(tf.reduce_sum(relations.to_pairs(x, relation, 2) ** 2) / 2, x)
-        second, = tf.gradients(tf.reduce_sum(first), x)
-        feed = {n: 4, x: np.arange(20.0).reshape(1, 1, 5, 4)}
-        first, second = session.run([first, second], feed)
-    count = np.zeros([5, 4])
-    for i in range(4):
-        for j in range(4):
-            count[label(i, j, 2), i] += 1
-    np.testing.assert_allclose(second[0, 0], count)
-    np.testing.assert_allclose(first[0, 0], count * np.arange(20.0).reshape(5, 4))
-
-
-@pytest.mark.parametrize("keys, k, expected", [
-    (9, 4, 4), (5, 4, 4), (4, 4, 3), (1, 4, 1), (9, 0, 0), (2, 1, 1)])
-def test_no_label_beyond_the_reach_occurs(keys, k, expected, known):
-    with tf.Graph().as_default(), tf.Session() as session:
-        size = keys if known else tf.constant(keys)
-        got = relations.reach(relations.Distances(size, size), k)
-        assert (got if isinstance(got, int) else session.run(got)) == expected
+        seven, four = tf.constant(7), tf.constant(4)
+        got = session.run([relations.smaller(seven, 9, four, 5), relations.larger(seven, four),
+                           relations.larger(8, seven)])
+    assert got == [4, 7, 8]
 
 
 @pytest.mark.parametrize("k", [0, 1, 3, 50])

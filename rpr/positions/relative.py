@@ -1,57 +1,250 @@
 """Relative position representations (Shaw, Uszkoreit and Vaswani 2018, section 3).
 
-A table has one row for each label of a clipped distance, 2k + 1 in all. It is never expanded to one
-vector per pair: queries and weights meet the rows themselves, and numbers alone go from labels to
-pairs and back.
+A table has one row a_c for each label c of a clipped distance, 2k + 1 in all. Two identities spare
+most of the work, one for keys and one for values:
+
+    q_i . (k_j + a_c)           =  q_i . (k_j + a_0)          +  q_i . (a_c - a_0)
+    sum_j alpha_ij (v_j + a_c)  =  sum_j alpha_ij (v_j + a_0) +  sum_j alpha_ij (a_c - a_0)
+
+Whatever lies k or more to the left (c = 0) is folded into keys and values, and k diagonals are left
+of a causal relation. Of a bidirectional one the right tail (c = 2k) is folded, and what is left is
+one number a query for all other pairs and a band of 2k - 1 diagonals. Only numbers go from rows of
+the table to pairs and back, and nothing of the size of the weights is kept for the gradient.
 """
 import tensorflow.compat.v1 as tf
 
 from rpr import relations
 from rpr.positions.scheme import Scheme
+from rpr.relations import larger, shape_list, smaller
+
+# Up to which length a vector for every pair (T2T's way) costs less than the band, by the greatest
+# k of a row, and by whether the heads share the table. Measured by scripts/bench_attention.
+PER_PAIR = {
+    # direction, shared: ((k, length), ...)
+    ("causal", True): ((16, 32), (64, 64), (256, 256)),
+    ("causal", False): ((256, 32),),
+    ("bidirectional", True): ((2, 32), (16, 64), (64, 256), (128, 512), (256, 1024)),
+    ("bidirectional", False): ((2, 32), (256, 64)),
+}
 
 
-def score_term(q, table, relation):
-    """The second part of the numerator in equation (4): q_i . a^K_ij.
+def scores(q, k, table, relation):
+    """The numerator of equation (4): q_i . (k_j + a^K_ij).
 
     Args:
       q: [batch, heads, len_q, depth], scaled by the caller.
+      k: [batch, heads, len_k, depth].
       table: a^K, [2k + 1, depth] shared by the heads, or [heads, 2k + 1, depth].
       relation: a `rpr.relations.Distances`.
 
     Returns:
       [batch, heads, len_q, len_k] of the dtype of q.
     """
-    rows, k = _reachable(table, relation)                    # [(heads,) labels, depth]
-    if rows.shape.rank == 2:
-        by_label = tf.einsum("rd,bhqd->bhrq", rows, q)       # one large product
-    else:
-        by_label = tf.matmul(rows, q, transpose_b=True)      # one a head
-    return relations.to_pairs(by_label, relation, k)
+    return _choose(table, relation, one=_scores_one, folded=_scores_folded, banded=_scores_banded,
+                   per_pair=_scores_per_pair)(q, k, table, relation)
 
 
-def value_term(weights, table, relation):
-    """The second part of the sum in equation (3): sum_j alpha_ij a^V_ij.
+def outputs(weights, v, table, relation):
+    """Equation (3): sum_j alpha_ij (v_j + a^V_ij).
 
     Args:
       weights: alpha, [batch, heads, len_q, len_k].
+      v: [batch, heads, len_k, depth].
       table: a^V, [2k + 1, depth] shared by the heads, or [heads, 2k + 1, depth].
       relation: a `rpr.relations.Distances`.
 
     Returns:
       [batch, heads, len_q, depth] of the dtype of the weights.
     """
-    rows, k = _reachable(table, relation)
-    by_label = relations.to_labels(weights, relation, k)     # [batch, heads, labels, len_q]
-    if rows.shape.rank == 2:
-        return tf.einsum("bhrq,rd->bhqd", by_label, rows)
-    return tf.matmul(by_label, rows, transpose_a=True)
+    return _choose(table, relation, one=_outputs_one, folded=_outputs_folded,
+                   banded=_outputs_banded, per_pair=_outputs_per_pair)(
+                       weights, v, table, relation)
 
 
-def _reachable(table, relation):
-    """The rows whose labels can occur at these lengths, and the k that they stand for."""
-    k = table.shape.as_list()[-2] // 2
-    reached = relations.reach(relation, k)
-    return table[..., k - reached:k + reached + 1, :], reached
+def _clip_of(table):
+    """The k of a table of 2k + 1 rows."""
+    return table.shape.as_list()[-2] // 2
+
+
+def _choose(table, relation, one, folded, banded, per_pair):
+    """The function for this table and this relation; the only place where that is decided."""
+    k, length = _clip_of(table), relation.keys
+    if isinstance(relation.queries, int) and relation.queries == 1:
+        return one
+    if k == 0:
+        return folded
+    direction = "causal" if relation.causal else "bidirectional"
+    limits = PER_PAIR[direction, table.shape.rank == 2]
+    longest = next((longest for most, longest in limits if k <= most), limits[-1][1])
+    if isinstance(length, int):
+        return per_pair if length <= longest else banded
+    if tf.control_flow_v2_enabled():                         # cond_v2 cannot differentiate the band
+        return banded
+    return lambda *args: tf.cond(length <= longest, lambda: per_pair(*args),
+                                 lambda: banded(*args))
+
+
+# One label for all pairs (k = 0): nothing but the fold.
+
+def _scores_folded(q, k, table, relation):
+    return tf.matmul(q, k + table, transpose_b=True)
+
+
+def _outputs_folded(weights, v, table, relation):
+    return tf.matmul(weights, v + table)
+
+
+# A band of diagonals.
+
+def _scores_banded(q, k, table, relation):
+    band = _Band(table, relation)
+    return band.add(tf.matmul(q, k + band.base, transpose_b=True), _by_row(q, band.rows))
+
+
+def _outputs_banded(weights, v, table, relation):
+    band = _Band(table, relation)
+
+    @tf.custom_gradient
+    def function(weights, v, rows):
+        sums = band.sums(weights)                            # [batch, heads, rows, len_q]
+
+        def gradient(dz):
+            return (band.add(tf.matmul(dz, v, transpose_b=True), _by_row(dz, rows)),
+                    tf.matmul(weights, dz, transpose_a=True), _rows_gradient(sums, dz, rows))
+
+        return tf.matmul(weights, v) + _of_rows(sums, rows), gradient
+
+    return function(weights, v + band.base, band.rows)
+
+
+class _Band:
+    """What is left of a table and a relation once a tail is folded.
+
+    Attributes:
+      base: the row that is folded, [(heads,) 1, depth].
+      rows: what is added to it, [(heads,) rows, depth]: for each diagonal of the band, the furthest
+        to the right first; before them, where there is a right tail, what all others have less.
+    """
+
+    def __init__(self, table, relation):
+        n, m, offset, causal = relation
+        k = _clip_of(table)
+        left = larger(1, smaller(k, offset + n - 1))         # no distance is greater than that
+        right = 0 if causal else larger(1, smaller(k, m - 1 - offset))
+        self._lowest, self._highest = offset - left + 1, offset + right
+        self.base = first = table[..., k - left:k - left + 1, :]
+        self.rows = tf.reverse(table[..., k - left + 1:k + right + 1, :] - first, [-2])
+        self._tail = not (causal or isinstance(right, int) and right == m - 1 - offset)
+        if self._tail:                                       # it is folded, as TF masks from below
+            self.base = table[..., k + right:k + right + 1, :]
+            self.rows = tf.concat([first - self.base, self.rows[..., 1:, :]], axis=-2)
+            self._highest -= 1
+
+    def add(self, x, by_row):
+        """Adds to each pair the numbers that its query has for its rows.
+
+        Args:
+          x: [batch, heads, len_q, len_k].
+          by_row: [batch, heads, rows, len_q].
+
+        Returns:
+          [batch, heads, len_q, len_k].
+        """
+        if self._tail:
+            others = tf.broadcast_to(by_row[:, :, 0, :, None], tf.shape(x))
+            x += tf.linalg.band_part(others, -1, self._highest)
+            by_row = by_row[:, :, 1:]
+        return relations.add_band(x, by_row, self._lowest, self._highest)
+
+    def sums(self, x):
+        """The transpose of `add`: [batch, heads, rows, len_q], x summed over the pairs of a row."""
+        sums = relations.take_band(x, self._lowest, self._highest)
+        if not self._tail:
+            return sums
+        others = tf.reduce_sum(tf.linalg.band_part(x, -1, self._highest), axis=3)
+        return tf.concat([others[:, :, None], sums], axis=2)
+
+
+def _by_row(x, rows):
+    """Products of [batch, heads, len_q, depth] with rows: [batch, heads, rows, len_q]."""
+    return tf.matmul(rows, x, transpose_b=True)
+
+
+def _of_rows(by_row, rows):
+    """Sums of rows weighed by [batch, heads, rows, len_q]: [batch, heads, len_q, depth]."""
+    return tf.matmul(by_row, rows, transpose_a=True)
+
+
+def _rows_gradient(by_row, dz, rows):
+    """The gradient of `_of_rows` by the rows."""
+    return tf.reduce_sum(tf.matmul(by_row, dz), axis=[0, 1][:4 - rows.shape.rank])
+
+
+# A vector for every pair, as in T2T: [len_q, (heads,) len_k, depth], and one product a query.
+
+def _vectors(table, relation):
+    labels = relations.clip(relations.pairs(relation), _clip_of(table))
+    return tf.gather(table, labels, axis=-2)                 # [(heads,) len_q, len_k, depth]
+
+
+def _query_first(x, table):
+    """[batch, heads, len_q, depth] -> [len_q, batch * heads, depth], where each head has its table
+    [heads, len_q, batch, depth]."""
+    batch, heads, n, depth = shape_list(x)
+    if table.shape.rank == 2:
+        return tf.reshape(tf.transpose(x, [2, 0, 1, 3]), [n, batch * heads, depth])
+    return tf.transpose(x, [1, 2, 0, 3])
+
+
+def _query_third(x, shape, table):
+    """The inverse of `_query_first`; `shape` is that of the result, but for its last axis."""
+    if table.shape.rank == 2:
+        batch, heads, n = shape
+        x = tf.reshape(x, [n, batch, heads, shape_list(x)[-1]])
+        return tf.transpose(x, [1, 2, 0, 3])
+    return tf.transpose(x, [2, 0, 1, 3])
+
+
+def _scores_per_pair(q, k, table, relation):
+    terms = tf.matmul(_query_first(q, table), _vectors(table, relation), transpose_b=True)
+    return tf.matmul(q, k, transpose_b=True) + _query_third(terms, shape_list(q)[:3], table)
+
+
+def _outputs_per_pair(weights, v, table, relation):
+    terms = tf.matmul(_query_first(weights, table), _vectors(table, relation))
+    return tf.matmul(weights, v) + _query_third(terms, shape_list(weights)[:3], table)
+
+
+# One query, as in a cached step of decoding.
+
+def _window(table, relation):
+    """Which rows one query meets: rows [(heads,) labels, depth] of neighbouring keys, how many
+    keys lie left of those (all of the first row), and how many right (all of the last)."""
+    n, m, offset, causal = relation
+    k = _clip_of(table)
+    left = smaller(k, offset)
+    right = 0 if causal else smaller(k, m - n - offset)
+    return table[..., k - left:k + right + 1, :], offset - left, m - n - offset - right
+
+
+def _scores_one(q, k, table, relation):
+    rows, left, right = _window(table, relation)
+    by_key = tf.matmul(q, rows, transpose_b=True)            # [batch, heads, 1, labels]
+    batch, heads = shape_list(q)[:2]
+    term = tf.concat([tf.broadcast_to(by_key[..., :1], [batch, heads, 1, left]), by_key,
+                      tf.broadcast_to(by_key[..., -1:], [batch, heads, 1, right])], axis=3)
+    return tf.matmul(q, k, transpose_b=True) + term
+
+
+def _outputs_one(weights, v, table, relation):
+    rows, left, right = _window(table, relation)
+    end = relation.keys - right
+    near = weights[..., left:end]                            # [batch, heads, 1, labels]
+    z = tf.matmul(weights, v) + tf.matmul(near, rows)
+    z += tf.reduce_sum(weights[..., :left], axis=3, keepdims=True) * rows[..., :1, :]
+    if not relation.causal:
+        z += tf.reduce_sum(weights[..., end:], axis=3, keepdims=True) * rows[..., -1:, :]
+    return z
 
 
 class Relative(Scheme):
@@ -69,13 +262,13 @@ class Relative(Scheme):
         self._keys = hparams.relative_keys and outer + [2 * k + 1, key_channels // heads]
         self._values = hparams.relative_values and outer + [2 * k + 1, value_channels // heads]
 
-    def score_term(self, q, relation):
+    def scores(self, q, k, relation):
         if self._keys:
-            return score_term(q, _table("keys", self._keys, q.dtype), relation)
+            return scores(q, k, _table("keys", self._keys, q.dtype), relation)
 
-    def value_term(self, weights, relation):
+    def outputs(self, weights, v, relation):
         if self._values:
-            return value_term(weights, _table("values", self._values, weights.dtype), relation)
+            return outputs(weights, v, _table("values", self._values, weights.dtype), relation)
 
 
 def _table(which, shape, dtype):

@@ -1,4 +1,5 @@
 """What every position scheme is: an object that the stacks and the attention layer are handed."""
+import tensorflow.compat.v1 as tf
 
 
 class Scheme:
@@ -45,15 +46,29 @@ class Scheme:
         """
         return q, k
 
-    def score_term(self, q, relation):
+    def score_term(self, q, k, relation):
         """What is added to the compatibility of query and key.
 
         Args:
           q: [batch, heads, len_q, depth], scaled.
+          k: [batch, heads, len_k, depth].
           relation: which query meets which key, see `rpr.relations`.
 
         Returns:
           [batch|1, heads|1, len_q, len_k], or None.
+        """
+        return None
+
+    def scores(self, q, k, relation):
+        """The product q_i . k_j and this scheme's term, where both together cost less than each.
+
+        A scheme gives a term alone or this.
+
+        Args:
+          q, k, relation: as for `score_term`.
+
+        Returns:
+          [batch, heads, len_q, len_k], or None.
         """
         return None
 
@@ -63,6 +78,18 @@ class Scheme:
         Args:
           weights: [batch, heads, len_q, len_k].
           relation: which query meets which key.
+
+        Returns:
+          [batch, heads, len_q, depth], or None.
+        """
+        return None
+
+    def outputs(self, weights, v, relation):
+        """The weighted sum of values and this scheme's term, as `scores` is of products.
+
+        Args:
+          weights, relation: as for `value_term`.
+          v: [batch, heads, len_k, depth].
 
         Returns:
           [batch, heads, len_q, depth], or None.
@@ -86,13 +113,26 @@ class Sum(Scheme):
             q, k = scheme.rotate(q, k, q_positions, k_positions)
         return q, k
 
-    def score_term(self, q, relation):
-        return _sum(scheme.score_term(q, relation) for scheme in self._schemes)
+    def scores(self, q, k, relation):
+        """The logits: never None."""
+        whole = _only(scheme.scores(q, k, relation) for scheme in self._schemes)
+        product = tf.matmul(q, k, transpose_b=True) if whole is None else whole
+        return sum(_given(scheme.score_term(q, k, relation) for scheme in self._schemes), product)
 
-    def value_term(self, weights, relation):
-        return _sum(scheme.value_term(weights, relation) for scheme in self._schemes)
+    def outputs(self, weights, v, relation):
+        """The weighted sum: never None."""
+        whole = _only(scheme.outputs(weights, v, relation) for scheme in self._schemes)
+        product = tf.matmul(weights, v) if whole is None else whole
+        return sum(_given(scheme.value_term(weights, relation) for scheme in self._schemes),
+                   product)
 
 
-def _sum(terms):
-    terms = [term for term in terms if term is not None]
-    return sum(terms[1:], terms[0]) if terms else None
+def _given(terms):
+    return [term for term in terms if term is not None]
+
+
+def _only(wholes):
+    wholes = _given(wholes)
+    if len(wholes) > 1:
+        raise ValueError("two schemes of one sum want to compute the product themselves")
+    return wholes[0] if wholes else None
