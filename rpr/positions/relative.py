@@ -9,7 +9,16 @@ most of the work, one for keys and one for values:
 Whatever lies k or more to the left (c = 0) is folded into keys and values, and k diagonals are left
 of a causal relation. Of a bidirectional one the right tail (c = 2k) is folded, and what is left is
 one number a query for all other pairs and a band of 2k - 1 diagonals. Only numbers go from rows of
-the table to pairs and back, and nothing of the size of the weights is kept for the gradient.
+the table to pairs and back, and nothing of the size of the weights is kept for the gradient. Where
+the band is as wide as the sentence, one vector for every pair and a product for each query, as T2T
+has them, cost less; `PER_PAIR` says where.
+
+Tried, and lost on CPU: expanding numbers from labels to pairs by a gather or a one-hot product; all
+2n - 1 diagonals by skewing (2.1 to 3.3 times absolute attention) or as one band (2.5 to 5.9); the
+right tail as blocks of keys, which are columns beside the keys in the main product (1.8 at n = 256,
+k = 16, where masked numbers take 1.6); Einsum for products with the rows (twice the time of batched
+products); slices without a gradient of their own (a tenth of the whole step); masks by
+MatrixBandPart where it cannot work in place.
 """
 import tensorflow.compat.v1 as tf
 
@@ -17,14 +26,15 @@ from rpr import relations
 from rpr.positions.scheme import Scheme
 from rpr.relations import larger, shape_list, smaller
 
-# Up to which length a vector for every pair (T2T's way) costs less than the band, by the greatest
-# k of a row, and by whether the heads share the table. Measured by scripts/bench_attention.
+# Up to which length a vector for every pair (T2T's way) costs less than the band: rows of
+# (greatest k, length) for a direction and for tables that the heads share, or do not. Measured on
+# two CPU cores with `scripts/bench_attention --clips=2,16,64,256`, forced to one way and the other
+# at n = k, and at n = 16 to 1024 for shared tables; what lies between is interpolated.
 PER_PAIR = {
-    # direction, shared: ((k, length), ...)
-    ("causal", True): ((16, 32), (64, 64), (256, 256)),
-    ("causal", False): ((256, 32),),
-    ("bidirectional", True): ((2, 32), (16, 64), (64, 256), (128, 512), (256, 1024)),
-    ("bidirectional", False): ((2, 32), (256, 64)),
+    ("causal", True): ((16, 16), (64, 64), (256, 256)),
+    ("causal", False): ((256, 0),),
+    ("bidirectional", True): ((2, 0), (16, 32), (64, 256), (128, 384), (256, 768)),
+    ("bidirectional", False): ((2, 0), (16, 32), (256, 128)),
 }
 
 
@@ -134,11 +144,13 @@ class _Band:
         self._lowest, self._highest = offset - left + 1, offset + right
         self.base = first = table[..., k - left:k - left + 1, :]
         self.rows = tf.reverse(table[..., k - left + 1:k + right + 1, :] - first, [-2])
-        self._tail = not (causal or isinstance(right, int) and right == m - 1 - offset)
-        if self._tail:                                       # it is folded, as TF masks from below
+        self._tail = None                                    # [len_q, len_k], 0 in the right tail
+        if not (causal or isinstance(right, int) and right == m - 1 - offset):
+            # This tail is folded, not the left one: TensorFlow masks what lies above a diagonal.
             self.base = table[..., k + right:k + right + 1, :]
             self.rows = tf.concat([first - self.base, self.rows[..., 1:, :]], axis=-2)
             self._highest -= 1
+            self._tail = tf.cast(relations.pairs(relation) < right, table.dtype)
 
     def add(self, x, by_row):
         """Adds to each pair the numbers that its query has for its rows.
@@ -150,18 +162,24 @@ class _Band:
         Returns:
           [batch, heads, len_q, len_k].
         """
-        if self._tail:
+        if self._tail is None:
+            return relations.add_band(x, by_row, self._lowest, self._highest)
+
+        @tf.custom_gradient
+        def function(x, by_row):
             others = tf.broadcast_to(by_row[:, :, 0, :, None], tf.shape(x))
-            x += tf.linalg.band_part(others, -1, self._highest)
-            by_row = by_row[:, :, 1:]
-        return relations.add_band(x, by_row, self._lowest, self._highest)
+            y = x + tf.linalg.band_part(others, -1, self._highest)      # in place, unlike a product
+            return (relations.add_band(y, by_row[:, :, 1:], self._lowest, self._highest),
+                    lambda dy: (dy, self.sums(dy)))
+
+        return function(x, by_row)
 
     def sums(self, x):
         """The transpose of `add`: [batch, heads, rows, len_q], x summed over the pairs of a row."""
         sums = relations.take_band(x, self._lowest, self._highest)
-        if not self._tail:
+        if self._tail is None:
             return sums
-        others = tf.reduce_sum(tf.linalg.band_part(x, -1, self._highest), axis=3)
+        others = tf.reduce_sum(x * self._tail, axis=3)
         return tf.concat([others[:, :, None], sums], axis=2)
 
 
@@ -180,11 +198,12 @@ def _rows_gradient(by_row, dz, rows):
     return tf.reduce_sum(tf.matmul(by_row, dz), axis=[0, 1][:4 - rows.shape.rank])
 
 
-# A vector for every pair, as in T2T: [len_q, (heads,) len_k, depth], and one product a query.
+# A vector for every pair, and one product a query.
 
 def _vectors(table, relation):
+    """The row of each pair: [(heads,) len_q, len_k, depth]."""
     labels = relations.clip(relations.pairs(relation), _clip_of(table))
-    return tf.gather(table, labels, axis=-2)                 # [(heads,) len_q, len_k, depth]
+    return tf.gather(table, labels, axis=-2)                 # its gradient is dense
 
 
 def _query_first(x, table):
@@ -227,9 +246,18 @@ def _window(table, relation):
     return table[..., k - left:k + right + 1, :], offset - left, m - n - offset - right
 
 
+def _one_product(x, rows, transpose_b=False):
+    """x [batch, heads, 1, ...] times rows: where the heads share those, one product of matrices."""
+    if rows.shape.rank == 3:
+        return tf.matmul(x, rows, transpose_b=transpose_b)
+    batch, heads, _, depth = shape_list(x)
+    y = tf.matmul(tf.reshape(x, [-1, depth]), rows, transpose_b=transpose_b)
+    return tf.reshape(y, [batch, heads, 1, shape_list(y)[1]])
+
+
 def _scores_one(q, k, table, relation):
     rows, left, right = _window(table, relation)
-    by_key = tf.matmul(q, rows, transpose_b=True)            # [batch, heads, 1, labels]
+    by_key = _one_product(q, rows, transpose_b=True)         # [batch, heads, 1, labels]
     batch, heads = shape_list(q)[:2]
     term = tf.concat([tf.broadcast_to(by_key[..., :1], [batch, heads, 1, left]), by_key,
                       tf.broadcast_to(by_key[..., -1:], [batch, heads, 1, right])], axis=3)
@@ -240,7 +268,7 @@ def _outputs_one(weights, v, table, relation):
     rows, left, right = _window(table, relation)
     end = relation.keys - right
     near = weights[..., left:end]                            # [batch, heads, 1, labels]
-    z = tf.matmul(weights, v) + tf.matmul(near, rows)
+    z = tf.matmul(weights, v) + _one_product(near, rows)
     z += tf.reduce_sum(weights[..., :left], axis=3, keepdims=True) * rows[..., :1, :]
     if not relation.causal:
         z += tf.reduce_sum(weights[..., end:], axis=3, keepdims=True) * rows[..., -1:, :]
