@@ -28,8 +28,9 @@ from rpr.relations import larger, shape_list, smaller
 
 # Up to which length a vector for every pair (T2T's way) costs less than the band: rows of
 # (greatest k, length) for a direction and for tables that the heads share, or do not. Measured on
-# two CPU cores with `scripts/bench_attention --clips=2,16,64,256`, forced to one way and the other
-# at n = k, and at n = 16 to 1024 for shared tables; what lies between is interpolated.
+# two CPU cores with the functions of scripts/bench_attention, one way and the other forced, at
+# k = 2, 16, 64 and 256 and some of n = 16 to 1024. Not measured but interpolated: what lies
+# between, the entries of k = 128, and of tables not shared k = 2 and all n beyond 64.
 PER_PAIR = {
     ("causal", True): ((16, 16), (64, 64), (256, 256)),
     ("causal", False): ((256, 0),),
