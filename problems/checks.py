@@ -65,9 +65,9 @@ def check_data(problem, data_dir, splits):
     """Checks the vocabulary and the TFRecord files of a problem; writes nothing.
 
     With a record: the vocabulary's SHA-256 and the size of each file, in no time. Without one: the
-    vocabulary's form, every record's frame (about a second for a million records), and the
-    contents of the first records of each file. A changed byte in the middle of a file of the right
-    size is left to TensorFlow, which finds it when it reads the record.
+    vocabulary's form, every record's frame, and the contents of the first records of each file. A
+    changed byte in the middle of a file of the right size is left to TensorFlow, which finds it
+    when it reads the record.
 
     Args:
       problem: a T2T problem, of this project or another.

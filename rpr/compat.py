@@ -74,15 +74,15 @@ def _absent_modules():
 
 def _slow_modules():
     """tensorflow_probability and scipy.signal serve losses and audio that translation does not
-    have, and cost about 2 s at every start: imported when first used."""
+    have, and cost time at every start: imported when first used."""
     _deferred("tensorflow_probability")
     _deferred("scipy.signal")
 
 
 def _translation_path():
-    """tensor2tensor.models and .problems import every model and every data set at once: 8 s and,
-    for some, modules that are gone. In their place stand packages that find one by name when it is
-    asked for (rpr.t2t loads the rest when a name is not there)."""
+    """tensor2tensor.models and .problems import every model and every data set at once: slow, and
+    some are gone. In their place stand packages that find one by name when it is asked for (rpr.t2t
+    loads the rest when a name is not there)."""
     import tensor2tensor
     root = os.path.dirname(tensor2tensor.__file__)
 
@@ -148,8 +148,8 @@ def _contrib():
 
 def _no_autograph():
     """A T2T model is a Keras layer, and TF 2.15 rewrites the source of a layer's `call`, and of all
-    that it calls, with AutoGraph: two thirds of the time to the first step, for code that has no
-    Python control flow over tensors."""
+    that it calls, with AutoGraph: most of the time that building the graph takes, for code that
+    has no Python control flow over tensors."""
     import tensorflow.compat.v1 as tf
     from tensor2tensor.utils import t2t_model
     model = t2t_model.T2TModel

@@ -2,8 +2,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -123,15 +121,6 @@ def test_t2ts_own_models_train_through_the_launcher(text, tmp_path):
                 f"--output_dir={tmp_path}/model", "--train_steps=1", "--schedule=train",
                 launcher="t2t-trainer")
     assert "transformer/body/target_space_embedding/kernel" in variables(tmp_path / "model")
-
-
-def test_stock_t2t_is_refused_with_the_command_to_use():
-    code = ("import sys, types\n"
-            "import tensor2tensor\n"                  # in TF2 mode, as the wheel's launcher does
-            "sys.argv = ['t2t-trainer', '--t2t_usr_dir=rpr']\n"
-            "import rpr\n")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode and "rpr train" in done.stderr.splitlines()[-1]
 
 
 # What T2T does silently, or late, or with a page of traceback.
