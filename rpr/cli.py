@@ -12,6 +12,7 @@ usage: rpr VERB [FLAGS]        (rpr VERB --help lists the flags of a verb)
 
 A whole experiment
   run GIN       one run in a directory of its own: datagen, train, average, decode, score; resumable
+  study GIN     the runs of a study (arms, seeds) on all GPUs or cores of this machine; resumable
   report DIR    the runs below DIR as a table with significance, and their training curves
 
 T2T's programs, with T2T's own flags and this project's models, hparams sets and problems
@@ -67,6 +68,11 @@ def _run(argv):
     return experiment.main(argv)
 
 
+def _study(argv):
+    from rpr import study
+    return study.main(argv)
+
+
 def _report(argv):
     from rpr import report
     return report.main(argv)
@@ -77,9 +83,9 @@ def _score(argv):
     return scoring.main(argv)
 
 
-VERBS = {"run": _run, "report": _report, "datagen": _t2t("datagen"), "train": _t2t("train"),
-         "decode": _t2t("decode"), "evaluate": _t2t("evaluate"), "average": _t2t("average"),
-         "bleu": _t2t("bleu"), "score": _score, "list": _t2t("list")}
+VERBS = {"run": _run, "study": _study, "report": _report, "datagen": _t2t("datagen"),
+         "train": _t2t("train"), "decode": _t2t("decode"), "evaluate": _t2t("evaluate"),
+         "average": _t2t("average"), "bleu": _t2t("bleu"), "score": _score, "list": _t2t("list")}
 
 
 def _launcher(verb, script):

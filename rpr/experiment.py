@@ -92,7 +92,7 @@ class Run:
 
 # What may differ when a run is gone on with. Not the decoding batch: padding and the longest
 # hypothesis depend on it.
-_FREE = {"eval_seconds": "--eval_throttle_seconds"}
+FREE = {"eval_seconds": "--eval_throttle_seconds"}
 
 
 class Stage(NamedTuple):
@@ -165,31 +165,81 @@ def stages(run, where):
                 where.scores)
 
 
-def execute(run, where):
+def execute(run, where, data_checked=False):
     """Brings a run to its end; what is finished stays as it is.
 
     Args:
       run: a `Run`.
       where: its `Directory`.
+      data_checked: datagen ran already; where its record is, it does not start again.
 
     Raises:
       UserError: the directory holds another run or is in use, or a stage failed.
     """
     os.makedirs(where.path, exist_ok=True)
     with open(where.file(".lock"), "a", encoding="utf-8") as lock:
-        try:                                          # the kernel lets go of it when we are killed
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{where.path}: another process is running it") from None
+        _take(lock, where)
         _same_run(run, where)
         status = _read_json(where.status)
         before = ""
         for stage in stages(run, where):
             before = _input_hash(stage, before, where)
-            _do_stage(stage, before, status, where, lock)
+            if stage.name == "datagen" and data_checked and os.path.exists(stage.output):
+                entry = status.get(stage.name, {})
+                if (entry.get("state"), entry.get("input")) != ("done", before):
+                    _note(status, where, stage.name, {"state": "done", "input": before,
+                                                      "started": time.time(), "attempts": 0,
+                                                      "seconds": 0.0})
+            else:
+                _do_stage(stage, before, status, where, lock)
             if stage.name == "datagen" and not run.test_set:
                 _copy_test_text(run, where)
         _complete_scores(run, where, status)
+
+
+def _take(lock, where):
+    """Locks a run; the kernel lets go of it when the last of our processes is killed."""
+    for attempt in reversed(range(20)):               # `state` holds it for a moment
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if not attempt:
+                raise UserError(f"{where.path}: another process is running it") from None
+            time.sleep(0.05)
+
+
+def state(where):
+    """"running" (a process holds its lock), "done", "failed" or "waiting".
+
+    A stage that a signal ended did not fail: it waits to be gone on with.
+    """
+    try:
+        with open(where.file(".lock"), encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return "running"
+    except FileNotFoundError:
+        return "waiting"
+    if "step" in _read_json(where.scores):
+        return "done"
+    failed = any(entry["state"] == "failed" and entry["code"] >= 0
+                 for entry in _read_json(where.status).values())
+    return "failed" if failed else "waiting"
+
+
+def make_data(run, where):
+    """Runs the datagen stage of a run alone.
+
+    Raises:
+      UserError: it failed.
+    """
+    stage = next(stages(run, where))
+    os.makedirs(where.data_dir, exist_ok=True)
+    code = _run_process(stage.argv)
+    if code:
+        raise UserError(f"{where.data_dir}: datagen of {run.problem} failed with exit code "
+                        f"{code}")
 
 
 def _complete_scores(run, where, status):
@@ -208,19 +258,23 @@ def _same_run(run, where):
     if not os.path.exists(where.config):
         metrics.write_atomically(where.config, config.as_gin(run))
         return
-    there = config.load_run(where.config)
+    refuse_another(run, config.load_run(where.config), where.path, "--run_dir")
+
+
+def refuse_another(run, there, path, flag):
+    """Refuses to go on with `there`, the run of a directory, as `run`; shows the difference."""
     different = [f"{name} = {asked!r} (there: {getattr(there, name)!r})"
                  for name, asked in dataclasses.asdict(run).items()
-                 if asked != getattr(there, name) and name not in _FREE]
+                 if asked != getattr(there, name) and name not in FREE]
     if different:
-        raise UserError(f"{where.path} holds another run: {', '.join(different)}; take another "
-                        "--run_dir, or the configuration in its config.gin")
+        raise UserError(f"{path} holds another run: {', '.join(different)}; take another {flag}, "
+                        "or the configuration in it")
 
 
 def _input_hash(stage, before, where):
     """Names what a stage does, wherever its directories lie."""
     told = [arg.replace(where.path, "RUN").replace(where.data_dir, "DATA") for arg in stage.argv
-            if arg.split("=")[0] not in _FREE.values()]
+            if arg.split("=")[0] not in FREE.values()]
     return hashlib.sha256(json.dumps([before, told]).encode()).hexdigest()[:16]
 
 
@@ -240,7 +294,7 @@ def _do_stage(stage, input_hash, status, where, lock):
     _note(status, where, stage.name, entry)
     again = f" (attempt {attempts})" if attempts > 1 else ""
     terminal.print(f"{where.path}: {stage.name}{again}", style="bold", highlight=False)
-    code = _run_process(stage.argv, lock)
+    code = _run_process(stage.argv, lock.fileno())
     entry["seconds"] = round(time.time() - began, 1)
     if code or not os.path.exists(stage.output):
         _note(status, where, stage.name, {**entry, "state": "failed", "code": code})
@@ -249,12 +303,12 @@ def _do_stage(stage, input_hash, status, where, lock):
     _note(status, where, stage.name, {**entry, "state": "done"})
 
 
-def _run_process(argv, lock):
+def _run_process(argv, *inherited):
     """Runs `rpr ARGV`; a Ctrl-C ends it, and so does our own death, even by kill -9."""
     process = subprocess.Popen(
         # -P: a folder named problems where the user stands must not hide ours.
-        [sys.executable, "-P", "-m", "rpr.cli", *argv], pass_fds=(lock.fileno(),), process_group=0,
-        preexec_fn=_die_with_parent)
+        [sys.executable, "-P", "-m", "rpr.cli", *argv], pass_fds=inherited, process_group=0,
+        preexec_fn=die_with_parent)
     try:
         return process.wait()
     except BaseException:
@@ -267,7 +321,8 @@ def _run_process(argv, lock):
         raise
 
 
-def _die_with_parent():
+def die_with_parent():
+    """For a new process: it is killed when its parent dies."""
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
@@ -305,11 +360,13 @@ def main(argv):
                         "run's directory, so that runs beside each other share it")
     parser.add_argument("--set", action="append", default=[], metavar="run.NAME=VALUE",
                         help="a setting that wins over the file; may be repeated")
+    parser.add_argument("--data_checked", action="store_true", help="do not start datagen where "
+                        "its record is: rpr study ran it")
     args = parser.parse_args(argv)
     from rpr import config
     run = config.load_run(args.gin, args.set)
     name = os.path.splitext(os.path.basename(args.gin))[0]
     run_dir = os.path.abspath(args.run_dir or os.path.join("runs", name))
     data_dir = os.path.abspath(args.data_dir or os.path.join(os.path.dirname(run_dir), "data"))
-    execute(run, Directory(run_dir, data_dir))
+    execute(run, Directory(run_dir, data_dir), args.data_checked)
     terminal.print(f"{run_dir}: done", style="bold green", highlight=False)

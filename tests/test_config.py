@@ -3,17 +3,23 @@ import pathlib
 
 import pytest
 
-from rpr import config, experiment
+from rpr import config, experiment, study
 from rpr.errors import UserError
 
 GIN = pathlib.Path(__file__).parent.parent / "gin"
 
 
 @pytest.mark.parametrize("path", sorted(GIN.glob("*.gin")), ids=lambda path: path.stem)
-def test_every_gin_file_describes_a_run_and_opens_with_its_command(path):
-    run = config.load_run(str(path))
+def test_every_gin_file_describes_a_run_or_a_study_and_opens_with_its_command(path):
+    text = path.read_text()
+    verb = "study" if "study.baseline" in text else "run"
+    if verb == "study":
+        described, run = config.load_study(str(path))
+        assert len(study.members(described, run, "study")) > 1
+    else:
+        run = config.load_run(str(path))
     assert run.train_steps > 0
-    assert f"gin/{path.name}" in path.read_text().split("run.problem")[0]
+    assert f"rpr {verb} gin/{path.name}" in text.split("run.problem")[0]
 
 
 def test_the_resolved_configuration_is_read_back_the_same(tmp_path):

@@ -1,0 +1,206 @@
+"""Studies: expansion into runs, the pool, and a whole study through the real command line."""
+import dataclasses
+import fcntl
+import json
+import os
+import sys
+
+import pytest
+from conftest import refused, rpr_command
+from hypothesis import given
+from hypothesis import strategies as st
+from test_experiment import SETTINGS, STAGES, status
+
+from rpr import config, experiment, pool, study
+from rpr.errors import UserError
+
+BASE = experiment.Run("p", "h", 100, hparams="dropout=0.1,boundaries=[1,2],max_length=20",
+                      checkpoint_steps=50)
+ARMS = {"absolute": {"position": "sinusoid"}, "relative": {"position": "relative"}}
+
+
+def test_a_grid_is_the_product_of_its_settings():
+    names = list(study.Study("a=1,b=3", grid={"a": (1, 2), "b": [3]}, arms=ARMS).changes())
+    assert names == ["a=1,b=3", "a=2,b=3", "absolute", "relative"]
+
+
+def test_a_setting_is_a_field_of_the_run_or_a_hparam():
+    run = study.resolve(BASE, {"average": 2, "max_length": 30, "relative_keys": False,
+                               "widths": [1, 2]}, seed=7)
+    assert (run.average, run.seed, run.problem) == (2, 7, "p")
+    assert run.hparams == ("boundaries=[1,2],dropout=0.1,max_length=30,relative_keys=False,"
+                           "widths=[1,2]")
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b", "c", "average"]), st.integers(1, 2)),
+       st.dictionaries(st.sampled_from(["a", "b", "c", "average"]), st.integers(1, 2)),
+       st.integers(1, 2), st.integers(1, 2))
+def test_two_runs_share_a_directory_if_and_only_if_they_are_the_same(one, other, seed1, seed2):
+    runs = [study.resolve(BASE, changes, seed) for changes, seed in ((one, seed1), (other, seed2))]
+    assert (study.run_id("x", runs[0]) == study.run_id("x", runs[1])) == (
+        ({"average": 1, **one}, seed1) == ({"average": 1, **other}, seed2))
+
+
+def test_what_may_change_in_a_run_does_not_change_its_directory():
+    other = dataclasses.replace(BASE, eval_seconds=5)
+    assert study.run_id("both a^K, a^V", BASE) == study.run_id("both a^K, a^V", other)
+    assert study.run_id("both a^K, a^V", BASE).startswith("both-a-K-a-V-1-")
+
+
+@pytest.mark.parametrize("wrong, words", [
+    (dict(baseline="none"), ["study.baseline", "'none'", "absolute, relative"]),
+    (dict(paper={"big": 1}), ["study.paper", "'big'"]),
+    (dict(seeds=()), ["study.seeds"]),
+    (dict(seeds=(1, 1)), ["study.seeds", "different"]),
+    (dict(seeds=1), ["study.seeds = 1"]),
+    (dict(grid={"a": 1}), ["study.grid", "'a'"]),
+    (dict(arms={**ARMS, "x": 1}), ["study.arms", "'x'"]),
+    (dict(arms={**ARMS, "x": {"seed": 1}}), ["'x'", "study.seeds"]),
+    (dict(grid={"a": (1,)}, arms={**ARMS, "a=1": {}}), ["'a=1'", "already"]),
+])
+def test_a_wrong_study_is_refused_by_name(wrong, words):
+    with pytest.raises(UserError) as error:
+        study.Study(**{"baseline": "absolute", "arms": ARMS, **wrong})
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_arms_that_are_the_same_run_are_refused():
+    described = study.Study("a", arms={"a": {"x": 1}, "b": {"x": 1}})
+    with pytest.raises(UserError, match="'a' and 'b' are the same run"):
+        study.members(described, BASE, "study")
+
+
+def test_the_same_directory_takes_more_arms_but_no_other_run(tmp_path):
+    few = study.prepare(study.Study("absolute", arms=ARMS), BASE, str(tmp_path))
+    more = study.prepare(study.Study("absolute", arms={**ARMS, "none": {"position": "none"}},
+                                     seeds=(1, 2), paper={"none": 12.5}), BASE, str(tmp_path))
+    assert {m.directory for m in few} < {m.directory for m in more} and len(more) == 6
+    written = json.loads((tmp_path / "study.json").read_text())
+    assert written["baseline"] == "absolute"
+    assert [(arm["name"], arm["paper"], [run["seed"] for run in arm["runs"]])
+            for arm in written["arms"]] == [("absolute", None, [1, 2]), ("relative", None, [1, 2]),
+                                            ("none", 12.5, [1, 2])]
+    for arm in written["arms"]:
+        for run in arm["runs"]:
+            there = config.load_run(str(tmp_path / run["directory"] / "config.gin"))
+            assert there.seed == run["seed"] and f"position={arm['changes']['position']}" in (
+                there.hparams)
+    with pytest.raises(UserError, match=r"alpha = 0\.5 \(there: 0\.6\)"):
+        study.prepare(study.Study("absolute", arms=ARMS), dataclasses.replace(BASE, alpha=0.5),
+                      str(tmp_path))
+
+
+def test_gpus_are_what_cuda_visible_devices_leaves(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 3")
+    assert pool.this_machine() == ("GPU", ["2", "3"])
+    assert pool.this_machine(devices=1) == ("GPU", ["2"])
+    assert pool.this_machine(cores=1).kind == "core"
+    with pytest.raises(UserError, match="--devices=3: there are 2"):
+        pool.this_machine(devices=3)
+    with pytest.raises(UserError, match="worker_gpu = 4: 2 GPUs"):
+        pool.this_machine().check([dataclasses.replace(BASE, worker_gpu=4)])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert pool.this_machine() == ("core", sorted(os.sched_getaffinity(0)))
+
+
+@pytest.fixture
+def show_devices(monkeypatch, tmp_path):
+    """Processes of a pool print the devices that they may use, and wait."""
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\necho \"$CUDA_VISIBLE_DEVICES\"; exec sleep 60\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    monkeypatch.setattr(pool.tempfile, "gettempdir", lambda: str(tmp_path))
+    return tmp_path / "log"
+
+
+def test_two_pools_never_lease_the_same_gpu(show_devices):
+    machine = pool.Machine("GPU", ["0", "1", "2"])
+    with pool.Pool(machine) as one, pool.Pool(machine) as other:
+        assert one.start("a", [], show_devices, gpus=2)
+        assert not other.start("b", [], show_devices, gpus=2)
+        assert other.start("c", [], show_devices, gpus=1)
+        assert not one.start("d", [], show_devices, gpus=1)
+        assert [job.names for p in (one, other) for job in p.running] == [["0", "1"], ["2"]]
+    with pool.Pool(machine) as again:
+        assert again.start("e", [], show_devices, gpus=3)
+
+
+def test_a_lease_ends_with_the_process_that_was_killed(show_devices):
+    machine = pool.Machine("GPU", ["0"])
+    with pool.Pool(machine) as one, pool.Pool(machine) as other:
+        one.start("a", [], show_devices, gpus=1)
+        one.running[0].process.kill()
+        one.running[0].process.wait()
+        assert one.ended() == [("a", -9)]
+        assert other.start("b", [], show_devices, gpus=1)
+
+
+def test_each_process_has_a_core_of_its_own(show_devices):
+    machine = pool.Machine("core", sorted(os.sched_getaffinity(0)))
+    with pool.Pool(machine) as workers:
+        for core in machine.names:
+            assert workers.start(core, [], show_devices, gpus=8)
+            assert os.sched_getaffinity(workers.running[-1].process.pid) == {core}
+        assert not workers.start("more", [], show_devices, gpus=1)
+
+
+TINY = {**SETTINGS, "train_steps": 20, "checkpoint_steps": 10, "eval_seconds": 1000}
+
+
+def write_study(path, arms, baseline="relative", **changes):
+    path.write_text("".join(f"run.{name} = {value!r}\n"
+                            for name, value in {**TINY, **changes}.items())
+                    + f"study.baseline = {baseline!r}\nstudy.arms = {arms!r}\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(text, tmp_path_factory):
+    """A study with an arm that fails."""
+    folder = tmp_path_factory.mktemp("study")
+    gin = write_study(folder / "tiny.gin", {"relative": {}, "bad": {"max_relative_position": -1}})
+    return gin, folder / "out", rpr_command("study", gin, f"--study_dir={folder}/out", check=False)
+
+
+def runs(study_dir):
+    return {arm["name"]: study_dir / run["directory"] for arm in
+            json.loads((study_dir / "study.json").read_text())["arms"] for run in arm["runs"]}
+
+
+def test_a_failed_run_does_not_stop_the_others(finished):
+    _, study_dir, done = finished
+    assert done.returncode == 1 and "1 of 2 runs failed: bad-1-" in done.stderr.splitlines()[-1]
+    assert [(name, entry["state"], entry["attempts"]) for name, entry in
+            status(runs(study_dir)["relative"]).items()] == [
+                (name, "done", int(name != "datagen")) for name in STAGES]
+    assert status(runs(study_dir)["bad"])["train"]["state"] == "failed"
+
+
+def test_what_is_finished_or_failed_is_not_repeated(finished):
+    gin, study_dir, _ = finished
+    before = {name: status(run) for name, run in runs(study_dir).items()}
+    done = rpr_command("study", gin, f"--study_dir={study_dir}", check=False)
+    assert done.returncode == 1 and "begins" not in done.stderr
+    assert {name: status(run) for name, run in runs(study_dir).items()} == before
+    rpr_command("study", gin, f"--study_dir={study_dir}", "--retry_failed", check=False)
+    assert status(runs(study_dir)["bad"])["train"]["attempts"] == 2
+
+
+def test_a_run_that_another_process_holds_is_left_to_it(finished):
+    _, study_dir, _ = finished
+    where = experiment.Directory(str(runs(study_dir)["relative"]), "")
+    assert experiment.state(where) == "done"
+    with open(where.file(".lock")) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert experiment.state(where) == "running"
+
+
+def test_a_study_and_a_run_are_not_mistaken_for_each_other(finished, tmp_path):
+    gin, _, _ = finished
+    assert "rpr study" in refused("run", gin, f"--run_dir={tmp_path}/run")
+    single = tmp_path / "run.gin"
+    single.write_text("".join(f"run.{name} = {value!r}\n" for name, value in TINY.items()))
+    assert "rpr run" in refused("study", single, f"--study_dir={tmp_path}/study")
+    assert not (tmp_path / "study").exists() and not (tmp_path / "run").exists()
