@@ -182,7 +182,7 @@ def _train(argv, logs):
     from tensor2tensor.utils import trainer_lib
 
     from problems.checks import check_data
-    from rpr import preflight, watch
+    from rpr import preflight, training
     absl_flags.DEFINE_string("metrics_file", None, "Where loss, speed and evaluations are written, "
                              "a JSON object a line (default: metrics.jsonl in --output_dir).")
     flags, rest = _parse(argv, "t2t-trainer")
@@ -215,37 +215,8 @@ def _train(argv, logs):
 
     if logs:
         logs.keep(os.path.join(output_dir, "train.log"))
-    tf.logging.set_verbosity(tf.logging.INFO)
-    experiment = t2t_trainer.create_experiment_fn()(t2t_trainer.create_run_config(hparams), hparams)
-    if not hasattr(experiment, flags.schedule):
-        raise UserError(f"--schedule={flags.schedule}: T2T's experiment has no such method")
-    if t2t_trainer.is_chief():
-        t2t_trainer.save_metadata(hparams)
-        preflight.remember_training(output_dir, **asked)
-    path = flags.metrics_file or os.path.join(output_dir, METRICS_FILE)
-    train_spec, eval_spec = experiment._train_spec, experiment._eval_spec
-    hook = watch.TrainingHook(path, flags.train_steps)
-    experiment._train_spec = train_spec = train_spec._replace(
-        hooks=(*train_spec.hooks, hook), saving_listeners=(watch.SavingListener(hook),))
-    exporters = (*(eval_spec.exporters or ()), watch.EvaluationRecord(path))
-    experiment._eval_spec = eval_spec = eval_spec._replace(exporters=exporters)
-    try:
-        if flags.schedule == "continuous_train_and_eval":
-            # T2T evaluates the last checkpoint once more after this: the same numbers again.
-            tf.estimator.train_and_evaluate(experiment.estimator, train_spec, eval_spec)
-        elif flags.schedule == "train":
-            experiment.estimator.train(train_spec.input_fn, list(train_spec.hooks),
-                                       max_steps=train_spec.max_steps,
-                                       saving_listeners=train_spec.saving_listeners)
-        else:
-            t2t_trainer.execute_schedule(experiment)
-    except tf.estimator.NanLossDuringTrainingError:
-        raise UserError("the loss is NaN; the last good checkpoint is "
-                        f"{tf.train.latest_checkpoint(output_dir)}") from None
-    except tf.errors.DataLossError as error:
-        raise UserError(f"--data_dir={flags.data_dir}: damaged data ({error.message})") from None
-    finally:
-        hook.close()
+    training.run(flags, hparams, asked, flags.metrics_file or os.path.join(output_dir,
+                                                                           METRICS_FILE))
 
 
 def _decode(argv, logs):
