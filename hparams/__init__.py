@@ -1,4 +1,4 @@
 """Registered hparams sets, one file a family; importing this package registers them all."""
-from hparams import base, big, small
+from hparams import base, big, small, toy
 
-__all__ = ["base", "big", "small"]
+__all__ = ["base", "big", "small", "toy"]

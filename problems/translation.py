@@ -5,6 +5,7 @@ from tensor2tensor.data_generators import translate
 
 from problems import datagen
 from problems.checks import SPLITS
+from rpr import watch
 from rpr.errors import UserError
 
 
@@ -81,3 +82,6 @@ class TranslationProblem(translate.TranslateProblem):
     def generate_data(self, data_dir, tmp_dir, task_id=-1):
         del task_id
         datagen.generate(self, data_dir, tmp_dir)
+
+    def eval_hooks(self, features, logits, hparams):
+        return [watch.ExampleLog(features, logits, hparams.problem_hparams.vocabulary)]

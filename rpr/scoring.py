@@ -47,14 +47,18 @@ class Score:
 
 @dataclasses.dataclass(frozen=True)
 class System:
-    """One system's scores: {"bleu": Score, ...}."""
+    """One system's scores: {"bleu": Score, ...}, and how many per cent of its lines are exact.
+
+    A line is exact if it equals one of its references, but for spaces at its ends.
+    """
     name: str
     lines: int
+    exact: float
     scores: dict[str, Score]
 
     def as_dict(self):
         """For JSON; what is None is left out."""
-        return {"system": self.name, "lines": self.lines, **{
+        return {"system": self.name, "lines": self.lines, "exact": self.exact, **{
             name: {key: value for key, value in dataclasses.asdict(score).items()
                    if value is not None} for name, score in self.scores.items()}}
 
@@ -115,7 +119,14 @@ def score(systems, references, metrics=tuple(METRICS), *, tokenize=None, test_se
                 results[system][name] = dataclasses.replace(
                     results[system][name], signature=signature, mean=_float(found.mean),
                     interval=_float(found.ci), p_value=1.0 if same else _float(found.p_value))
-    return [System(name, len(systems[name]), scores) for name, scores in results.items()]
+    return [System(name, len(systems[name]), _exact(systems[name], references.values()), scores)
+            for name, scores in results.items()]
+
+
+def _exact(lines, references):
+    same = sum(line.strip() in (text.strip() for text in expected)
+               for line, *expected in zip(lines, *references, strict=True))
+    return 100 * same / len(lines)
 
 
 def _signature(signature, test_set, language_pair):
@@ -241,6 +252,8 @@ def as_text(results, paired=None):
                     line += f"  mean {found.mean:6.2f} +- {found.interval:.2f}"
                 line += "  baseline" if number == 0 else f"  p = {found.p_value:.4f}"
             lines.append(line)
+    lines += [f"{system.name:<{width}}  exact = {system.exact:.2f}% of its lines"
+              for system in results]
     lines += [f"{METRICS[name]}: {found.signature}" for name, found in results[0].scores.items()]
     if paired:
         lines.append("p: the probability of so large a difference from the baseline by chance "

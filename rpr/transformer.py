@@ -41,6 +41,7 @@ def add_position_hparams(hparams, position, max_relative_position, heads_share_r
     hparams.add_hparam("position", position)
     hparams.add_hparam("relative_keys", True)
     hparams.add_hparam("relative_values", True)
+    hparams.add_hparam("norm_after_embedding", False)
     hparams.max_relative_position = max_relative_position
     hparams.heads_share_relative_embedding = heads_share_relative_embedding
     hparams.pos = "none"                                     # else T2T's decoding loop would add it
@@ -96,7 +97,7 @@ def prepare_encoder(inputs, target_space, hparams, features=None):
         space = common_layers.embedding(target_space, 32, hidden, name="target_space_embedding",
                                         dtype=hparams.get("activation_dtype", "float32"))
         inputs += tf.reshape(space, [1, 1, -1])
-    return positions.build(hparams, "inputs").embed(inputs, place), self_bias, cross_bias
+    return _embed(inputs, place, hparams, "inputs"), self_bias, cross_bias
 
 
 def prepare_decoder(targets, hparams, features=None):
@@ -117,7 +118,16 @@ def prepare_decoder(targets, hparams, features=None):
         segments, place = features["targets_segmentation"], features["targets_position"]
         bias += common_attention.attention_bias_same_segment(segments, segments)
     shifted = common_layers.shift_right_3d(targets)
-    return positions.build(hparams, "targets").embed(shifted, place), bias
+    return _embed(shifted, place, hparams, "targets"), bias
+
+
+def _embed(x, place, hparams, side):
+    """Absolute positions and, where it is asked for, a norm on embedded words. Shapes as x."""
+    x = positions.build(hparams, side).embed(x, place)
+    if hparams.get("norm_after_embedding", False):
+        with tf.variable_scope(f"{side}_embedding_norm"):
+            x = common_layers.layer_norm(x, epsilon=hparams.norm_epsilon)
+    return x
 
 
 def _attend(x, memory, bias, hparams, scheme, cache, save_weights_to, causal=False):
@@ -257,7 +267,7 @@ class RprTransformer(transformer.Transformer):
                                       "is not served: leave use_tpu off")
         if cache is not None:
             step = tf.shape(cache["layer_0"]["k"])[2:3]      # as many as are cached
-            decoder_input = positions.build(hparams, "targets").embed(decoder_input, step)
+            decoder_input = _embed(decoder_input, step, hparams, "targets")
         return super().decode(
             decoder_input, encoder_output, encoder_decoder_attention_bias,
             decoder_self_attention_bias, hparams, cache=cache, **kwargs)

@@ -94,7 +94,8 @@ def test_the_text_names_every_system_and_signature(files):
     text = rpr_command("score", files / "bad", files / "good", "--metrics=bleu",
                        f"--reference={files / 'reference'}", "--samples=20").stdout.splitlines()
     assert "baseline" in text[0] and str(files / "bad") in text[0] and "p = " in text[1]
-    assert text[2].startswith("BLEU: nrefs:1|bs:20|seed:12345|")
+    assert all("exact = " in line for line in text[2:4])
+    assert text[4].startswith("BLEU: nrefs:1|bs:20|seed:12345|")
 
 
 def test_json_goes_to_a_file(files, tmp_path):

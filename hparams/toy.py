@@ -1,0 +1,23 @@
+"""Models for problems that are generated, and learned in minutes on one core."""
+from tensor2tensor.utils import registry
+
+from hparams import base
+
+
+@registry.register_hparams
+def toy_reverse():
+    """A model of 2+2 layers, width 128, 8 heads, sinusoids, that learns toy_reverse_repeats."""
+    hparams = base.paper("sinusoid", 16, heads_share_relative_embedding=False)
+    hparams.num_hidden_layers = 2
+    hparams.hidden_size = 128
+    hparams.num_heads = 8
+    hparams.filter_size = 256
+    hparams.symbol_modality_num_shards = 1
+    hparams.norm_after_embedding = True
+    hparams.label_smoothing = 0.0
+    hparams.batch_size = 32                                  # sequences
+    hparams.use_fixed_batch_size = True
+    hparams.learning_rate_warmup_steps = 400
+    hparams.optimizer_adam_epsilon = 1e-5
+    hparams.clip_grad_norm = 5.0
+    return hparams

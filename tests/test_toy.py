@@ -1,0 +1,136 @@
+"""The reversal toy: its examples, its model's settings, its loss, and a run from end to end."""
+import json
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+import tiny_models
+from conftest import refused, rpr_command
+from hypothesis import given
+from hypothesis import strategies as st
+from tensor2tensor.utils import registry
+
+from problems import toy
+from rpr import scoring
+
+
+def test_the_example_that_the_toy_is_described_with():
+    assert toy.reverse_repeats("0 1 5 9 0 3 5 2 5".split()) == "5 2 X 3 X 9 5 1 0".split()
+
+
+@given(st.lists(st.sampled_from("0123456789"), max_size=20))
+def test_a_place_is_crossed_out_where_the_digit_came_an_odd_number_of_times_before(digits):
+    out = toy.reverse_repeats(digits)[::-1]
+    assert len(out) == len(digits)
+    for place, (digit, found) in enumerate(zip(digits, out, strict=True)):
+        assert found == ("X" if digits[:place].count(digit) % 2 else digit)
+
+
+@pytest.mark.parametrize("name, lengths", [("toy_reverse_repeats", {10}),
+                                           ("toy_reverse_repeats_15", {15}),
+                                           ("toy_reverse_repeats_5_to_10", set(range(5, 11)))])
+def test_the_sets_are_seeded_disjoint_and_of_their_length(name, lengths):
+    problem = registry.problem(name)
+    found = {split: list(problem.text_pairs(split, "")) for split in ("dev", "test", "train")}
+    assert found["dev"] == list(registry.problem(name).text_pairs("dev", ""))
+    assert {split: len(pairs) for split, pairs in found.items()} == problem.sizes
+    sources = [{source for source, _ in pairs} for pairs in found.values()]
+    assert not sources[0] & sources[1] and not (sources[0] | sources[1]) & sources[2]
+    for source, target in found["test"]:
+        assert target.split() == toy.reverse_repeats(source.split())
+        assert len(source.split()) in lengths
+    assert {len(source.split()) for source, _ in found["dev"]} == lengths
+
+
+def test_every_setting_is_the_recipes():
+    recipe = dict(
+        num_hidden_layers=2, hidden_size=128, num_heads=8, filter_size=256,
+        layer_prepostprocess_dropout=0.1, attention_dropout=0.0, relu_dropout=0.0,
+        layer_preprocess_sequence="none", layer_postprocess_sequence="dan",
+        norm_after_embedding=True, shared_embedding_and_softmax_weights=True, position="sinusoid",
+        batch_size=32, use_fixed_batch_size=True, learning_rate_warmup_steps=400,
+        optimizer_adam_beta1=0.9, optimizer_adam_beta2=0.98, optimizer_adam_epsilon=1e-5,
+        clip_grad_norm=5.0, label_smoothing=0.0)
+    values = registry.hparams("toy_reverse").values()
+    assert {name: values[name] for name in recipe} == recipe
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_is_the_kullback_leibler_divergence(smoothing):
+    """From the smoothed target, which all symbols share, to the prediction; a mean over words."""
+    values = tiny_models.hparams("toy_reverse", label_smoothing=smoothing, num_hidden_layers=1,
+                                 layer_prepostprocess_dropout=0.0)
+    targets = tiny_models.sentences([4, 5], seed=2)
+    with tf.Graph().as_default(), tf.Session() as session:
+        logits, losses = tiny_models.make(values, "train")(
+            tiny_models.features(tiny_models.sentences([6, 3]), targets))
+        session.run(tf.global_variables_initializer())
+        logits, loss = session.run([logits[:, :, 0, 0], losses["training"]])
+        sizes = [v.shape.as_list() for v in tf.trainable_variables() if "symbol" in v.op.name]
+    assert sizes == [[tiny_models.VOCABULARY, 128]]           # one table for all words
+    ids = targets[:, :, 0, 0]
+    logits = logits[ids > 0].astype(np.float64)
+    log_q = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    p = np.full(log_q.shape, smoothing / (tiny_models.VOCABULARY - 1))
+    p[np.arange(len(p)), ids[ids > 0]] = 1 - smoothing
+    divergence = (np.where(p > 0, p * np.log(np.maximum(p, 1e-300)), 0) - p * log_q).sum(axis=-1)
+    assert loss == pytest.approx(divergence.mean(), rel=1e-4)
+
+
+def test_embedded_words_are_normed_in_training_and_in_a_cached_step():
+    values = tiny_models.hparams("toy_reverse", num_hidden_layers=1)
+    with tf.Graph().as_default(), tf.Session() as session:
+        model = tiny_models.make(values)
+        inputs, targets = tiny_models.sentences([6, 3]), tiny_models.sentences([4, 5], seed=2)
+        logits, _ = model(tiny_models.features(inputs, targets))
+        session.run(tf.global_variables_initializer())
+        tiny_models.lively(session)
+        names = {v.op.name.split("/")[2] for v in tf.trainable_variables() if "embedding_norm" in
+                 v.op.name}
+        with tf.variable_scope(tf.get_variable_scope(), reuse=True):
+            model.set_mode(tf.estimator.ModeKeys.PREDICT)
+            greedy = model.infer({"inputs": tf.constant(inputs), "target_space_id": tf.constant(1)},
+                                 decode_length=4, beam_size=1)["outputs"]
+        chosen = session.run(greedy)
+        again = np.zeros([2, chosen.shape[1], 1, 1], np.int32)
+        again[:, :, 0, 0] = chosen
+        with tf.variable_scope(tf.get_variable_scope(), reuse=True):
+            model.set_mode(tf.estimator.ModeKeys.EVAL)
+            whole, _ = model(tiny_models.features(inputs, again))
+        best = session.run(whole)[:, :, 0, 0].argmax(axis=-1)
+    assert names == {"inputs_embedding_norm", "targets_embedding_norm"}
+    for row, expected in zip(chosen, best, strict=True):
+        end = list(row).index(1) if 1 in row else len(row)
+        np.testing.assert_array_equal(row[:end], expected[:end])
+
+
+def test_exact_lines_are_counted():
+    found = scoring.score({"x": ["a b", "c", "d "]}, {"one": ["a b", "x", "d"],
+                                                      "two": ["y", "c", "y"]}, ("bleu",))
+    assert found[0].exact == found[0].as_dict()["exact"] == 100
+    found = scoring.score({"x": ["a b", "c", "d"]}, {"one": ["a", "x", "d"]}, ("bleu",))
+    assert found[0].exact == pytest.approx(100 / 3)
+
+
+def test_a_run_ends_in_the_share_of_exact_lines_and_logs_an_example(tmp_path):
+    gin = tmp_path / "toy.gin"
+    gin.write_text("".join(f"run.{name} = {value!r}\n" for name, value in {
+        "problem": "toy_reverse_repeats_5", "hparams_set": "toy_reverse", "train_steps": 20,
+        "checkpoint_steps": 20, "eval_steps": 1, "beam_size": 1,
+        "decode_batch_size": 1000}.items()))
+    run_dir = tmp_path / "runs" / "toy"
+    done = rpr_command("run", gin, f"--run_dir={run_dir}")
+    scores = json.loads((run_dir / "scores.json").read_text())
+    assert scores["lines"] == 1000 and 0 <= scores["exact"] < 50 and "exact = " in done.stdout
+    log = (run_dir / "model" / "train.log").read_text()
+    source, expected = (next(line.split(maxsplit=1)[1].strip() for line in log.splitlines()
+                             if word in line).removeprefix(word).strip()
+                        for word in ("INFO:tensorflow:input ", "INFO:tensorflow:expected "))
+    assert toy.reverse_repeats(source.split()) == expected.split()
+    assert "INFO:tensorflow:predicted " in log
+    (tmp_path / "source").write_text("1 2 3\n1 2 eleven\n")
+    line = refused("decode", "--problem=toy_reverse_repeats_5", f"--data_dir={tmp_path}/runs/data",
+                   "--model=rpr_transformer", "--hparams_set=toy_reverse",
+                   f"--output_dir={run_dir}/model", f"--decode_from_file={tmp_path}/source",
+                   f"--decode_to_file={tmp_path}/out")
+    assert "'eleven' is not a token of this problem: 0 1 2" in line
