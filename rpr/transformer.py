@@ -3,11 +3,11 @@
 Modalities, normalisation, residuals, feed-forward layers and beam search are T2T's.
 """
 import tensorflow.compat.v1 as tf
-from tensor2tensor.layers import common_attention, common_layers, transformer_layers
+from tensor2tensor.layers import common_attention, common_layers, modalities
 from tensor2tensor.models import transformer
 from tensor2tensor.utils import expert_utils, hparams_lib, registry
 
-from rpr import attention, positions
+from rpr import attention, layers, losses, positions, search
 
 # What T2T's transformer honours and this model cannot: hparam -> the values that it serves.
 SERVED = {
@@ -135,25 +135,30 @@ def _attend(x, memory, bias, hparams, scheme, cache, save_weights_to, causal=Fal
     dims = common_layers.comma_separated_string_to_integer_list(
         hparams.get("attention_dropout_broadcast_dims", ""))
     y = attention.multihead_attention(
-        common_layers.layer_preprocess(x, hparams), memory, bias,
+        layers.preprocess(x, hparams), memory, bias,
         hparams.attention_key_channels or hparams.hidden_size,
         hparams.attention_value_channels or hparams.hidden_size,
         hparams.hidden_size, hparams.num_heads, scheme, hparams.attention_dropout, dims, cache,
         # For visualisation. T2T's decoding loop would drag them from step to step.
         save_weights_to if cache is None and hparams.mode != tf.estimator.ModeKeys.TRAIN else None,
         causal)
-    return common_layers.layer_postprocess(x, y, hparams)
+    return layers.postprocess(x, y, hparams)
 
 
 def _feed_forward(x, hparams, pad_remover=None):
     """One feed-forward sub-layer, normalised and added as the hparams say. Shapes as x."""
     with tf.variable_scope("ffn"):
-        y = transformer_layers.transformer_ffn_layer(
-            common_layers.layer_preprocess(x, hparams), hparams, pad_remover)
-        return common_layers.layer_postprocess(x, y, hparams)
+        y = layers.preprocess(x, hparams)
+        if pad_remover:
+            shape = common_layers.shape_list(y)
+            y = pad_remover.remove(tf.reshape(y, [-1, shape[-1]]))[None]
+        y = layers.feed_forward(y, hparams)
+        if pad_remover:
+            y = tf.reshape(pad_remover.restore(tf.squeeze(y, axis=0)), shape)
+        return layers.postprocess(x, y, hparams)
 
 
-def encoder(x, bias, hparams, nonpadding=None, save_weights_to=None, **_):
+def encoder(x, bias, hparams, nonpadding=None, save_weights_to=None):
     """The encoder stack.
 
     Args:
@@ -178,16 +183,17 @@ def encoder(x, bias, hparams, nonpadding=None, save_weights_to=None, **_):
                 with tf.variable_scope("self_attention"):
                     x = _attend(x, None, bias, hparams, scheme, None, save_weights_to)
                 x = _feed_forward(x, hparams, pad_remover)
-        return common_layers.layer_preprocess(x, hparams)
+        return layers.preprocess(x, hparams)
 
 
-def decoder(x, memory, self_bias, cross_bias, hparams, cache=None, save_weights_to=None, **_):
+def decoder(x, memory, self_bias, cross_bias, hparams, cache=None, save_weights_to=None):
     """The decoder stack, over whole sentences or for one cached step.
 
     Args:
-      x: [batch, length, hidden]; with a cache the length is 1.
+      x: [batch, length, hidden]; with a cache [batch * beams, 1, hidden].
       memory: [batch, len_inputs, hidden], the encoder's output, or None for a language model.
-      self_bias: [batch|1, 1, length, length], or for a step [1, 1, 1, steps so far + 1].
+      self_bias: [batch|1, 1, length, length], or for a step [1, 1, 1, steps so far + 1]; None
+        where a query may look at every key.
       cross_bias: [batch, 1, 1|length, len_inputs].
       hparams: the model's hyperparameters.
       cache: what `init_cache` made, changed in place, or None.
@@ -207,9 +213,14 @@ def decoder(x, memory, self_bias, cross_bias, hparams, cache=None, save_weights_
                         x, None, self_bias, hparams, scheme, step, save_weights_to, causal=True)
                 if memory is not None:
                     with tf.variable_scope("encdec_attention"):
+                        shape = common_layers.shape_list(x)
+                        if step is not None:                 # beams are queries of one sentence
+                            batch = common_layers.shape_list(step["k_encdec"])[0]
+                            x = tf.reshape(x, [batch, -1, shape[-1]])
                         x = _attend(x, memory, cross_bias, hparams, None, step, save_weights_to)
+                        x = tf.reshape(x, shape)
                 x = _feed_forward(x, hparams)
-        return common_layers.layer_preprocess(x, hparams)
+        return layers.preprocess(x, hparams)
 
 
 def init_cache(cache, hparams, batch_size, attention_init_length, encoder_output,
@@ -249,11 +260,17 @@ class RprTransformer(transformer.Transformer):
         super().__init__(_own_hparams(hparams), *args, **kwargs)
         # Under this scope a checkpoint is one of T2T's `transformer`, and theirs are ours.
         self._name = self._base_name = self.scope
-        self._encoder_function = encoder
-        self._decoder_function = decoder
         self._init_cache_fn = init_cache
-        self._prepare_encoder_fn = prepare_encoder
         self._prepare_decoder_fn = prepare_decoder
+        losses.serve(self._hparams, self._problem_hparams)
+
+    def encode(self, inputs, target_space, hparams, features=None, losses=None):
+        """As T2T's: the encoder's output, and the bias of the decoder's attention to it."""
+        x, bias, cross_bias = prepare_encoder(
+            common_layers.flatten4d3d(inputs), target_space, hparams, features)
+        x = attention.dropout(x, hparams.layer_prepostprocess_dropout)
+        return encoder(x, bias, hparams, transformer.features_to_nonpadding(features, "inputs"),
+                       self.attention_weights), cross_bias
 
     def decode(self, decoder_input, encoder_output, encoder_decoder_attention_bias,
                decoder_self_attention_bias, hparams, cache=None, decode_loop_step=None, **kwargs):
@@ -268,6 +285,48 @@ class RprTransformer(transformer.Transformer):
         if cache is not None:
             step = tf.shape(cache["layer_0"]["k"])[2:3]      # as many as are cached
             decoder_input = _embed(decoder_input, step, hparams, "targets")
-        return super().decode(
-            decoder_input, encoder_output, encoder_decoder_attention_bias,
-            decoder_self_attention_bias, hparams, cache=cache, **kwargs)
+        x = attention.dropout(decoder_input, hparams.layer_prepostprocess_dropout)
+        x = decoder(x, encoder_output, decoder_self_attention_bias, encoder_decoder_attention_bias,
+                    hparams, cache, self.attention_weights)
+        return tf.expand_dims(x, axis=2)
+
+    def _fast_decode(self, features, decode_length, beam_size=1, top_beams=1, alpha=1.0,
+                     preprocess_targets_method=None):
+        """As T2T's; a beam search from sentences to sentences is `rpr.search`."""
+        hparams, problem = self._hparams, self._problem_hparams
+        symbol = problem.modality["targets"] == modalities.ModalityType.SYMBOL
+        if (beam_size == 1 or not self.has_input or not symbol or self._num_datashards != 1
+                or "targets" in {**hparams.bottom, **hparams.top} or preprocess_targets_method
+                or "partial_targets" in features or "targets_segmentation" in features):
+            return super()._fast_decode(features, decode_length, beam_size, top_beams, alpha,
+                                        preprocess_targets_method)
+        symbols = problem.vocab_size["targets"]
+        symbols += -symbols % hparams.get("vocab_divisor", 1)
+        scope = hparams.name.get("targets", modalities.get_name(
+            modalities.ModalityType.SYMBOL))(hparams, symbols)
+        batch, length = common_layers.shape_list(features["inputs"])[:2]
+        inputs = self._prepare_inputs_for_decode(features)[0]
+        with tf.variable_scope("body"):
+            memory, bias = self.encode(inputs, features["target_space_id"], hparams, features)
+        fixed = init_cache(None, hparams, batch, 0, memory, bias, "body/")
+        caches = {layer: {name: tf.tile(part[name], [beam_size, 1, 1, 1]) for name in "kv"}
+                  for layer, part in fixed.items() if layer.startswith("layer_")}
+
+        def step(ids, caches):
+            with tf.variable_scope(scope):
+                x = modalities.symbol_targets_bottom(ids[:, None, None, None], hparams, symbols)
+            cache = {layer: {**fixed[layer], **part} for layer, part in caches.items()}
+            with tf.variable_scope("body"):
+                x = self.decode(common_layers.flatten4d3d(x), memory, bias, None, hparams, cache)
+            with tf.variable_scope(scope):
+                logits = modalities.symbol_top(x, None, hparams, symbols)
+            return (tf.reshape(logits, [-1, symbols]),
+                    {layer: {name: cache[layer][name] for name in "kv"} for layer in caches})
+
+        ids, scores = search.beam_search(
+            step, caches, tf.fill([batch], self.get_decode_start_id() or 0), beam_size,
+            length + features.get("decode_length", decode_length), alpha,
+            self.get_decode_end_id() or search.END, top_beams == 1)
+        if top_beams == 1:
+            return {"outputs": ids[:, 0, 1:], "scores": scores[:, 0]}
+        return {"outputs": ids[:, :top_beams, 1:], "scores": scores[:, :top_beams]}

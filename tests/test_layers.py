@@ -1,0 +1,90 @@
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+import tiny_models
+from tensor2tensor.layers import common_layers
+
+from rpr import attention, layers
+
+
+def test_layer_normalisation_and_its_gradients_are_those_of_t2t():
+    random = np.random.RandomState(0)
+    x, dy = random.randn(2, 3, 5) + 2, random.randn(2, 3, 5)
+    scale, bias = random.randn(5), random.randn(5)
+    with tf.Graph().as_default(), tf.Session() as session:
+        inputs = [tf.constant(value) for value in (x, scale, bias)]
+        found = []
+        for y in (layers.layer_norm(*inputs, 1e-6),
+                  common_layers.layer_norm_compute(inputs[0], 1e-6, *inputs[1:])):
+            found.append(session.run([y, *tf.gradients(y, inputs, tf.constant(dy))]))
+        for ours, theirs in zip(*found, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("sequence", ["none", "n", "da", "dan", "dza"])
+def test_a_sequence_of_steps_makes_t2t_s_variables_and_numbers(sequence):
+    values = tiny_models.hparams(layer_postprocess_sequence=sequence,
+                                 layer_prepostprocess_dropout=0.0)
+    x, y = np.random.RandomState(1).randn(2, 2, 3, 4).astype(np.float32)
+    found = []
+    for postprocess in (layers.postprocess, common_layers.layer_postprocess):
+        with tf.Graph().as_default(), tf.Session() as session, tf.variable_scope("sub_layer"):
+            z = postprocess(tf.constant(x), tf.constant(y), values)
+            session.run(tf.global_variables_initializer())
+            found.append((session.run(z), [v.name for v in tf.global_variables()]))
+    np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-5, atol=1e-6)
+    assert found[0][1] == found[1][1]
+
+
+def test_a_step_that_does_not_exist_is_named():
+    values = tiny_models.hparams(layer_postprocess_sequence="dax")
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="'x'"):
+        layers.postprocess(tf.zeros([1, 1, 2]), tf.zeros([1, 1, 2]), values)
+
+
+class TestDropout:
+    RATES = (0.1, 0.3, 0.5, 2 ** -17)
+
+    @pytest.mark.parametrize("rate", RATES)
+    @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float64])
+    def test_drops_its_rate_and_keeps_the_mean(self, rate, dtype):
+        count = 1_000_003                                    # no multiple of four decisions
+        with tf.Graph().as_default(), tf.Session() as session:
+            tf.set_random_seed(1)
+            y = attention.dropout(tf.ones([1, count], dtype), rate)
+            assert y.dtype == dtype and y.shape == (1, count)
+            y = session.run(tf.cast(y, tf.float64))[0]
+        deviation = np.sqrt(rate * (1 - rate) / count)
+        assert abs(np.mean(y == 0) - rate) < 5 * deviation + 2 ** -17
+        kept = y[y != 0]
+        np.testing.assert_allclose(kept, 1 / (1 - rate), rtol=2 ** -8 if dtype == tf.bfloat16
+                                   else 1e-4)
+
+    def test_decisions_are_independent_of_their_neighbours_and_of_earlier_steps(self):
+        """Four decisions share a number of the generator: none may tell of another."""
+        with tf.Graph().as_default(), tf.Session() as session:
+            tf.set_random_seed(2)
+            x = tf.ones([400_000])
+            both = [attention.dropout(x, 0.5), attention.dropout(x, 0.5)]
+            draws = [draw != 0 for _ in range(2) for draw in session.run(both)]
+        pairs = [(draws[0], other) for other in draws[1:]]
+        pairs += [(draws[0][:-distance], draws[0][distance:]) for distance in (1, 2, 3, 4, 8, 16)]
+        for one, other in pairs:
+            assert abs(np.mean(one == other) - 0.5) < 5 * 0.5 / np.sqrt(len(one))
+
+    def test_the_gradient_passes_what_the_output_kept(self):
+        with tf.Graph().as_default(), tf.Session() as session:
+            x = tf.ones([50, 20])
+            y = attention.dropout(x, 0.3)
+            y, dx = session.run([y, tf.gradients(y, x)[0]])
+        np.testing.assert_array_equal(y, dx)
+
+    def test_the_graph_s_seed_fixes_every_decision(self):
+        def draw(seed):
+            with tf.Graph().as_default(), tf.Session() as session:
+                tf.set_random_seed(seed)
+                y = attention.dropout(tf.ones([100]), 0.5)
+                return np.stack([session.run(y), session.run(y)])
+
+        np.testing.assert_array_equal(draw(1), draw(1))
+        assert (draw(1) != draw(2)).any() and (draw(1)[0] != draw(1)[1]).any()
