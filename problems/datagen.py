@@ -2,24 +2,25 @@
 
 T2T's own way leaves, when it is killed, files that the next run takes for finished: a half-written
 vocabulary, some shards shuffled and others not. Here everything is made in a staging directory
-beside the data; finished files move into place, the record that says so last.
+beside the data; finished files move into place, the record that says so last. What is not finished
+lies in a folder of the staging directory, `unfinished`, and the next try goes on with it if it is
+of the same text.
 
 The same text gives the same bytes: neither the vocabulary nor the order of the examples depends on
 anything but the text and the problem's name.
 """
-import contextlib
 import glob
 import json
 import os
-import random
 import shutil
 
 import tensorflow.compat.v1 as tf
-from tensor2tensor.data_generators import generator_utils
 
-from problems import checks, files
+from problems import checks, files, shards
 from rpr import console, metrics
 from rpr.errors import UserError
+
+_UNFINISHED = "unfinished"
 
 
 def generate(problem, data_dir, tmp_dir):
@@ -59,8 +60,6 @@ def _generate_once(problem, data_dir, tmp_dir):
         elif _made_by_another(problem, data_dir, staging):
             checks.check_data(problem, data_dir, _splits(problem))
         else:
-            shutil.rmtree(staging, ignore_errors=True)
-            os.mkdir(staging)
             record = _generate(problem, data_dir, staging, tmp_dir)
             metrics.write_atomically(os.path.join(staging, record_name),
                                      json.dumps(record, indent=1, sort_keys=True) + "\n")
@@ -69,6 +68,7 @@ def _generate_once(problem, data_dir, tmp_dir):
 
 def _move(staging, data_dir, record_name):
     """Moves finished files into place, the record last."""
+    shutil.rmtree(os.path.join(staging, _UNFINISHED), ignore_errors=True)
     for name in sorted(os.listdir(staging), key=lambda name: (name == record_name, name)):
         os.replace(os.path.join(staging, name), os.path.join(data_dir, name))
     os.rmdir(staging)
@@ -76,8 +76,8 @@ def _move(staging, data_dir, record_name):
 
 def _splits(problem):
     """The splits of a problem: {"train": number of files, ...}."""
-    shards = {split["split"]: split["shards"] for split in problem.dataset_splits}
-    return {name: shards[split] for name, split in checks.SPLITS.items() if split in shards}
+    counts = {split["split"]: split["shards"] for split in problem.dataset_splits}
+    return {name: counts[split] for name, split in checks.SPLITS.items() if split in counts}
 
 
 def _made_by_another(problem, data_dir, staging):
@@ -101,60 +101,55 @@ def _same_data(problem, record, data_dir, tmp_dir):
 
 
 def _generate(problem, data_dir, staging, tmp_dir):
-    """Fills the staging directory; returns the record."""
+    """Fills the staging directory, from where an earlier try got to; returns the record."""
     name = problem.dataset_filename()
-    for vocabulary in checks.vocabulary_files(problem):
-        given = os.path.join(data_dir, vocabulary)
-        if os.path.exists(given):
-            if given.endswith(".subwords"):
-                checks.check_subwords(given)
-            shutil.copyfile(given, os.path.join(staging, vocabulary))
-            console.terminal.print(f"{name}: the vocabulary {given} was there; it is used",
-                                   highlight=False, soft_wrap=True)
-    sources = problem.sources(tmp_dir)
-    console.terminal.print(f"{name}: vocabulary", highlight=False)
-    problem.get_or_create_vocab(staging, tmp_dir)
-    written = {split: _write_split(problem, split, shards, staging, tmp_dir)
-               for split, shards in _splits(problem).items()}
+    sources, settings = problem.sources(tmp_dir), _settings(problem)
+    given = _given_vocabulary(problem, data_dir)
+    folder = os.path.join(staging, _UNFINISHED)
+    progress = shards.Progress(
+        os.path.join(folder, "progress.json"),
+        {"sources": sources, "settings": settings, "splits": _splits(problem),
+         "vocabulary": {vocabulary: files.sha256(path) for vocabulary, path in given.items()}})
+    if not progress.resumed:
+        shutil.rmtree(staging, ignore_errors=True)
+        os.makedirs(folder)
+        progress.save()
+    _make_vocabulary(problem, given, staging, tmp_dir, folder)
+    with shards.workers(problem, staging, tmp_dir, folder) as pool:
+        written = {split: shards.write_split(pool, problem, split, count, staging, tmp_dir, folder,
+                                             progress)
+                   for split, count in _splits(problem).items()}
     for split in ("dev", "test"):                     # what `rpr run` decodes and scores
         problem.write_text(split, tmp_dir, os.path.join(staging, f"{name}.{split}.source.txt"),
                            os.path.join(staging, f"{name}.{split}.reference.txt"))
-    return {"problem": name, "sources": sources, "settings": _settings(problem),
-            "files": written,
+    return {"problem": name, "sources": sources, "settings": settings, "files": written,
             "vocabulary": {vocabulary: files.sha256(os.path.join(staging, vocabulary))
                            for vocabulary in checks.vocabulary_files(problem)}}
 
 
-def _write_split(problem, split, shards, staging, tmp_dir):
-    """Writes the files of a split; train is shuffled, dev and test keep their order.
+def _given_vocabulary(problem, data_dir):
+    """The vocabulary files that lie in data_dir before: {name: path}."""
+    given = {name: os.path.join(data_dir, name) for name in checks.vocabulary_files(problem)}
+    given = {name: path for name, path in given.items() if os.path.exists(path)}
+    for path in given.values():
+        if path.endswith(".subwords"):
+            checks.check_subwords(path)
+    return given
 
-    Returns:
-      {file name: {"bytes": ..., "records": ...}}
-    """
-    name = problem.dataset_filename()
-    paths = [os.path.join(staging, generator_utils.sharded_name(f"{name}-{split}", shard, shards))
-             for shard in range(shards)]
-    samples = problem.generate_encoded_samples(staging, tmp_dir, checks.SPLITS[split])
-    with contextlib.ExitStack() as stack, console.Task(f"{name}: {split}", None, "pairs") as task:
-        writers = [stack.enter_context(tf.io.TFRecordWriter(path)) for path in paths]
-        count = 0
-        for count, sample in enumerate(samples, start=1):
-            # A map's order in a message is not fixed otherwise.
-            record = generator_utils.to_example(sample).SerializeToString(deterministic=True)
-            writers[count % shards].write(record)
-            if count % 1000 == 0:
-                task.update(count)
-        task.update(count)
-    if not count:
-        raise UserError(f"--problem={name}: the {split} split is empty")
-    for shard, path in enumerate(paths):
-        records = list(tf.io.tf_record_iterator(path))
-        if split == "train":
-            random.Random(f"{name} {shard}").shuffle(records)
-        if problem.packed_length:
-            records = problem._pack_fn()(records)
-        with tf.io.TFRecordWriter(path) as writer:
-            for record in records:
-                writer.write(record)
-    return {os.path.basename(path): {"bytes": os.path.getsize(path),
-                                     "records": checks.count_records(path)} for path in paths}
+
+def _make_vocabulary(problem, given, staging, tmp_dir, folder):
+    """Puts the vocabulary into the staging directory, each file whole, unless it is there."""
+    name, names = problem.dataset_filename(), checks.vocabulary_files(problem)
+    if names and all(os.path.exists(os.path.join(staging, vocabulary)) for vocabulary in names):
+        return
+    made = os.path.join(folder, "vocabulary")
+    shutil.rmtree(made, ignore_errors=True)
+    os.mkdir(made)
+    for vocabulary, path in given.items():
+        shutil.copyfile(path, os.path.join(made, vocabulary))
+        console.terminal.print(f"{name}: the vocabulary {path} was there; it is used",
+                               highlight=False, soft_wrap=True)
+    console.terminal.print(f"{name}: vocabulary", highlight=False)
+    problem.get_or_create_vocab(made, tmp_dir)
+    for vocabulary in os.listdir(made):
+        os.replace(os.path.join(made, vocabulary), os.path.join(staging, vocabulary))

@@ -1,0 +1,60 @@
+"""Sub-word ids are T2T's."""
+import gzip
+import itertools
+import sys
+
+import pytest
+from conftest import CORPUS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensor2tensor.data_generators import text_encoder, tokenizer
+
+from problems import subwords
+
+
+def lines(count):
+    for language in ("en", "de", "fr"):
+        pair = "en-de" if language == "de" else "en-fr"
+        with gzip.open(CORPUS / f"train.{pair}.{language}.gz", "rt", encoding="utf-8") as text:
+            yield from itertools.islice(text, count)
+
+
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory):
+    path = str(tmp_path_factory.mktemp("vocabulary") / "vocab.subwords")
+    text_encoder.SubwordTextEncoder.build_from_generator(lines(100), 400).store_to_file(path)
+    return text_encoder.SubwordTextEncoder(path), subwords.SubwordEncoder(path)
+
+
+def test_letters_and_numbers_are_those_of_t2t():
+    every = "".join(map(chr, range(sys.maxunicode)))
+    ours = subwords._tokens(every)
+    assert "".join(ours) == every
+    kinds = [{char in tokenizer._ALPHANUMERIC_CHAR_SET for char in token} for token in ours]
+    assert all(len(kind) == 1 for kind in kinds)
+    assert all(kind != after for kind, after in itertools.pairwise(kinds))
+
+
+def test_real_text(encoders):
+    t2t, ours = encoders
+    for line in lines(400):
+        assert ours.encode(line) == t2t.encode(line)
+        assert ours.encode(line.strip()) == t2t.encode(line.strip())
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.one_of(st.text(), st.text(st.sampled_from("ab _\\u;0123456789,-\n\t\r\u2028éß½²中")),
+                 st.lists(st.sampled_from(["", " ", "  ", "Datei", "öffnen", "_", "\\", "1;"]))
+                 .map("".join)))
+def test_any_text(encoders, text):
+    t2t, ours = encoders
+    assert ours.encode(text) == t2t.encode(text)
+
+
+def test_what_is_remembered_is_bounded_and_forgetting_changes_nothing(encoders, monkeypatch):
+    monkeypatch.setattr(subwords, "_REMEMBERED", 7)
+    t2t, ours = encoders
+    ours = subwords.SubwordEncoder(ours.filename)
+    for line in lines(50):
+        assert ours.encode(line) == t2t.encode(line)
+        assert len(ours._ids) <= 7
