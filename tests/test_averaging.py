@@ -1,0 +1,78 @@
+"""Averages of checkpoints: the mean of what a model computes with, in bounded memory."""
+import os
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from rpr import averaging
+
+STEPS = (100, 200, 300)
+SHAPES = {"transformer/a": (40, 30), "transformer/b": (7,), "transformer/c": (50, 10),
+          "transformer/scalar": ()}
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory):
+    """Three checkpoints as T2T writes them: with slots of an optimizer and averages of losses."""
+    folder, random = tmp_path_factory.mktemp("model"), np.random.RandomState(1)
+    for step in STEPS:
+        values = {name: np.float32(random.normal(size=shape)) for name, shape in SHAPES.items()}
+        values |= {f"training/{name}/{slot}": np.float32(random.normal(size=shape))
+                   for name, shape in SHAPES.items() for slot in ("Adam", "Adam_1")}
+        values |= {"training/beta1_power": np.float32(0.5), "losses_avg/problem_0/total_loss":
+                   np.float32(3), "global_step": np.int64(step),
+                   "train_stats/problem_0_steps": np.int32(step)}
+        averaging._save(str(folder / f"model.ckpt-{step}"), values)
+    return folder
+
+
+def paths(model_dir):
+    return [str(model_dir / f"model.ckpt-{step}") for step in STEPS]
+
+
+@pytest.mark.parametrize("file_bytes", [1, 3000, 1 << 26])
+def test_the_mean_in_float64_and_nothing_of_the_optimizer(model_dir, tmp_path, monkeypatch,
+                                                          file_bytes):
+    monkeypatch.setattr(averaging, "_FILE_BYTES", file_bytes)
+    path = str(tmp_path / "model.ckpt-300")
+    averaging.write_mean(path, paths(model_dir), 300)
+    average = tf.train.load_checkpoint(path)
+    assert set(average.get_variable_to_shape_map()) == {
+        *SHAPES, "global_step", "train_stats/problem_0_steps"}
+    assert average.get_tensor("global_step") == 300
+    readers = [tf.train.load_checkpoint(source) for source in paths(model_dir)]
+    for name in SHAPES:
+        exact = np.mean([np.float64(reader.get_tensor(name)) for reader in readers], axis=0)
+        assert average.get_tensor(name).dtype == np.float32
+        np.testing.assert_allclose(average.get_tensor(name), exact, rtol=1e-7)
+    files = len(os.listdir(tmp_path)) - 1             # and the index
+    assert files == {1: len(SHAPES), 3000: 2, 1 << 26: 1}[file_bytes]
+
+
+def test_killed_it_leaves_no_checkpoint_and_the_next_one_is_whole(model_dir, tmp_path, monkeypatch):
+    monkeypatch.setattr(averaging, "_FILE_BYTES", 3000)
+    path, replace = str(tmp_path / "model.ckpt-300"), os.replace
+    averaging.write_mean(path, paths(model_dir)[:2], 200)     # an older one of the same name
+
+    def dying_replace(source, target):
+        if target.endswith(".index"):
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "replace", dying_replace)
+        averaging.write_mean(path, paths(model_dir), 300)
+    assert not os.path.exists(path + ".index")
+    averaging.write_mean(path, paths(model_dir), 300)
+    assert tf.train.load_checkpoint(path).get_tensor("global_step") == 300
+    assert not list(tmp_path.glob("*.part*"))
+
+
+def test_every_window_of_checkpoints_is_averaged(model_dir, tmp_path):
+    written = averaging.average_all(str(model_dir), str(tmp_path / "out"), 2)
+    assert [os.path.basename(path) for path in written] == ["model.ckpt-200", "model.ckpt-300"]
+    assert tf.train.latest_checkpoint(str(tmp_path / "out")) == written[-1]
+    values = [np.float64(tf.train.load_checkpoint(path).get_tensor("transformer/b"))
+              for path in (*paths(model_dir)[1:], written[-1])]
+    np.testing.assert_allclose(values[2], (values[0] + values[1]) / 2, rtol=1e-7)
