@@ -1,0 +1,36 @@
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = pathlib.Path(__file__).parent.parent / "scripts" / "bench_step"
+
+
+def bench(*argv):
+    return subprocess.run([sys.executable, SCRIPT, *argv], capture_output=True, text=True)
+
+
+def test_it_measures_steps_and_decoding_beside_t2t(tmp_path):
+    done = bench("--shapes=tiny:6", "--words=24", "--variants=absolute,t2t", "--sentences=3",
+                 "--more=1", "--seconds=0", "--starts=0", f"--json={tmp_path}/records")
+    assert not done.returncode, done.stderr
+    records = json.loads((tmp_path / "records").read_text())
+    steps = {x["variant"]: x for x in records if x["what"] == "training step"}
+    decoding = {x["variant"]: x for x in records if x["what"] == "decoding"}
+    assert set(steps) == set(decoding) == {"absolute", "t2t"}
+    assert all(x["seconds"] > 0 and 0 < x["share_of_peak"] < 1 for x in steps.values())
+    # The products by hand, of a model of 2 + 2 layers, 24 places a side: projections, attention,
+    # feed-forward and logits; twice that for gradients, of which the first layer's input has none.
+    products = 24 * (2 * (4 + 8) * 32 ** 2 + 2 * 3 * 2 * 6 * 32 + 4 * 2 * 32 * 64 + 32 * 64)
+    for x in steps.values():
+        assert 0.9 * 3 * 2 * products < x["flop"] < 1.02 * 3 * 2 * products
+    assert "decoding   3 of 3 hypotheses are the same" in done.stdout
+    assert decoding["absolute"]["ratio_to_t2t"] > 0
+
+
+@pytest.mark.parametrize("flag", ["--shapes=large:3", "--shapes=base:2", "--variants=ours"])
+def test_what_it_does_not_measure_is_refused(flag):
+    done = bench(flag)
+    assert done.returncode == 2 and flag in done.stderr.splitlines()[-1]
