@@ -89,7 +89,7 @@ def _choose(table, relation, one, folded, banded, per_pair):
     longest = next((longest for most, longest in limits if k <= most), limits[-1][1])
     if isinstance(length, int):
         return per_pair if length <= longest else banded
-    if tf.control_flow_v2_enabled():                         # cond_v2 cannot differentiate the band
+    if not longest or tf.control_flow_v2_enabled():          # cond_v2 cannot differentiate the band
         return banded
     return lambda *args: tf.cond(length <= longest, lambda: per_pair(*args),
                                  lambda: banded(*args))
