@@ -7,7 +7,6 @@ import functools
 
 import tensorflow.compat.v1 as tf
 
-from rpr import relations
 from rpr.relations import shape_list
 
 
@@ -130,8 +129,8 @@ def project_memory(memory, key_channels, value_channels, heads):
 
 
 def multihead_attention(x, memory, bias, key_channels, value_channels, output_channels, heads,
-                        scheme=None, dropout_rate=0.0, dropout_broadcast_dims=(), cache=None,
-                        save_weights_to=None, causal=False):
+                        scheme=None, relation=None, dropout_rate=0.0, dropout_broadcast_dims=(),
+                        cache=None, save_weights_to=None):
     """Multi-head attention with its projections, in the variable scope `multihead_attention`.
 
     Args:
@@ -143,13 +142,13 @@ def multihead_attention(x, memory, bias, key_channels, value_channels, output_ch
       output_channels: channels of the result.
       heads: number of heads.
       scheme: a `rpr.positions.Scheme` where positions matter, else None.
+      relation: which query meets which key, see `rpr.relations`: for the scheme, unread here.
       dropout_rate: dropout of the weights.
       dropout_broadcast_dims: see `dropout`.
       cache: a dict for one step of decoding, or None. In self-attention `k` and `v`
         [batch, heads, steps so far, depth] grow by this step; with a memory, `k_encdec` and
         `v_encdec` are taken in place of it.
       save_weights_to: a dict that gets the weights and the logits under T2T's names, or None.
-      causal: whether the bias forbids every look ahead: the scheme may then leave it out.
 
     Returns:
       [batch, len_q, output_channels].
@@ -170,13 +169,9 @@ def multihead_attention(x, memory, bias, key_channels, value_channels, output_ch
                 x if memory is None else memory, key_channels, value_channels, heads)
         scores = outputs = None
         if scheme is not None:
-            len_q, offset = shape_list(q)[2], 0
             if cache is not None:
-                len_q, offset = 1, shape_list(cache["k"])[2]
                 q = tf.ensure_shape(q, [None, heads, 1, None])
-            positions = tf.range(len_q) + offset
-            q, k = scheme.rotate(q, k, positions, positions)
-            relation = relations.Distances(len_q, len_q + offset, offset, causal)
+            q, k = scheme.rotate(q, k, relation)
             scores = functools.partial(scheme.scores, relation=relation)
             outputs = functools.partial(scheme.outputs, relation=relation)
         if memory is None and cache is not None:

@@ -53,10 +53,14 @@ def clip(distances, max_relative_position):
     return tf.clip_by_value(distances, -k, k) + k
 
 
+def positions(relation):
+    """The position of every query: int32 [queries]."""
+    return tf.range(relation.queries) + relation.offset
+
+
 def pairs(relation):
     """The distance of every query and key: int32 [queries, keys]."""
-    query = tf.range(relation.queries) + relation.offset
-    return tf.range(relation.keys)[None, :] - query[:, None]
+    return tf.range(relation.keys)[None, :] - positions(relation)[:, None]
 
 
 def smaller(*sizes):

@@ -7,7 +7,7 @@ from tensor2tensor.layers import common_attention, common_layers, modalities
 from tensor2tensor.models import transformer
 from tensor2tensor.utils import expert_utils, hparams_lib, registry
 
-from rpr import attention, layers, losses, positions, search
+from rpr import attention, layers, losses, positions, relations, search
 
 # What T2T's transformer honours and this model cannot: hparam -> the values that it serves.
 SERVED = {
@@ -39,6 +39,8 @@ def add_position_hparams(hparams, position, max_relative_position, heads_share_r
       the same hparams.
     """
     hparams.add_hparam("position", position)
+    hparams.add_hparam("encoder_position", "")               # empty: position
+    hparams.add_hparam("decoder_position", "")
     hparams.add_hparam("relative_keys", True)
     hparams.add_hparam("relative_values", True)
     hparams.add_hparam("norm_after_embedding", False)
@@ -130,7 +132,7 @@ def _embed(x, place, hparams, side):
     return x
 
 
-def _attend(x, memory, bias, hparams, scheme, cache, save_weights_to, causal=False):
+def _attend(x, memory, bias, hparams, scheme, relation, cache, save_weights_to):
     """One attention sub-layer, normalised and added as the hparams say. Shapes as x."""
     dims = common_layers.comma_separated_string_to_integer_list(
         hparams.get("attention_dropout_broadcast_dims", ""))
@@ -138,10 +140,10 @@ def _attend(x, memory, bias, hparams, scheme, cache, save_weights_to, causal=Fal
         layers.preprocess(x, hparams), memory, bias,
         hparams.attention_key_channels or hparams.hidden_size,
         hparams.attention_value_channels or hparams.hidden_size,
-        hparams.hidden_size, hparams.num_heads, scheme, hparams.attention_dropout, dims, cache,
+        hparams.hidden_size, hparams.num_heads, scheme, relation, hparams.attention_dropout, dims,
+        cache,
         # For visualisation. T2T's decoding loop would drag them from step to step.
-        save_weights_to if cache is None and hparams.mode != tf.estimator.ModeKeys.TRAIN else None,
-        causal)
+        save_weights_to if cache is None and hparams.mode != tf.estimator.ModeKeys.TRAIN else None)
     return layers.postprocess(x, y, hparams)
 
 
@@ -172,6 +174,8 @@ def encoder(x, bias, hparams, nonpadding=None, save_weights_to=None):
       [batch, length, hidden].
     """
     scheme = positions.build(hparams, "inputs")
+    length = common_layers.shape_list(x)[1]
+    relation = relations.Distances(length, length)
     with tf.variable_scope("encoder"):
         pad_remover = None
         if hparams.use_pad_remover:
@@ -181,7 +185,7 @@ def encoder(x, bias, hparams, nonpadding=None, save_weights_to=None):
         for layer in range(hparams.num_encoder_layers or hparams.num_hidden_layers):
             with tf.variable_scope(f"layer_{layer}"):
                 with tf.variable_scope("self_attention"):
-                    x = _attend(x, None, bias, hparams, scheme, None, save_weights_to)
+                    x = _attend(x, None, bias, hparams, scheme, relation, None, save_weights_to)
                 x = _feed_forward(x, hparams, pad_remover)
         return layers.preprocess(x, hparams)
 
@@ -203,6 +207,10 @@ def decoder(x, memory, self_bias, cross_bias, hparams, cache=None, save_weights_
       [batch, length, hidden].
     """
     scheme = positions.build(hparams, "targets")
+    length, offset = common_layers.shape_list(x)[1], 0
+    if cache is not None:
+        length, offset = 1, common_layers.shape_list(cache["layer_0"]["k"])[2]
+    relation = relations.Distances(length, length + offset, offset, causal=True)
     with tf.variable_scope("decoder"):
         for layer in range(hparams.num_decoder_layers or hparams.num_hidden_layers):
             name = f"layer_{layer}"
@@ -210,14 +218,15 @@ def decoder(x, memory, self_bias, cross_bias, hparams, cache=None, save_weights_
             with tf.variable_scope(name):
                 with tf.variable_scope("self_attention"):
                     x = _attend(
-                        x, None, self_bias, hparams, scheme, step, save_weights_to, causal=True)
+                        x, None, self_bias, hparams, scheme, relation, step, save_weights_to)
                 if memory is not None:
                     with tf.variable_scope("encdec_attention"):
                         shape = common_layers.shape_list(x)
                         if step is not None:                 # beams are queries of one sentence
                             batch = common_layers.shape_list(step["k_encdec"])[0]
                             x = tf.reshape(x, [batch, -1, shape[-1]])
-                        x = _attend(x, memory, cross_bias, hparams, None, step, save_weights_to)
+                        x = _attend(
+                            x, memory, cross_bias, hparams, None, None, step, save_weights_to)
                         x = tf.reshape(x, shape)
                 x = _feed_forward(x, hparams)
         return layers.preprocess(x, hparams)

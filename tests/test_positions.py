@@ -46,6 +46,7 @@ def test_learned_says_so_when_a_sequence_is_too_long():
     ({"position": "relative+"}, r"position=relative\+: no scheme is called ''"),
     ({"position": "relative+relative"}, r"position=relative\+relative names a scheme twice"),
     ({"position": "none+relative"}, r"position=none\+relative: none stands alone"),
+    ({"encoder_position": "a", "decoder_position": "a"}, r"coder_position=a: no scheme is called"),
     ({"max_relative_position": -1}, r"max_relative_position=-1: .* 0 or more"),
     ({"position": "learned", "max_length": 0}, r"max_length=0: position=learned needs"),
 ])
@@ -56,6 +57,23 @@ def test_what_cannot_be_built_is_said(overrides, message):
             positions.build(values, side)
     with tf.Graph().as_default(), pytest.raises(ValueError, match=message):
         tiny_models.make(values)
+
+
+def test_the_sides_differ_where_they_are_told_to():
+    values = tiny_models.hparams(position="learned", decoder_position="none", max_length=9)
+    with tf.Graph().as_default():
+        x = tf.zeros([2, 3, 8])
+        embedded = [positions.build(values, side).embed(x, tf.range(3)) for side in SIDES]
+        assert embedded[1] is x and embedded[0] is not x
+        assert [v.op.name for v in tf.global_variables()] == ["inputs_positional_embedding"]
+
+
+def test_what_layers_share_is_made_once_a_relation():
+    scheme = positions.Scheme(None, "inputs")
+    first, second = relations.Distances(3, 3), relations.Distances(3, 3)
+    made = iter("abc")
+    got = [scheme.once(relation, lambda: next(made)) for relation in (first, first, second, second)]
+    assert got == list("aabb")
 
 
 def test_every_scheme_has_a_line_of_description():
@@ -127,7 +145,7 @@ def test_a_sum_adds_signals_and_terms_to_the_products():
         def embed(self, x, positions):
             return x + 1
 
-        def rotate(self, q, k, q_positions, k_positions):
+        def rotate(self, q, k, relation):
             return q * 2, k * 3
 
         def score_term(self, q, k, relation):
@@ -143,7 +161,7 @@ def test_a_sum_adds_signals_and_terms_to_the_products():
     one, nothing, whole = (scheme(None, "inputs") for scheme in (One, positions.Scheme, Whole))
     several = positions.scheme.Sum([one, nothing, one])
     assert several.embed(0, None) == 2
-    assert several.rotate(1, 1, None, None) == (4, 9)
+    assert several.rotate(1, 1, None) == (4, 9)
     with tf.Graph().as_default(), tf.Session() as session:
         q, k = tf.constant([[[[2.0, 3.0]]]]), tf.constant([[[[5.0, 7.0]]]])
 

@@ -18,7 +18,9 @@ SCHEMES = {
 
 
 def build(hparams, side):
-    """Makes the scheme that the hparam `position` names.
+    """Makes the scheme of one side, for one pass through its stack.
+
+    The hparam `encoder_position` or `decoder_position` names it; where that is empty, `position`.
 
     Args:
       hparams: the model's hyperparameters.
@@ -31,14 +33,16 @@ def build(hparams, side):
       ValueError: an unknown name, one said twice, `none` beside another, or a hparam of a scheme
         that is out of its range.
     """
-    names = [name.strip() for name in hparams.position.split("+")]
+    hparam = {"inputs": "encoder_position", "targets": "decoder_position"}[side]
+    hparam = hparam if hparams.get(hparam) else "position"
+    said = f"{hparam}={hparams.get(hparam)}"
+    names = [name.strip() for name in hparams.get(hparam).split("+")]
     allowed = f"allowed are {', '.join(SCHEMES)}, and sums such as relative+sinusoid"
     for name in names:
         if name not in SCHEMES:
-            raise ValueError(
-                f"position={hparams.position}: no scheme is called {name!r}; {allowed}")
+            raise ValueError(f"{said}: no scheme is called {name!r}; {allowed}")
     if len(set(names)) < len(names):
-        raise ValueError(f"position={hparams.position} names a scheme twice; {allowed}")
+        raise ValueError(f"{said} names a scheme twice; {allowed}")
     if len(names) > 1 and "none" in names:
-        raise ValueError(f"position={hparams.position}: none stands alone; {allowed}")
+        raise ValueError(f"{said}: none stands alone; {allowed}")
     return Sum([SCHEMES[name](hparams, side) for name in names])

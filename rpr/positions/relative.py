@@ -138,7 +138,7 @@ class _Band:
     """
 
     def __init__(self, table, relation):
-        n, m, offset, causal = relation
+        n, m, offset, causal = relation[:4]
         k = _clip_of(table)
         left = larger(1, smaller(k, offset + n - 1))         # no distance is greater than that
         right = 0 if causal else larger(1, smaller(k, m - 1 - offset))
@@ -240,7 +240,7 @@ def _outputs_per_pair(weights, v, table, relation):
 def _window(table, relation):
     """Which rows one query meets: rows [(heads,) labels, depth] of neighbouring keys, how many
     keys lie left of those (all of the first row), and how many right (all of the last)."""
-    n, m, offset, causal = relation
+    n, m, offset, causal = relation[:4]
     k = _clip_of(table)
     left = smaller(k, offset)
     right = 0 if causal else smaller(k, m - n - offset)

@@ -5,9 +5,11 @@ import tensorflow.compat.v1 as tf
 class Scheme:
     """A position scheme that does nothing; the others override what they do.
 
-    A scheme is made from the model's hparams for one side, `inputs` or `targets`; what it learns it
-    keeps in variables of the scope in which it is called.
+    A scheme is made from the model's hparams for one side, `inputs` or `targets`, and serves one
+    pass through its stack. What it learns it keeps in variables of the scope in which it is called,
+    which is each layer's own; what all layers share it makes `once`.
     """
+    _kept = None
 
     def __init__(self, hparams, side):
         """Reads what the scheme needs.
@@ -32,14 +34,29 @@ class Scheme:
         """
         return x
 
-    def rotate(self, q, k, q_positions, k_positions):
+    def once(self, relation, make):
+        """What the first layer made for a relation, given to the other layers too.
+
+        Args:
+          relation: the one object that all layers of a pass are handed.
+          make: a function without arguments; a variable that it makes is in the first layer's
+            scope.
+
+        Returns:
+          what `make` returned for this relation.
+        """
+        if self._kept is None or self._kept[0] is not relation:
+            self._kept = relation, make()
+        return self._kept[1]
+
+    def rotate(self, q, k, relation):
         """Turns queries and keys by their positions.
 
         Args:
           q: [batch, heads, len_q, depth].
-          k: [batch, heads, len_k, depth].
-          q_positions: int32 [len_q].
-          k_positions: int32 [len_k].
+          k: [batch, heads, len_q, depth], keys of the same positions: those in a cache were turned
+            when they came.
+          relation: which query meets which key; see `rpr.relations.positions`.
 
         Returns:
           q and k, of the same shapes and dtypes.
@@ -52,7 +69,8 @@ class Scheme:
         Args:
           q: [batch, heads, len_q, depth], scaled.
           k: [batch, heads, len_k, depth].
-          relation: which query meets which key, see `rpr.relations`.
+          relation: which query meets which key, see `rpr.relations`. Of padding and of what a mask
+            forbids it knows nothing: what is said of such a pair never matters.
 
         Returns:
           [batch|1, heads|1, len_q, len_k], or None.
@@ -108,9 +126,9 @@ class Sum(Scheme):
             x = scheme.embed(x, positions)
         return x
 
-    def rotate(self, q, k, q_positions, k_positions):
+    def rotate(self, q, k, relation):
         for scheme in self._schemes:
-            q, k = scheme.rotate(q, k, q_positions, k_positions)
+            q, k = scheme.rotate(q, k, relation)
         return q, k
 
     def scores(self, q, k, relation):
