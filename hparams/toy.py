@@ -21,3 +21,26 @@ def toy_reverse():
     hparams.optimizer_adam_epsilon = 1e-5
     hparams.clip_grad_norm = 5.0
     return hparams
+
+
+@registry.register_hparams
+def toy_graph():
+    """A model of 4+2 layers, width 64, edges between its inputs, that learns graph_paths."""
+    hparams = base.paper("graph", 8, heads_share_relative_embedding=False)
+    hparams.edge_labels = 9                                  # none, and four in both directions
+    hparams.num_encoder_layers = 4
+    hparams.num_decoder_layers = 2
+    hparams.hidden_size = 64
+    hparams.num_heads = 4
+    hparams.filter_size = 128
+    hparams.symbol_modality_num_shards = 1
+    hparams.layer_preprocess_sequence = "n"
+    hparams.layer_postprocess_sequence = "da"
+    hparams.layer_prepostprocess_dropout = 0.0               # every example is a new one
+    hparams.label_smoothing = 0.0
+    hparams.batch_size = 64                                  # graphs
+    hparams.use_fixed_batch_size = True
+    hparams.learning_rate_schedule = "constant*linear_warmup*rsqrt_decay"
+    hparams.learning_rate_constant = 0.1
+    hparams.learning_rate_warmup_steps = 400
+    return hparams

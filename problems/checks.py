@@ -55,7 +55,7 @@ def read_record(problem, data_dir):
 def vocabulary_files(problem):
     """Names of the vocabulary files of a problem, whichever kind of text problem it is."""
     names = {getattr(problem, name, None) for name in ("vocab_filename", "source_vocab_name",
-                                                       "target_vocab_name")}
+                                                       "target_vocab_name", "labels_filename")}
     if getattr(problem, "vocab_type", None) == "character":
         return []                                     # bytes: T2T names a file that it never makes
     return sorted(filter(None, names))

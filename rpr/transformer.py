@@ -44,6 +44,7 @@ def add_position_hparams(hparams, position, max_relative_position, heads_share_r
     hparams.add_hparam("relative_keys", True)
     hparams.add_hparam("relative_values", True)
     hparams.add_hparam("norm_after_embedding", False)
+    hparams.add_hparam("edge_labels", 1)
     hparams.max_relative_position = max_relative_position
     hparams.heads_share_relative_embedding = heads_share_relative_embedding
     hparams.pos = "none"                                     # else T2T's decoding loop would add it
@@ -160,7 +161,7 @@ def _feed_forward(x, hparams, pad_remover=None):
         return layers.postprocess(x, y, hparams)
 
 
-def encoder(x, bias, hparams, nonpadding=None, save_weights_to=None):
+def encoder(x, bias, hparams, nonpadding=None, save_weights_to=None, edges=None):
     """The encoder stack.
 
     Args:
@@ -169,13 +170,14 @@ def encoder(x, bias, hparams, nonpadding=None, save_weights_to=None):
       hparams: the model's hyperparameters.
       nonpadding: float [batch, length], given for packed batches; else the bias says it.
       save_weights_to: see `rpr.attention.multihead_attention`.
+      edges: int32 [batch, length, length], labels of edges between the words, or None.
 
     Returns:
       [batch, length, hidden].
     """
     scheme = positions.build(hparams, "inputs")
     length = common_layers.shape_list(x)[1]
-    relation = relations.Distances(length, length)
+    relation = relations.Distances(length, length, edges=edges)
     with tf.variable_scope("encoder"):
         pad_remover = None
         if hparams.use_pad_remover:
@@ -279,7 +281,15 @@ class RprTransformer(transformer.Transformer):
             common_layers.flatten4d3d(inputs), target_space, hparams, features)
         x = attention.dropout(x, hparams.layer_prepostprocess_dropout)
         return encoder(x, bias, hparams, transformer.features_to_nonpadding(features, "inputs"),
-                       self.attention_weights), cross_bias
+                       self.attention_weights, (features or {}).get("edges")), cross_bias
+
+    def infer(self, features=None, *args, **kwargs):
+        """As T2T's; where a line of text holds edges too, they are taken out of `inputs`."""
+        if "edges" not in features and (self._problem_hparams or {}).get("edges_in_text", False):
+            words, edges = relations.split_edges(
+                tf.reshape(features["inputs"], tf.shape(features["inputs"])[:2]))
+            features = {**features, "inputs": words[:, :, None, None], "edges": edges}
+        return super().infer(features, *args, **kwargs)
 
     def decode(self, decoder_input, encoder_output, encoder_decoder_attention_bias,
                decoder_self_attention_bias, hparams, cache=None, decode_loop_step=None, **kwargs):

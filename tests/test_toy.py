@@ -5,13 +5,14 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import tiny_models
-from conftest import refused, rpr_command
+from conftest import rpr_command
 from hypothesis import given
 from hypothesis import strategies as st
 from tensor2tensor.utils import registry
 
 from problems import toy
 from rpr import scoring
+from rpr.errors import UserError
 
 
 def test_the_example_that_the_toy_is_described_with():
@@ -40,6 +41,12 @@ def test_the_sets_are_seeded_disjoint_and_of_their_length(name, lengths):
         assert target.split() == toy.reverse_repeats(source.split())
         assert len(source.split()) in lengths
     assert {len(source.split()) for source, _ in found["dev"]} == lengths
+
+
+def test_a_word_that_the_toy_does_not_know_is_named():
+    assert toy.Tokens("abc").encode("b a") == [3, 2]
+    with pytest.raises(UserError, match="'a bb': 'bb' is not a token of this problem: a b c"):
+        toy.Tokens("abc").encode("a bb")
 
 
 def test_every_setting_is_the_recipes():
@@ -128,9 +135,3 @@ def test_a_run_ends_in_the_share_of_exact_lines_and_logs_an_example(tmp_path):
                         for word in ("INFO:tensorflow:input ", "INFO:tensorflow:expected "))
     assert toy.reverse_repeats(source.split()) == expected.split()
     assert "INFO:tensorflow:predicted " in log
-    (tmp_path / "source").write_text("1 2 3\n1 2 eleven\n")
-    line = refused("decode", "--problem=toy_reverse_repeats_5", f"--data_dir={tmp_path}/runs/data",
-                   "--model=rpr_transformer", "--hparams_set=toy_reverse",
-                   f"--output_dir={run_dir}/model", f"--decode_from_file={tmp_path}/source",
-                   f"--decode_to_file={tmp_path}/out")
-    assert "'eleven' is not a token of this problem: 0 1 2" in line

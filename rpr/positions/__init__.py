@@ -1,12 +1,12 @@
 """The position schemes: one file a family, one interface (`Scheme`), one registry (`SCHEMES`).
 
-The functions of tensors in `absolute` and `relative` take their tables as arguments and make no
-variables: they serve graphs, eager programs and `tf.function`.
+The functions of tensors in `absolute`, `relative` and `graph` take their tables as arguments and
+make no variables: they serve graphs, eager programs and `tf.function`.
 """
-from rpr.positions import absolute, relative
+from rpr.positions import absolute, graph, relative
 from rpr.positions.scheme import Scheme, Sum
 
-__all__ = ["SCHEMES", "Scheme", "absolute", "build", "relative"]
+__all__ = ["SCHEMES", "Scheme", "absolute", "build", "graph", "relative"]
 
 # The values that the hparam `position` takes; the first line of each docstring describes it.
 SCHEMES = {
@@ -14,6 +14,7 @@ SCHEMES = {
     "sinusoid": absolute.Sinusoid,
     "learned": absolute.Learned,
     "relative": relative.Relative,
+    "graph": graph.Graph,
 }
 
 

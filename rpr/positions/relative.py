@@ -276,6 +276,10 @@ def _outputs_one(weights, v, table, relation):
     return z
 
 
+# Where T2T's `dot_product_relative` has its tables.
+_SCOPE = "dot_product_attention_relative/relative_positions"
+
+
 class Relative(Scheme):
     """Learned vectors per clipped distance, added to keys and values (Shaw et al. 2018)."""
 
@@ -293,16 +297,18 @@ class Relative(Scheme):
 
     def scores(self, q, k, relation):
         if self._keys:
-            return scores(q, k, _table("keys", self._keys, q.dtype), relation)
+            return scores(q, k, table(f"{_SCOPE}_keys", self._keys, q.dtype), relation)
 
     def outputs(self, weights, v, relation):
         if self._values:
-            return outputs(weights, v, _table("values", self._values, weights.dtype), relation)
+            rows = table(f"{_SCOPE}_values", self._values, weights.dtype)
+            return outputs(weights, v, rows, relation)
 
 
-def _table(which, shape, dtype):
-    """The variable that T2T's `dot_product_relative` has under this name."""
-    with tf.variable_scope(f"dot_product_attention_relative/relative_positions_{which}") as scope:
+def table(name, shape, dtype):
+    """A variable `name/embeddings` of vectors by label, [labels, depth] or [heads, labels, depth],
+    initialised as T2T does it for `dot_product_relative`."""
+    with tf.variable_scope(name) as scope:
         one = scope.initializer or tf.glorot_uniform_initializer()
 
         def initializer(shape, dtype, partition_info=None):
