@@ -100,9 +100,10 @@ def test_words_and_edges_come_apart(data):
 INPUTS, TARGETS = tiny_models.sentences([6, 3], seed=1), tiny_models.sentences([4, 5], seed=2)
 
 
-def encoded(inputs, edges):
+def encoded(inputs, edges, **overrides):
     """The logits of a model with random weights, for inputs with and without edges."""
-    values = tiny_models.hparams(position="graph", edge_labels=4, num_hidden_layers=1)
+    values = tiny_models.hparams(**{"position": "graph", "edge_labels": 4, "num_hidden_layers": 1,
+                                    **overrides})
     with tf.Graph().as_default(), tf.Session() as session:
         features = tiny_models.features(inputs, TARGETS)
         if edges is not None:
@@ -129,6 +130,20 @@ def test_with_edges_the_order_of_the_words_does_not_matter():
     assert np.abs(one - turned).max() > 1e-2                  # the direction does
     assert sum("graph/edge_" in name for name in names) == 2
     assert all("decoder" in name for name in names if "relative_positions" in name)
+
+
+def test_with_edges_and_distances_both_matter():
+    inputs, edges = INPUTS.copy(), random_edges(6)
+    inputs[1, 3:] = 7
+    both = dict(encoder_position="graph+relative", decoder_position="relative")
+    one, names = encoded(inputs, edges, **both)
+    encoder = [name for name in names if "encoder" in name]
+    assert sum("graph/edge_" in name for name in encoder) == 2
+    assert sum("relative_positions" in name for name in encoder) == 2
+    other, _ = encoded(inputs[:, ::-1], edges[:, ::-1, ::-1], **both)
+    assert np.abs(one - other).max() > 1e-2
+    turned, _ = encoded(inputs, edges.transpose([0, 2, 1]), **both)
+    assert np.abs(one - turned).max() > 1e-2
 
 
 def test_padding_changes_nothing():
