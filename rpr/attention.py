@@ -10,7 +10,8 @@ import tensorflow.compat.v1 as tf
 from rpr.relations import shape_list
 
 
-def attention(q, k, v, bias=None, scores=None, outputs=None, dropout=None, weights_to=None):
+def attention(q, k, v, bias=None, scores=None, outputs=None, dropout=None, weights_to=None,
+              scale=None):
     """Scaled dot-product attention, with or without what relates query and key.
 
     Shaw et al. 2018, equations (2) to (4): the logits are (q_i . k_j + q_i . a^K_ij) / sqrt(depth),
@@ -28,11 +29,12 @@ def attention(q, k, v, bias=None, scores=None, outputs=None, dropout=None, weigh
         weighted sums with what a relation adds, or None for the sums alone.
       dropout: a function applied to the weights, or None.
       weights_to: a function called with the weights, before dropout, and the logits, or None.
+      scale: what q is multiplied by; None: depth ** -0.5.
 
     Returns:
       [batch, heads, len_q, depth_v] of the dtype of q.
     """
-    q = q * q.shape.as_list()[-1] ** -0.5
+    q = q * (q.shape.as_list()[-1] ** -0.5 if scale is None else scale)
     logits = scores(q, k) if scores else tf.matmul(q, k, transpose_b=True)
     if q.dtype in (tf.float16, tf.bfloat16):
         logits = tf.cast(logits, tf.float32)
@@ -44,6 +46,71 @@ def attention(q, k, v, bias=None, scores=None, outputs=None, dropout=None, weigh
     if dropout:
         weights = dropout(weights)
     return outputs(weights, v) if outputs else tf.matmul(weights, v)
+
+
+def additive(q, k, vector, edges=None):
+    """Additive compatibility: sum over channels of vector * tanh(q_i + k_j + a_ij).
+
+    Bahdanau et al. 2015, and what Shaw et al. 2018, section 5, leave open: a nonlinear
+    compatibility with relations. One query at a time is computed, and again for the gradient, so
+    that [batch, heads, len_q, len_k, depth] never exists.
+
+    Args:
+      q: [batch, heads, len_q, depth].
+      k: [batch, heads, len_k, depth].
+      vector: [heads, depth].
+      edges: a, [len_q, len_k, depth] with [heads] or [batch, heads|1] before it, or None.
+
+    Returns:
+      the logits [batch, heads, len_q, len_k] of the dtype of q.
+    """
+    edges = tf.zeros([1, 1, 1], q.dtype) if edges is None else edges
+    edges = edges[(None,) * (5 - edges.shape.rank)]          # [batch|1, heads|1, len_q|1, ...]
+    edges = tf.broadcast_to(edges, [*shape_list(edges)[:2], shape_list(q)[2],
+                                    *shape_list(edges)[3:]])
+    return _additive(q, k, vector, edges)
+
+
+@tf.custom_gradient
+def _additive(q, k, vector, edges):
+    length = shape_list(q)[2]
+    by_query = (tf.transpose(q, [2, 0, 1, 3]), tf.transpose(edges, [2, 0, 1, 3, 4]))
+
+    def hidden(query, edge):                                 # [batch, heads, len_k, depth]
+        return tf.tanh(query[:, :, None] + k + edge)
+
+    def weigh(x):                                            # [batch, heads, len_k]
+        return tf.matmul(x, vector[:, :, None])[..., 0]
+
+    logits = tf.map_fn(lambda at: weigh(hidden(*at)), by_query,
+                       fn_output_signature=q.dtype, parallel_iterations=1)
+
+    def gradient(dlogits):
+        dlogits = tf.transpose(dlogits, [2, 0, 1, 3])
+
+        def step(i, dk, dvector, dqueries, dedges):
+            x = hidden(by_query[0][i], by_query[1][i])
+            by_key = dlogits[i][..., None]
+            dvector += tf.reduce_sum(x * by_key, axis=[0, 2])
+            dx = by_key * vector[:, None] * (1 - x * x)
+            dedge = _sum_to(dx, shape_list(edges)[:2] + shape_list(edges)[3:])
+            return (i + 1, dk + dx, dvector, dqueries.write(i, tf.reduce_sum(dx, axis=2)),
+                    dedges.write(i, dedge))
+
+        _, dk, dvector, dqueries, dedges = tf.while_loop(
+            lambda i, *_: i < length, step,
+            (0, tf.zeros_like(k), tf.zeros_like(vector), tf.TensorArray(q.dtype, length),
+             tf.TensorArray(q.dtype, length)), parallel_iterations=1)
+        return (tf.transpose(dqueries.stack(), [1, 2, 0, 3]), dk, dvector,
+                tf.transpose(dedges.stack(), [1, 2, 0, 3, 4]))
+
+    return tf.transpose(logits, [1, 2, 0, 3]), gradient
+
+
+def _sum_to(x, sizes):
+    """The transpose of broadcasting: x summed along the axes that are 1 in `sizes`."""
+    axes = [axis for axis, size in enumerate(sizes) if isinstance(size, int) and size == 1]
+    return tf.reduce_sum(x, axis=axes, keepdims=True) if axes else x
 
 
 def dropout(x, rate, broadcast_dims=()):
@@ -129,8 +196,8 @@ def project_memory(memory, key_channels, value_channels, heads):
 
 
 def multihead_attention(x, memory, bias, key_channels, value_channels, output_channels, heads,
-                        scheme=None, relation=None, dropout_rate=0.0, dropout_broadcast_dims=(),
-                        cache=None, save_weights_to=None):
+                        scheme=None, relation=None, compatibility="dot_product", dropout_rate=0.0,
+                        dropout_broadcast_dims=(), cache=None, save_weights_to=None):
     """Multi-head attention with its projections, in the variable scope `multihead_attention`.
 
     Args:
@@ -143,6 +210,7 @@ def multihead_attention(x, memory, bias, key_channels, value_channels, output_ch
       heads: number of heads.
       scheme: a `rpr.positions.Scheme` where positions matter, else None.
       relation: which query meets which key, see `rpr.relations`: for the scheme, unread here.
+      compatibility: `dot_product`, or `additive` (see there), which needs a scheme.
       dropout_rate: dropout of the weights.
       dropout_broadcast_dims: see `dropout`.
       cache: a dict for one step of decoding, or None. In self-attention `k` and `v`
@@ -167,12 +235,21 @@ def multihead_attention(x, memory, bias, key_channels, value_channels, output_ch
         else:
             k, v = project_memory(
                 x if memory is None else memory, key_channels, value_channels, heads)
-        scores = outputs = None
+        scores = outputs = scale = None
         if scheme is not None:
             if cache is not None:
                 q = tf.ensure_shape(q, [None, heads, 1, None])
             q, k = scheme.rotate(q, k, relation)
             scores = functools.partial(scheme.scores, relation=relation)
+            if compatibility == "additive":
+                vector = tf.get_variable(
+                    "additive/vector", [heads, key_channels // heads], dtype=q.dtype)
+                scale = 1.0
+
+                def scores(q, k):
+                    logits = additive(q, k, vector, scheme.vectors(relation, q.dtype))
+                    term = scheme.bias(relation, q.dtype)
+                    return logits if term is None else logits + term
             outputs = functools.partial(scheme.outputs, relation=relation)
         if memory is None and cache is not None:
             k = cache["k"] = tf.concat([cache["k"], k], axis=2)
@@ -185,5 +262,5 @@ def multihead_attention(x, memory, bias, key_channels, value_channels, output_ch
         y = attention(
             q, k, v, bias, scores, outputs,
             dropout=lambda weights: dropout(weights, dropout_rate, dropout_broadcast_dims),
-            weights_to=None if save_weights_to is None else keep)
+            weights_to=None if save_weights_to is None else keep, scale=scale)
         return project(combine_heads(y), output_channels, "output_transform")

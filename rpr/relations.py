@@ -3,6 +3,7 @@
 Functions of tensors: they make no variables and serve graphs, eager programs and `tf.function`.
 Lengths and offsets are Python integers where they are known and scalar tensors where not.
 """
+import math
 from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
@@ -42,18 +43,71 @@ def shape_list(x):
     return sizes
 
 
-def clip(distances, max_relative_position):
+def clip(distances, left, right=None):
     """The labels of Shaw et al. 2018, section 3.2: clip(distance, -k, k) + k, in 0..2k.
 
     Args:
       distances: int32, any shape.
-      max_relative_position: k, 0 or more.
+      left: the clipping distance of keys to the left of the query, 0 or more.
+      right: that of keys to the right; None: the same.
 
     Returns:
-      int32 of the same shape.
+      int32 of the same shape, in 0..left + right.
     """
-    k = max_relative_position
-    return tf.clip_by_value(distances, -k, k) + k
+    return tf.clip_by_value(distances, -left, left if right is None else right) + left
+
+
+def _octaves(distances, exact, most, steps):
+    """How many of the `steps` equal ratios from `exact` to `most` each distance has reached.
+
+    Thresholds are computed once, in Python: a float32 logarithm is off by one at the borders.
+    """
+    reached = [exact * (most / exact) ** (step / steps) for step in range(steps + 1)]
+    return lambda border: tf.reduce_sum(tf.cast(
+        distances[..., None] >= tf.constant([border(x) for x in reached]), tf.int32), axis=-1)
+
+
+def t5_buckets(distances, buckets, max_distance, causal):
+    """Buckets of distance, ever wider (Raffel et al. 2020, section 2.1).
+
+    Half of a direction's buckets are single distances, the other half split the rest up to
+    max_distance in equal ratios; the last takes all beyond. Where both directions count, keys to
+    the right have the second half of the buckets.
+
+    Args:
+      distances: int32, key's position less query's, any shape.
+      buckets: how many, 4 or more.
+      max_distance: the distance at which the last bucket ends, beyond the single ones.
+      causal: whether keys to the right of a query do not count: they are in bucket 0.
+
+    Returns:
+      int32 of the same shape, in 0..buckets - 1.
+    """
+    side = buckets if causal else buckets // 2
+    exact, away = side // 2, tf.maximum(-distances, 0) if causal else tf.abs(distances)
+    wide = exact - 1 + _octaves(away, exact, max_distance, side - exact)(
+        lambda x: math.ceil(x - 1e-9))
+    bucket = tf.where(away < exact, away, tf.minimum(wide, side - 1))
+    return bucket if causal else bucket + side * tf.cast(distances > 0, tf.int32)
+
+
+def log_buckets(distances, span, max_distance):
+    """Signed buckets of distance, single ones up to span / 2, then ever wider (DeBERTa's code, from
+    version 2 on; He et al. 2021 has only single ones, clipped).
+
+    Args:
+      distances: int32, any shape.
+      span: buckets a side, an even number, 4 or more.
+      max_distance: the distance beyond which all are in the last bucket, above span / 2.
+
+    Returns:
+      int32 of the same shape, in -span..span - 1.
+    """
+    exact, away = span // 2, tf.abs(distances)
+    wide = exact + _octaves(away, exact, max_distance - 1, exact - 1)(
+        lambda x: math.floor(x + 1e-9) + 1)
+    bucket = tf.sign(distances) * tf.where(away <= exact, away, wide)
+    return tf.clip_by_value(bucket, -span, span - 1)
 
 
 def positions(relation):
@@ -64,6 +118,39 @@ def positions(relation):
 def pairs(relation):
     """The distance of every query and key: int32 [queries, keys]."""
     return tf.range(relation.keys)[None, :] - positions(relation)[:, None]
+
+
+def span(relation):
+    """The distances that a relation can have, ascending, and one more: int32 [distances].
+
+    They are those that `by_pair` takes numbers of.
+    """
+    n, m, offset, causal = relation[:4]
+    return tf.range(m + 1 if causal else n + m) - (n - 1) - offset
+
+
+def by_pair(x, relation):
+    """Brings numbers by distance to the pairs of query and key that are so far apart.
+
+    Each row of the result is a row of x moved one place further to the left: Huang et al. 2018,
+    section 3.4.1, for keys on either side of the query.
+
+    Args:
+      x: [..., queries, distances], for the distances of `span`; or [..., 1, distances], where all
+        queries have the same numbers.
+      relation: a `Distances`. Where it is causal, nothing is said of pairs that look ahead.
+
+    Returns:
+      [..., queries, keys] of the dtype of x.
+    """
+    *outer, rows, distances = shape_list(x)
+    n, m = relation.queries, relation.keys
+    if isinstance(n, int) and n == 1:
+        return x[..., :m]
+    if isinstance(rows, int) and rows == 1:
+        x = tf.tile(x, [1] * len(outer) + [n, 1])
+    x = tf.reshape(x, [*outer, n * distances])[..., n - 1:n - 1 + n * (distances - 1)]
+    return tf.reshape(x, [*outer, n, distances - 1])[..., :m]
 
 
 def smaller(*sizes):

@@ -5,6 +5,7 @@ needs, register this project's model, hparams sets and problems and those of --t
 the input (`preflight`), then T2T's own code.
 """
 import os
+import re
 import sys
 import textwrap
 
@@ -36,7 +37,12 @@ def launch(verb, argv):
         if logs:
             logs.end()
         raise
-    except BaseException:
+    except BaseException as error:
+        longer = re.search(r"position=\w+ has rows for .*? or relative\b", str(error))
+        if longer:                                    # said by the graph, in the midst of a run
+            if logs:
+                logs.end()
+            raise UserError(longer.group()) from None
         if logs:
             logs.end(keep=True)
             print(f"rpr {verb} failed; the logs are in {logs.path}", file=sys.stderr)

@@ -20,6 +20,7 @@ SERVED = {
     "attention_variables_3d": (False,),
     "hard_attention_k": (0,),
     "num_area_layers": (0,),
+    "compatibility": ("dot_product", "additive"),
     "prepend_mode": ("none", "prepend_inputs_masked_attention"),
 }
 # A set of T2T's own says its positions in `pos` and `self_attention_type`.
@@ -43,6 +44,16 @@ def add_position_hparams(hparams, position, max_relative_position, heads_share_r
     hparams.add_hparam("decoder_position", "")
     hparams.add_hparam("relative_keys", True)
     hparams.add_hparam("relative_values", True)
+    hparams.add_hparam("max_relative_position_left", -1)     # -1: max_relative_position
+    hparams.add_hparam("max_relative_position_right", -1)
+    hparams.add_hparam("compatibility", "dot_product")       # of self-attention; or additive
+    hparams.add_hparam("t5_buckets", 32)
+    hparams.add_hparam("t5_max_distance", 128)
+    hparams.add_hparam("t5_share_layers", True)
+    hparams.add_hparam("rotary_base", 10000.0)
+    hparams.add_hparam("rotary_fraction", 1.0)
+    hparams.add_hparam("deberta_buckets", 32)
+    hparams.add_hparam("deberta_max_distance", 128)
     hparams.add_hparam("norm_after_embedding", False)
     hparams.add_hparam("edge_labels", 1)
     hparams.max_relative_position = max_relative_position
@@ -141,7 +152,8 @@ def _attend(x, memory, bias, hparams, scheme, relation, cache, save_weights_to):
         layers.preprocess(x, hparams), memory, bias,
         hparams.attention_key_channels or hparams.hidden_size,
         hparams.attention_value_channels or hparams.hidden_size,
-        hparams.hidden_size, hparams.num_heads, scheme, relation, hparams.attention_dropout, dims,
+        hparams.hidden_size, hparams.num_heads, scheme, relation,
+        hparams.compatibility if memory is None else "dot_product", hparams.attention_dropout, dims,
         cache,
         # For visualisation. T2T's decoding loop would drag them from step to step.
         save_weights_to if cache is None and hparams.mode != tf.estimator.ModeKeys.TRAIN else None)

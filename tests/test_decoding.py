@@ -16,8 +16,21 @@ RELATIVE = [
     dict(position="relative", max_relative_position=40, relative_values=False),
     dict(position="relative", relative_keys=False),
 ]
+RIVALS = [
+    dict(position="scaled_sinusoid"),
+    dict(position="relative_unclipped"),
+    dict(position="transformer_xl", num_hidden_layers=2),
+    dict(position="t5_bias", num_hidden_layers=2, t5_buckets=4, t5_max_distance=4),
+    dict(position="alibi"),
+    dict(position="rotary+t5_bias", rotary_fraction=0.5),
+    dict(position="deberta", num_hidden_layers=2, deberta_buckets=4, deberta_max_distance=5),
+    dict(position="relative", max_relative_position_left=3, max_relative_position_right=0),
+    dict(position="relative+t5_bias", compatibility="additive"),
+    dict(encoder_position="learned", decoder_position="rotary"),
+]
 SCHEMES = [dict(position="none"), dict(position="sinusoid"), dict(position="learned"), *RELATIVE,
            dict(position="relative+sinusoid"), dict(position="learned+relative"),
+           *RIVALS,
            dict(position="relative+sinusoid", num_hidden_layers=2, layer_preprocess_sequence="none",
                 layer_postprocess_sequence="dan")]
 

@@ -5,7 +5,8 @@ import tensorflow.compat.v1 as tf
 import tiny_models
 from tensor2tensor.layers import common_attention
 
-from rpr import positions, relations
+from rpr import positions, relations, t2t
+from rpr.errors import UserError
 from rpr.positions import absolute
 
 SIDES = ("inputs", "targets")
@@ -39,9 +40,24 @@ def test_learned_says_so_when_a_sequence_is_too_long():
             session.run(rows, {length: 6})
 
 
+def test_a_command_that_meets_a_longer_sequence_ends_in_that_line(monkeypatch):
+    def verb(argv, logs):
+        with tf.Graph().as_default(), tf.Session() as session:
+            length = tf.placeholder(tf.int32, [])
+            session.run(absolute.learned(tf.range(length), tf.zeros([5, 2])), {length: 6})
+
+    monkeypatch.setitem(t2t._VERBS, "decode", verb)
+    monkeypatch.setattr(t2t.compat, "install", lambda: None)
+    with pytest.raises(UserError) as error:
+        t2t.launch("decode", ["--verbose"])
+    assert str(error.value) == (
+        "position=learned has rows for max_length=5 positions, and this sequence is longer: raise "
+        "max_length before training, or take position=sinusoid or relative")
+
+
 @pytest.mark.parametrize("overrides, message", [
     ({"position": "sinusiod"}, r"position=sinusiod: no scheme is called 'sinusiod'; allowed are "
-                               r"none, sinusoid, learned, relative"),
+                               r"none, sinusoid, scaled_sinusoid, learned, relative"),
     ({"position": ""}, r"position=: no scheme is called ''"),
     ({"position": "relative+"}, r"position=relative\+: no scheme is called ''"),
     ({"position": "relative+relative"}, r"position=relative\+relative names a scheme twice"),

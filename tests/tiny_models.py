@@ -46,7 +46,7 @@ def lively(session, seed=1):
     """Random weights that are large enough for different sentences to give different answers."""
     random = np.random.RandomState(seed)
     for variable in tf.trainable_variables():
-        scale = 2 * variable.shape.as_list()[0] ** -0.5
+        scale = 2 * (variable.shape.as_list() or [1])[0] ** -0.5
         if "relative_positions" in variable.name or "positional_embedding" in variable.name:
             scale = 1.0
         if "symbol_modality" in variable.name:               # else each symbol repeats itself

@@ -41,28 +41,56 @@ def learned(positions, table):
       tf.errors.InvalidArgumentError: when it runs, a position lies beyond the table.
     """
     rows = table.shape.as_list()[0]
-    within = tf.debugging.assert_less(
-        tf.reduce_max(positions), rows,
-        message=f"position=learned has a row for each of max_length={rows} positions, and this "
-                "sequence is longer: raise max_length before training, or take position=sinusoid "
-                "or relative")
-    with tf.control_dependencies([within] if within is not None else []):
+    with within(tf.reduce_max(positions) + 1, rows, "learned"):
         return tf.gather(table, positions)
+
+
+def within(length, rows, scheme):
+    """A context whose operations run where a sequence is not longer than a table.
+
+    Args:
+      length: of the sequence, an int or an integer scalar.
+      rows: how many positions or distances the table has.
+      scheme: the value of the hparam `position`, for the message.
+
+    Raises:
+      tf.errors.InvalidArgumentError: when it runs, the sequence is longer.
+    """
+    check = tf.debugging.assert_less_equal(
+        length, rows,
+        message=f"position={scheme} has rows for max_length={rows} positions, and this sequence is "
+                "longer: raise max_length before training, or take position=sinusoid or relative")
+    return tf.control_dependencies([check] if check is not None else [])
 
 
 class NoPosition(Scheme):
     """No position information at all: the encoder sees a bag of words."""
+    additive = True
 
 
 class Sinusoid(Scheme):
     """Fixed sines and cosines added to the embedded words (Vaswani et al. 2017)."""
+    additive = True
 
     def embed(self, x, positions):
         return x + tf.cast(sinusoid(positions, x.shape.as_list()[-1]), x.dtype)
 
 
+class ScaledSinusoid(Scheme):
+    """Sinusoids times a learned number per language, 1 at first, added to the embedded words."""
+    additive = True
+
+    def __init__(self, hparams, side):
+        self._name = f"{side}_sinusoid_scale"
+
+    def embed(self, x, positions):
+        scale = tf.get_variable(self._name, [], dtype=x.dtype, initializer=tf.ones_initializer())
+        return x + scale * tf.cast(sinusoid(positions, x.shape.as_list()[-1]), x.dtype)
+
+
 class Learned(Scheme):
     """One learned vector per position, max_length of them, added to the embedded words."""
+    additive = True
 
     def __init__(self, hparams, side):
         self._length = hparams.max_length

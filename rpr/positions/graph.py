@@ -60,6 +60,8 @@ class Graph(relative.Relative):
         if self._labels < 1:
             raise ValueError(f"edge_labels={self._labels}: position=graph needs the number of "
                              "labels, 1 or more, label 0 (no edge) included")
+        if self._keys and side == "inputs":                  # where the edges are: beside another
+            self.product = "term"
 
     def scores(self, q, k, relation):
         if relation.edges is None:
@@ -72,6 +74,14 @@ class Graph(relative.Relative):
     def score_term(self, q, k, relation):
         if relation.edges is not None and self._keys:
             return scores(q, self._edge_table("keys", self._keys, q.dtype), relation.edges)
+
+    def vectors(self, relation, dtype):
+        if relation.edges is None:
+            return super().vectors(relation, dtype)
+        if self._keys:
+            rows = self._edge_table("keys", self._keys, dtype)
+            vectors = tf.gather(rows, relation.edges, axis=-2)   # [(heads,) batch, n, n, depth]
+            return tf.transpose(vectors, [1, 0, 2, 3, 4]) if self._keys[2:] else vectors[:, None]
 
     def value_term(self, weights, relation):
         if relation.edges is not None and self._values:

@@ -39,7 +39,7 @@ PER_PAIR = {
 }
 
 
-def scores(q, k, table, relation):
+def scores(q, k, table, relation, left=None):
     """The numerator of equation (4): q_i . (k_j + a^K_ij).
 
     Args:
@@ -47,15 +47,18 @@ def scores(q, k, table, relation):
       k: [batch, heads, len_k, depth].
       table: a^K, [2k + 1, depth] shared by the heads, or [heads, 2k + 1, depth].
       relation: a `rpr.relations.Distances`.
+      left: how many rows of the table are for keys to the left of the query, where they are not as
+        many as for those to its right.
 
     Returns:
       [batch, heads, len_q, len_k] of the dtype of q.
     """
-    return _choose(table, relation, one=_scores_one, folded=_scores_folded, banded=_scores_banded,
-                   per_pair=_scores_per_pair)(q, k, table, relation)
+    left = _left(table) if left is None else left
+    return _choose(table, relation, left, one=_scores_one, folded=_scores_folded,
+                   banded=_scores_banded, per_pair=_scores_per_pair)(q, k, table, relation, left)
 
 
-def outputs(weights, v, table, relation):
+def outputs(weights, v, table, relation, left=None):
     """Equation (3): sum_j alpha_ij (v_j + a^V_ij).
 
     Args:
@@ -63,23 +66,30 @@ def outputs(weights, v, table, relation):
       v: [batch, heads, len_k, depth].
       table: a^V, [2k + 1, depth] shared by the heads, or [heads, 2k + 1, depth].
       relation: a `rpr.relations.Distances`.
+      left: as for `scores`.
 
     Returns:
       [batch, heads, len_q, depth] of the dtype of the weights.
     """
-    return _choose(table, relation, one=_outputs_one, folded=_outputs_folded,
+    left = _left(table) if left is None else left
+    return _choose(table, relation, left, one=_outputs_one, folded=_outputs_folded,
                    banded=_outputs_banded, per_pair=_outputs_per_pair)(
-                       weights, v, table, relation)
+                       weights, v, table, relation, left)
 
 
-def _clip_of(table):
+def _left(table):
     """The k of a table of 2k + 1 rows."""
     return table.shape.as_list()[-2] // 2
 
 
-def _choose(table, relation, one, folded, banded, per_pair):
+def _right(table, left):
+    return table.shape.as_list()[-2] - 1 - left
+
+
+def _choose(table, relation, left, one, folded, banded, per_pair):
     """The function for this table and this relation; the only place where that is decided."""
-    k, length = _clip_of(table), relation.keys
+    k = left if relation.causal else max(left, _right(table, left))
+    length = relation.keys
     if isinstance(relation.queries, int) and relation.queries == 1:
         return one
     if k == 0:
@@ -95,25 +105,25 @@ def _choose(table, relation, one, folded, banded, per_pair):
                                  lambda: banded(*args))
 
 
-# One label for all pairs (k = 0): nothing but the fold.
+# One label for all pairs (k = 0): nothing but the fold. Rows that a mask hides may come after it.
 
-def _scores_folded(q, k, table, relation):
-    return tf.matmul(q, k + table, transpose_b=True)
+def _scores_folded(q, k, table, relation, left):
+    return tf.matmul(q, k + table[..., :1, :], transpose_b=True)
 
 
-def _outputs_folded(weights, v, table, relation):
-    return tf.matmul(weights, v + table)
+def _outputs_folded(weights, v, table, relation, left):
+    return tf.matmul(weights, v + table[..., :1, :])
 
 
 # A band of diagonals.
 
-def _scores_banded(q, k, table, relation):
-    band = _Band(table, relation)
+def _scores_banded(q, k, table, relation, left):
+    band = _Band(table, relation, left)
     return band.add(tf.matmul(q, k + band.base, transpose_b=True), _by_row(q, band.rows))
 
 
-def _outputs_banded(weights, v, table, relation):
-    band = _Band(table, relation)
+def _outputs_banded(weights, v, table, relation, left):
+    band = _Band(table, relation, left)
 
     @tf.custom_gradient
     def function(weights, v, rows):
@@ -137,18 +147,22 @@ class _Band:
         to the right first; before them, where there is a right tail, what all others have less.
     """
 
-    def __init__(self, table, relation):
+    def __init__(self, table, relation, zero):
         n, m, offset, causal = relation[:4]
-        k = _clip_of(table)
-        left = larger(1, smaller(k, offset + n - 1))         # no distance is greater than that
-        right = 0 if causal else larger(1, smaller(k, m - 1 - offset))
+        right = _right(table, zero)
+        if zero == 0:                                        # a band has a row on either side
+            table, zero = tf.concat([table[..., :1, :], table], axis=-2), 1
+        if right == 0 and not causal:
+            table, right = tf.concat([table, table[..., -1:, :]], axis=-2), 1
+        left = larger(1, smaller(zero, offset + n - 1))      # no distance is greater than that
+        right = 0 if causal else larger(1, smaller(right, m - 1 - offset))
         self._lowest, self._highest = offset - left + 1, offset + right
-        self.base = first = table[..., k - left:k - left + 1, :]
-        self.rows = tf.reverse(table[..., k - left + 1:k + right + 1, :] - first, [-2])
+        self.base = first = table[..., zero - left:zero - left + 1, :]
+        self.rows = tf.reverse(table[..., zero - left + 1:zero + right + 1, :] - first, [-2])
         self._tail = None                                    # [len_q, len_k], 0 in the right tail
         if not (causal or isinstance(right, int) and right == m - 1 - offset):
             # This tail is folded, not the left one: TensorFlow masks what lies above a diagonal.
-            self.base = table[..., k + right:k + right + 1, :]
+            self.base = table[..., zero + right:zero + right + 1, :]
             self.rows = tf.concat([first - self.base, self.rows[..., 1:, :]], axis=-2)
             self._highest -= 1
             self._tail = tf.cast(relations.pairs(relation) < right, table.dtype)
@@ -201,9 +215,9 @@ def _rows_gradient(by_row, dz, rows):
 
 # A vector for every pair, and one product a query.
 
-def _vectors(table, relation):
+def _vectors(table, relation, left):
     """The row of each pair: [(heads,) len_q, len_k, depth]."""
-    labels = relations.clip(relations.pairs(relation), _clip_of(table))
+    labels = relations.clip(relations.pairs(relation), left, _right(table, left))
     return tf.gather(table, labels, axis=-2)                 # its gradient is dense
 
 
@@ -225,26 +239,25 @@ def _query_third(x, shape, table):
     return tf.transpose(x, [2, 0, 1, 3])
 
 
-def _scores_per_pair(q, k, table, relation):
-    terms = tf.matmul(_query_first(q, table), _vectors(table, relation), transpose_b=True)
+def _scores_per_pair(q, k, table, relation, left):
+    terms = tf.matmul(_query_first(q, table), _vectors(table, relation, left), transpose_b=True)
     return tf.matmul(q, k, transpose_b=True) + _query_third(terms, shape_list(q)[:3], table)
 
 
-def _outputs_per_pair(weights, v, table, relation):
-    terms = tf.matmul(_query_first(weights, table), _vectors(table, relation))
+def _outputs_per_pair(weights, v, table, relation, left):
+    terms = tf.matmul(_query_first(weights, table), _vectors(table, relation, left))
     return tf.matmul(weights, v) + _query_third(terms, shape_list(weights)[:3], table)
 
 
 # One query, as in a cached step of decoding.
 
-def _window(table, relation):
+def _window(table, relation, zero):
     """Which rows one query meets: rows [(heads,) labels, depth] of neighbouring keys, how many
     keys lie left of those (all of the first row), and how many right (all of the last)."""
     n, m, offset, causal = relation[:4]
-    k = _clip_of(table)
-    left = smaller(k, offset)
-    right = 0 if causal else smaller(k, m - n - offset)
-    return table[..., k - left:k + right + 1, :], offset - left, m - n - offset - right
+    left = smaller(zero, offset)
+    right = 0 if causal else smaller(_right(table, zero), m - n - offset)
+    return table[..., zero - left:zero + right + 1, :], offset - left, m - n - offset - right
 
 
 def _one_product(x, rows, transpose_b=False):
@@ -256,8 +269,8 @@ def _one_product(x, rows, transpose_b=False):
     return tf.reshape(y, [batch, heads, 1, shape_list(y)[1]])
 
 
-def _scores_one(q, k, table, relation):
-    rows, left, right = _window(table, relation)
+def _scores_one(q, k, table, relation, left):
+    rows, left, right = _window(table, relation, left)
     by_key = _one_product(q, rows, transpose_b=True)         # [batch, heads, 1, labels]
     batch, heads = shape_list(q)[:2]
     term = tf.concat([tf.broadcast_to(by_key[..., :1], [batch, heads, 1, left]), by_key,
@@ -265,8 +278,8 @@ def _scores_one(q, k, table, relation):
     return tf.matmul(q, k, transpose_b=True) + term
 
 
-def _outputs_one(weights, v, table, relation):
-    rows, left, right = _window(table, relation)
+def _outputs_one(weights, v, table, relation, left):
+    rows, left, right = _window(table, relation, left)
     end = relation.keys - right
     near = weights[..., left:end]                            # [batch, heads, 1, labels]
     z = tf.matmul(weights, v) + _one_product(near, rows)
@@ -282,27 +295,42 @@ _SCOPE = "dot_product_attention_relative/relative_positions"
 
 class Relative(Scheme):
     """Learned vectors per clipped distance, added to keys and values (Shaw et al. 2018)."""
+    additive = True
 
     def __init__(self, hparams, side):
         k = hparams.max_relative_position
         if k < 0:
             raise ValueError(f"max_relative_position={k}: the clipping distance is an integer of 0 "
                              "or more (0: one label for every distance)")
-        heads = hparams.num_heads
+        clips = []
+        for name in ("max_relative_position_left", "max_relative_position_right"):
+            clips.append(hparams.get(name))
+            if clips[-1] < -1:
+                raise ValueError(f"{name}={clips[-1]}: the clipping distance on that side is an "
+                                 "integer of 0 or more, or -1 for max_relative_position")
+        self._left, right = (k if clip == -1 else clip for clip in clips)
+        heads, rows = hparams.num_heads, self._left + right + 1
         key_channels = hparams.attention_key_channels or hparams.hidden_size
         value_channels = hparams.attention_value_channels or hparams.hidden_size
         outer = [] if hparams.heads_share_relative_embedding else [heads]
-        self._keys = hparams.relative_keys and outer + [2 * k + 1, key_channels // heads]
-        self._values = hparams.relative_values and outer + [2 * k + 1, value_channels // heads]
+        self._keys = hparams.relative_keys and outer + [rows, key_channels // heads]
+        self._values = hparams.relative_values and outer + [rows, value_channels // heads]
+        self.product = "whole" if self._keys else None
 
     def scores(self, q, k, relation):
         if self._keys:
-            return scores(q, k, table(f"{_SCOPE}_keys", self._keys, q.dtype), relation)
+            rows = table(f"{_SCOPE}_keys", self._keys, q.dtype)
+            return scores(q, k, rows, relation, self._left)
+
+    def vectors(self, relation, dtype):
+        if self._keys:
+            rows = table(f"{_SCOPE}_keys", self._keys, dtype)
+            return _vectors(rows, relation, self._left)
 
     def outputs(self, weights, v, relation):
         if self._values:
             rows = table(f"{_SCOPE}_values", self._values, weights.dtype)
-            return outputs(weights, v, rows, relation)
+            return outputs(weights, v, rows, relation, self._left)
 
 
 def table(name, shape, dtype):

@@ -8,7 +8,14 @@ class Scheme:
     A scheme is made from the model's hparams for one side, `inputs` or `targets`, and serves one
     pass through its stack. What it learns it keeps in variables of the scope in which it is called,
     which is each layer's own; what all layers share it makes `once`.
+
+    Attributes:
+      product: what it does with the product of query and key: `turns` them beforehand, adds a
+        `term` that is computed from them, computes the `whole`, or None: leaves it alone.
+      additive: whether it serves the additive compatibility, see `rpr.attention.additive`.
     """
+    product = None
+    additive = False
     _kept = None
 
     def __init__(self, hparams, side):
@@ -63,8 +70,32 @@ class Scheme:
         """
         return q, k
 
+    def bias(self, relation, dtype):
+        """What is added to the compatibility of query and key whatever they are.
+
+        Args:
+          relation: which query meets which key, see `rpr.relations`.
+          dtype: of the logits.
+
+        Returns:
+          [1, heads|1, len_q, len_k], or None.
+        """
+        return None
+
+    def vectors(self, relation, dtype):
+        """What is added to query and key inside the additive compatibility.
+
+        Args:
+          relation: which query meets which key.
+          dtype: of the queries.
+
+        Returns:
+          [len_q, len_k, depth], with [heads] or [batch, heads|1] before them, or None.
+        """
+        return None
+
     def score_term(self, q, k, relation):
-        """What is added to the compatibility of query and key.
+        """What is added to the product of query and key.
 
         Args:
           q: [batch, heads, len_q, depth], scaled.
@@ -135,7 +166,14 @@ class Sum(Scheme):
         """The logits: never None."""
         whole = _only(scheme.scores(q, k, relation) for scheme in self._schemes)
         product = tf.matmul(q, k, transpose_b=True) if whole is None else whole
-        return sum(_given(scheme.score_term(q, k, relation) for scheme in self._schemes), product)
+        terms = [scheme.score_term(q, k, relation) for scheme in self._schemes]
+        return sum(_given([*terms, self.bias(relation, q.dtype)]), product)
+
+    def bias(self, relation, dtype):
+        return _total(scheme.bias(relation, dtype) for scheme in self._schemes)
+
+    def vectors(self, relation, dtype):
+        return _total(scheme.vectors(relation, dtype) for scheme in self._schemes)
 
     def outputs(self, weights, v, relation):
         """The weighted sum: never None."""
@@ -143,6 +181,11 @@ class Sum(Scheme):
         product = tf.matmul(weights, v) if whole is None else whole
         return sum(_given(scheme.value_term(weights, relation) for scheme in self._schemes),
                    product)
+
+
+def _total(terms):
+    terms = _given(terms)
+    return sum(terms[1:], terms[0]) if terms else None
 
 
 def _given(terms):

@@ -1,0 +1,49 @@
+"""Sinusoids of the distance as keys, with a content and a position bias (Dai et al. 2019).
+
+Section 3.3: q_i . k_j + q_i . W r_{i-j} + u . k_j + v . W r_{i-j}.
+"""
+import tensorflow.compat.v1 as tf
+
+from rpr import relations
+from rpr.positions import absolute, unclipped
+from rpr.positions.scheme import Scheme
+from rpr.relations import shape_list
+
+
+def scores(q, k, rows, u, v, relation):
+    """The four terms of section 3.3: (q_i + u) . k_j + (q_i + v) . r_{i-j}.
+
+    Args:
+      q: [batch, heads, len_q, depth], scaled by the caller.
+      k: [batch, heads, len_k, depth].
+      rows: the projected sinusoids, [heads, distances, depth], for each distance of
+        `rpr.relations.span`.
+      u: [heads, depth], scaled as q is.
+      v: likewise.
+      relation: a `rpr.relations.Distances`.
+
+    Returns:
+      [batch, heads, len_q, len_k] of the dtype of q.
+    """
+    return (tf.matmul(q + u[:, None], k, transpose_b=True)
+            + unclipped.score_term(q + v[:, None], rows, relation))
+
+
+class TransformerXL(Scheme):
+    """Sinusoids of the distance as keys, two biases in place of queries (Dai et al. 2019)."""
+    product = "whole"
+
+    def __init__(self, hparams, side):
+        self._hidden = hparams.hidden_size
+
+    def scores(self, q, k, relation):
+        heads, depth = shape_list(q)[1], q.shape.as_list()[3]
+        with tf.variable_scope("transformer_xl"):
+            kernel = tf.get_variable("r/kernel", [self._hidden, heads * depth], dtype=q.dtype)
+            u, v, signal = self.once(relation, lambda: (
+                tf.get_variable("u", [heads, depth], dtype=q.dtype),
+                tf.get_variable("v", [heads, depth], dtype=q.dtype),
+                tf.cast(absolute.sinusoid(-relations.span(relation), self._hidden), q.dtype)))
+        rows = tf.reshape(tf.matmul(signal, kernel), [shape_list(signal)[0], heads, depth])
+        scale = depth ** -0.5                                # q comes scaled
+        return scores(q, k, tf.transpose(rows, [1, 0, 2]), u * scale, v * scale, relation)
