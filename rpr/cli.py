@@ -63,6 +63,11 @@ def _t2t(verb):
     return call
 
 
+def _decode(argv):
+    from rpr import decoding, t2t
+    return t2t.launch("decode", argv, decoding.main)
+
+
 def _run(argv):
     from rpr import experiment
     return experiment.main(argv)
@@ -84,8 +89,9 @@ def _score(argv):
 
 
 VERBS = {"run": _run, "study": _study, "report": _report, "datagen": _t2t("datagen"),
-         "train": _t2t("train"), "decode": _t2t("decode"), "evaluate": _t2t("evaluate"),
-         "average": _t2t("average"), "bleu": _t2t("bleu"), "score": _score, "list": _t2t("list")}
+         "train": _t2t("train"), "decode": _decode, "evaluate": _t2t("evaluate"),
+         "average": _t2t("average"), "bleu": _t2t("bleu"), "score": _score,
+         "list": _t2t("list")}
 
 
 def _launcher(verb, script):

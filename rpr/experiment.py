@@ -14,14 +14,12 @@ Each stage is a process of its own, since TensorFlow's graphs and GPU memory are
 stage that was killed is repeated from what it had saved; a finished one never runs twice.
 """
 import argparse
-import ctypes
 import dataclasses
 import fcntl
 import hashlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -30,6 +28,7 @@ from typing import NamedTuple
 from rpr import metrics
 from rpr.console import terminal
 from rpr.errors import UserError
+from rpr.processes import die_with_parent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,6 +120,11 @@ class Directory:
     def file(self, *names):
         return os.path.join(self.path, *names)
 
+    def checkpoint(self, run):
+        """The checkpoint that the run's score is of, without suffix: averaged, or the last."""
+        return self.file("average" if run.average > 1 else "model",
+                         f"model.ckpt-{run.train_steps}")
+
 
 def stages(run, where):
     """The stages of a run, in order.
@@ -134,7 +138,6 @@ def stages(run, where):
     model = [f"--model={run.model}", f"--hparams_set={run.hparams_set}",
              f"--hparams={run.hparams}", f"--output_dir={where.model}",
              f"--worker_gpu={run.worker_gpu}"]
-    checkpoint = os.path.join(where.model, f"model.ckpt-{step}")
     every = run.checkpoint_steps
     yield Stage("datagen", ["datagen", *problem,
                             f"--tmp_dir={os.path.join(where.data_dir, 'download')}"],
@@ -144,14 +147,14 @@ def stages(run, where):
                           f"--iterations_per_loop={every}", f"--eval_steps={run.eval_steps}",
                           f"--eval_throttle_seconds={run.eval_seconds}",
                           f"--keep_checkpoint_max={run.average}",
-                          f"--metrics_file={where.metrics}"], checkpoint + ".index")
+                          f"--metrics_file={where.metrics}"],
+                os.path.join(where.model, f"model.ckpt-{step}.index"))
+    checkpoint = where.checkpoint(run)
     if run.average > 1:
-        average = where.file("average")
-        yield Stage("average", ["average", f"--model_dir={where.model}", f"--output_dir={average}",
-                                f"--n={run.average}",
+        yield Stage("average", ["average", f"--model_dir={where.model}",
+                                f"--output_dir={os.path.dirname(checkpoint)}", f"--n={run.average}",
                                 f"--min_steps={step - (run.average - 1) * every}"],
-                    os.path.join(average, f"model.ckpt-{step}.index"))
-        checkpoint = os.path.join(average, f"model.ckpt-{step}")
+                    checkpoint + ".index")
     what = [f"--decode_from_file={where.source}"]
     against = [f"--reference={where.reference}"]
     if run.test_set:
@@ -319,12 +322,6 @@ def _run_process(argv, *inherited):
             process.kill()
             process.wait()
         raise
-
-
-def die_with_parent():
-    """For a new process: it is killed when its parent dies."""
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 def _note(status, where, name, entry):

@@ -14,8 +14,8 @@ import sys
 import tempfile
 from typing import NamedTuple
 
-from rpr import experiment
 from rpr.errors import UserError
+from rpr.processes import die_with_parent
 
 
 class Machine(NamedTuple):
@@ -117,7 +117,7 @@ class Pool:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(names)
 
         def prepare():
-            experiment.die_with_parent()
+            die_with_parent()
             signal.signal(signal.SIGINT, signal.SIG_DFL)      # ignored below a shell's `&`
             if self._machine.kind == "core":
                 os.sched_setaffinity(0, names)

@@ -1,4 +1,4 @@
-"""The ways into T2T: datagen, train, decode, evaluate, average, bleu, and a list of its registry.
+"""The ways into T2T: datagen, train, evaluate, average, bleu, and a list of its registry.
 
 Each takes T2T's own flags. A way in is: prepare TensorFlow (`compat`), import only what translation
 needs, register this project's model, hparams sets and problems and those of --t2t_usr_dir, check
@@ -8,19 +8,21 @@ import os
 import re
 import sys
 import textwrap
+from typing import NamedTuple
 
-from rpr import compat, console, metrics
+from rpr import compat, console
 from rpr.errors import UserError
 
 METRICS_FILE = "metrics.jsonl"
 
 
-def launch(verb, argv):
+def launch(verb, argv, call=None):
     """Runs a verb with T2T's flags.
 
     Args:
-      verb: "datagen", "train", "decode", "evaluate", "average", "bleu" or "list".
+      verb: "datagen", "train", "evaluate", "average", "bleu" or "list", or whatever `call` does.
       argv: flags, without the program's name.
+      call: a function of argv and the logs, for a verb of a higher floor.
 
     Raises:
       UserError: bad input; nothing was written.
@@ -32,7 +34,7 @@ def launch(verb, argv):
     logs = None if verbose else console.QuietLogs()
     try:
         compat.install()
-        _VERBS[verb](argv, logs)
+        (call or _VERBS[verb])(argv, logs)
     except (UserError, KeyboardInterrupt, SystemExit):
         if logs:
             logs.end()
@@ -51,7 +53,7 @@ def launch(verb, argv):
         logs.end()
 
 
-def _parse(argv, program):
+def parse(argv, program):
     """Parses the flags that the modules imported so far define.
 
     Returns:
@@ -73,7 +75,7 @@ def _parse(argv, program):
     unknown = [arg for arg in rest if arg.startswith("-") and not arg.startswith("--hp_")]
     if unknown:
         raise UserError(f"{unknown[0]}: no such flag (--help lists them)")
-    _register(flags.FLAGS["t2t_usr_dir"].value if "t2t_usr_dir" in flags.FLAGS else None)
+    register(flags.FLAGS["t2t_usr_dir"].value if "t2t_usr_dir" in flags.FLAGS else None)
     if "worker_gpu" in flags.FLAGS and flags.FLAGS.worker_gpu == 1:
         import tensorflow.compat.v1 as tf
         if not tf.config.list_physical_devices("GPU"):
@@ -81,7 +83,7 @@ def _parse(argv, program):
     return flags.FLAGS, rest
 
 
-def _register(usr_dir):
+def register(usr_dir=None):
     """Registers this project's names and those of a --t2t_usr_dir."""
     import rpr
     rpr.register()
@@ -168,9 +170,54 @@ def build_hparams(flags, decoding=False):
     return hparams
 
 
+class TrainedModel(NamedTuple):
+    """What a trained model is read from.
+
+    Attributes:
+      name: the registered model.
+      hparams: with `data_dir`, `model_dir` and those of the problem, its vocabularies among them.
+      checkpoint: path without suffix.
+    """
+    name: str
+    hparams: object
+    checkpoint: str
+
+
+def trained_model(flags):
+    """Finds and checks the trained model that T2T's flags name.
+
+    Args:
+      flags: has model, problem, hparams_set, hparams, data_dir, output_dir, and checkpoint_path or
+        None in it (then the last checkpoint of output_dir counts).
+
+    Raises:
+      UserError: a flag is missing, or what they name does not fit together.
+    """
+    from tensor2tensor.utils import trainer_lib
+
+    from problems.checks import check_data
+    from rpr import preflight
+    for name in ("output_dir", "data_dir"):
+        if not getattr(flags, name):
+            raise UserError(f"--{name} is missing")
+    output_dir, data_dir = map(os.path.expanduser, (flags.output_dir, flags.data_dir))
+    preflight.one_of("model", "model", flags.model, _known("model", flags.model))
+    problem = find_problem(flags.problem)
+    hparams = build_hparams(flags, decoding=True)
+    check_data(problem, data_dir, ())
+    preflight.same_training(output_dir, {"hparams_set": flags.hparams_set,
+                                         "vocabulary": preflight.vocabularies(problem, data_dir)})
+    flag = "checkpoint_path" if flags.checkpoint_path else "output_dir"
+    checkpoint = preflight.checkpoint(flags.checkpoint_path or output_dir, flags.model, flag)
+    hparams.add_hparam("data_dir", data_dir)
+    hparams.add_hparam("model_dir", output_dir)
+    trainer_lib.add_problem_hparams(hparams, problem)
+    return TrainedModel(flags.model, hparams, checkpoint)
+
+
 def _datagen(argv, logs):
     from tensor2tensor.bin import t2t_datagen
-    flags, _ = _parse(argv, "t2t-datagen")
+    flags, _ = parse(argv, "t2t-datagen")
     name = flags.problem
     if name and "," not in name and not name.endswith("*"):
         _known("problem", name)
@@ -191,7 +238,7 @@ def _train(argv, logs):
     from rpr import preflight, training
     absl_flags.DEFINE_string("metrics_file", None, "Where loss, speed and evaluations are written, "
                              "a JSON object a line (default: metrics.jsonl in --output_dir).")
-    flags, rest = _parse(argv, "t2t-trainer")
+    flags, rest = parse(argv, "t2t-trainer")
     if flags.cloud_mlengine or flags.use_tpu:
         raise UserError("--cloud_mlengine and --use_tpu need TensorFlow 1: not on TensorFlow 2.15")
     if flags.registry_help:
@@ -225,92 +272,11 @@ def _train(argv, logs):
                                                                            METRICS_FILE))
 
 
-def _decode(argv, logs):
-    import tensorflow.compat.v1 as tf
-    from absl import flags as absl_flags
-    from tensor2tensor.bin import t2t_decoder, t2t_trainer
-    from tensor2tensor.utils import decoding, trainer_lib
-
-    from problems.checks import check_data
-    from rpr import preflight, watch
-    absl_flags.DEFINE_string("test_set", None, "Decode the source of a test set that `sacrebleu "
-                             "--list` knows, such as wmt14/full; with --language_pair.")
-    absl_flags.DEFINE_string("language_pair", None, "Of --test_set, such as en-de.")
-    absl_flags.DEFINE_string("metrics_file", None, "Where sentences/s and tokens/s are written, a "
-                             "JSON object a line (default: metrics.jsonl in --output_dir).")
-    flags, rest = _parse(argv, "t2t-decoder")
-    if rest:
-        raise UserError(f"{rest[0]}: no such flag (--help lists them)")
-    _need(flags, "output_dir", "data_dir")
-    output_dir = os.path.expanduser(flags.output_dir)
-    preflight.one_of("model", "model", flags.model, _known("model", flags.model))
-    problem = find_problem(flags.problem)
-    hparams = build_hparams(flags, decoding=True)
-    data_dir = os.path.expanduser(flags.data_dir)
-    check_data(problem, data_dir, ())
-    preflight.same_training(output_dir, {"hparams_set": flags.hparams_set,
-                                         "vocabulary": preflight.vocabularies(problem, data_dir)})
-    flag = "checkpoint_path" if flags.checkpoint_path else "output_dir"
-    preflight.checkpoint(flags.checkpoint_path or output_dir, flags.model, flag)
-    try:
-        decode_hparams = t2t_decoder.create_decode_hparams()
-    except (ValueError, KeyError) as error:
-        raise UserError(f"--decode_hparams={flags.decode_hparams}: {error}") from None
-
-    if flags.test_set:
-        _need(flags, "language_pair", "decode_to_file")
-        flags.decode_from_file = _test_set_file(flags.test_set, flags.language_pair)
-    elif flags.decode_from_file and not os.path.exists(flags.decode_from_file):
-        raise UserError(f"--decode_from_file={flags.decode_from_file}: there is no such file")
-    if logs:
-        logs.keep(os.path.join(output_dir, "decode.log"))
-    tf.logging.set_verbosity(tf.logging.INFO)
-    trainer_lib.set_random_seed(flags.random_seed)
-    if flags.score_file:
-        t2t_decoder.main(None)
-        return
-    hparams.add_hparam("data_dir", data_dir)
-    trainer_lib.add_problem_hparams(hparams, problem)
-    run_config = t2t_trainer.create_run_config(hparams)
-    if flags.disable_grappler_optimizations:
-        run_config.session_config.graph_options.rewrite_options.disable_meta_optimizer = True
-    hparams.add_hparam("model_dir", run_config.model_dir)
-    estimator = trainer_lib.create_estimator(flags.model, hparams, run_config,
-                                             decode_hparams=decode_hparams)
-    target, total = flags.decode_to_file, None
-    if flags.decode_from_file:
-        with open(flags.decode_from_file, encoding="utf-8") as lines:
-            total = sum(1 for _ in lines)
-        if not total:
-            raise UserError(f"--decode_from_file={flags.decode_from_file}: it is empty")
-        if target:                                    # whole or not at all
-            flags.decode_to_file = target + ".part"
-    watched = watch.WatchedEstimator(estimator, total)
-    t2t_decoder.decode(watched, hparams, decode_hparams)
-    if total and target:
-        os.replace(*(decoding._add_shard_to_filename(name, decode_hparams)
-                     for name in (target + ".part", target)))
-    metrics.append(flags.metrics_file or os.path.join(output_dir, METRICS_FILE), "decode",
-                   **watched.record())
-
-
-def _test_set_file(name, pair):
-    """The source of a sacreBLEU test set as a file for T2T's decoder."""
-    import tempfile
-
-    from rpr import scoring
-    source = scoring.test_set_source(name, pair)
-    path = os.path.join(tempfile.mkdtemp(prefix="rpr-test-set-"), "source")
-    with open(path, "w", encoding="utf-8") as out:
-        out.writelines(line + "\n" for line in source)
-    return path
-
-
 def _evaluate(argv, logs):
     from tensor2tensor.bin import t2t_eval
 
     from rpr import preflight
-    flags, _ = _parse(argv, "t2t-eval")
+    flags, _ = parse(argv, "t2t-eval")
     _need(flags, "output_dir", "data_dir")
     preflight.one_of("model", "model", flags.model, _known("model", flags.model))
     find_problem(flags.problem)
@@ -325,7 +291,7 @@ def _average(argv, logs):
     from tensor2tensor.utils import bleu_hook
 
     from rpr import averaging
-    flags, _ = _parse(argv, "t2t-avg-all")
+    flags, _ = parse(argv, "t2t-avg-all")
     _need(flags, "model_dir")
     model_dir, output_dir = map(os.path.expanduser, (flags.model_dir, flags.output_dir))
     found = 0
@@ -342,7 +308,7 @@ def _average(argv, logs):
 def _bleu(argv, logs):
     del logs
     from tensor2tensor.bin import t2t_bleu
-    flags, _ = _parse(argv, "t2t-bleu")
+    flags, _ = parse(argv, "t2t-bleu")
     for name in ("translation", "reference"):
         path = flags[name].value
         if path and not os.path.exists(path):
@@ -361,7 +327,7 @@ def _list(argv, logs):
     for kind in asked:
         if kind not in kinds:
             raise UserError(f"'{kind}': one of {', '.join(kinds)}, and --all for T2T's own too")
-    _register(None)
+    register()
     from tensor2tensor.utils import registry
 
     from rpr import positions
@@ -382,5 +348,5 @@ def _list(argv, logs):
         Console().print(table)
 
 
-_VERBS = {"datagen": _datagen, "train": _train, "decode": _decode, "evaluate": _evaluate,
+_VERBS = {"datagen": _datagen, "train": _train, "evaluate": _evaluate,
           "average": _average, "bleu": _bleu, "list": _list}

@@ -153,8 +153,13 @@ class WatchedEstimator:
             return (self._total - self.sentences) * self.seconds / self.sentences
 
     def record(self):
-        """The `decode` event: sentences, tokens (of the best hypotheses), seconds, rates."""
-        seconds = max(self.seconds, 1e-9)
-        return {"sentences": self.sentences, "tokens": self.tokens, "seconds": round(seconds, 3),
-                "sentences_per_second": round(self.sentences / seconds, 3),
-                "tokens_per_second": round(self.tokens / seconds, 3)}
+        """The `decode` event of what was yielded so far."""
+        return decoded(self.sentences, self.tokens, self.seconds)
+
+
+def decoded(sentences, tokens, seconds):
+    """The `decode` event: sentences, tokens (of the best hypotheses), seconds, rates."""
+    seconds = max(seconds, 1e-9)
+    return {"sentences": sentences, "tokens": tokens, "seconds": round(seconds, 3),
+            "sentences_per_second": round(sentences / seconds, 3),
+            "tokens_per_second": round(tokens / seconds, 3)}

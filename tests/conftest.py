@@ -104,6 +104,28 @@ def trained(text, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def lively(trained, tmp_path_factory):
+    """A checkpoint of the tiny model with random weights: its sentences differ, and most end."""
+    import numpy as np
+    import tensorflow.compat.v1 as tf
+
+    from rpr import averaging
+    reader = tf.train.load_checkpoint(str(trained.output_dir / "model.ckpt-20"))
+    random = np.random.RandomState(4)
+    values = {"global_step": np.int64(20)}
+    for name, shape in sorted(reader.get_variable_to_shape_map().items()):
+        if not name.startswith("transformer/"):
+            continue
+        scale = 0.1 if "symbol_modality" in name else 2 * max(shape[0], 1) ** -0.5
+        values[name] = (scale * random.randn(*shape) + ("layer_norm_scale" in name)).astype("f")
+        if name.endswith("weights_0"):
+            values[name][1] *= 3         # of the end mark: else none ends
+    path = str(tmp_path_factory.mktemp("lively") / "model.ckpt-20")
+    averaging._save(path, values)
+    return path
+
+
+@pytest.fixture(scope="session")
 def sacrebleu_cache(tmp_path_factory):
     """A sacreBLEU cache that holds WMT21 English-German, in the layout of its XML archive."""
     if not NEWSTEST.exists():
