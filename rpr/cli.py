@@ -24,6 +24,7 @@ T2T's programs, with T2T's own flags and this project's models, hparams sets and
   bleu          t2t-bleu: T2T's approximate BLEU; `rpr score` is the one to report
 
 Beside them
+  translate RUN one sentence, lines or what is typed: score, probabilities, pictures of attention
   score         BLEU, chrF and TER with signatures; paired significance of two and more systems
   list          models, hparams sets, problems and position schemes, a line each
 
@@ -83,6 +84,11 @@ def _report(argv):
     return report.main(argv)
 
 
+def _translate(argv):
+    from rpr import t2t, translate
+    return t2t.launch("translate", argv, translate.main)
+
+
 def _score(argv):
     from rpr import scoring
     return scoring.main(argv)
@@ -91,7 +97,7 @@ def _score(argv):
 VERBS = {"run": _run, "study": _study, "report": _report, "datagen": _t2t("datagen"),
          "train": _t2t("train"), "decode": _decode, "evaluate": _t2t("evaluate"),
          "average": _t2t("average"), "bleu": _t2t("bleu"), "score": _score,
-         "list": _t2t("list")}
+         "translate": _translate, "list": _t2t("list")}
 
 
 def _launcher(verb, script):

@@ -1,0 +1,122 @@
+"""A trained model looked into: the same hypotheses as `rpr decode`, and where its heads look."""
+import types
+
+import numpy as np
+import pytest
+from conftest import rpr_command
+
+import rpr
+from rpr import experiment, inspection, t2t
+from rpr.errors import UserError
+
+rpr.register()
+
+BEAM, ALPHA = 3, 0.6
+
+
+def flags(trained, checkpoint=None):
+    return types.SimpleNamespace(
+        model="rpr_transformer", problem=trained.text.problem, hparams_set="rpr_tiny", hparams="",
+        data_dir=str(trained.text.data_dir), output_dir=str(trained.output_dir),
+        checkpoint_path=checkpoint)
+
+
+@pytest.fixture(scope="module")
+def model(trained, lively):
+    return inspection.Inspected(t2t.trained_model(flags(trained, lively)), BEAM, ALPHA,
+                                extra_length=20)
+
+
+@pytest.fixture(scope="module")
+def lines(trained):
+    return (trained.text.folder / "test.en").read_text(encoding="utf-8").splitlines()[:8]
+
+
+def test_hypotheses_are_those_of_decode(model, trained, lively, lines, tmp_path):
+    (tmp_path / "in").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    rpr_command("decode", *trained.flags, f"--checkpoint_path={lively}",
+                f"--decode_from_file={tmp_path}/in", f"--decode_to_file={tmp_path}/out",
+                f"--decode_hparams=beam_size={BEAM},alpha={ALPHA},batch_size=1,extra_length=20")
+    found = [model.translate(line).text for line in lines]
+    assert found == (tmp_path / "out").read_text(encoding="utf-8").splitlines()
+    assert len(set(found)) > 4
+
+
+def test_the_score_is_made_of_the_probabilities(model, lines):
+    ended = 0
+    for line in lines:
+        found = model.translate(line)
+        assert len(found.ids) == len(found.tokens) == len(found.probabilities)
+        expected = np.log(found.probabilities.astype(np.float64)).sum()
+        if found.ids[-1] == inspection.EOS:
+            expected /= ((5 + len(found.ids)) / 6) ** ALPHA
+            ended += 1
+        np.testing.assert_allclose(found.score, expected, rtol=1e-4)
+    assert ended
+
+
+def test_a_greedy_score_is_the_log_probability(trained, lively, lines):
+    model = inspection.Inspected(t2t.trained_model(flags(trained, lively)), beam_size=1,
+                                 extra_length=20)
+    found = model.translate(lines[1])
+    np.testing.assert_allclose(found.score, np.log(found.probabilities.astype("d")).sum(),
+                               rtol=1e-4)
+
+
+def test_weights_are_distributions_over_what_may_be_seen(model, lines):
+    sources = [model.encode(line) for line in lines[:3]]
+    targets = [model.encode(line, "targets")[:9 + row] for row, line in enumerate(lines[:3])]
+    together = model.attention(sources, targets)
+    longest, heads = max(map(len, sources)), 2
+    assert together.encoder.shape == (2, 3, heads, longest, longest)
+    assert together.decoder.shape == (2, 3, heads, 11, 11)
+    assert together.cross.shape == (2, 3, heads, 11, longest)
+    for weights in together:
+        np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-5)
+    assert not np.triu(together.decoder, 1).any()
+    for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
+        alone = model.attention([source], [target])
+        for kind, rows, columns in (("encoder", source, source), ("decoder", target, target),
+                                    ("cross", target, source)):
+            of_batch = getattr(together, kind)[:, row, :, :len(rows), :len(columns)]
+            np.testing.assert_allclose(of_batch, getattr(alone, kind)[:, 0], atol=1e-5)
+
+
+def test_attention_by_distance_counts_each_pair_once():
+    random = np.random.RandomState(0)
+    weights = random.rand(2, 3, 7, 7)
+    expected = np.zeros([2, 3, 5])
+    for i in range(7):
+        for j in range(7):
+            expected[:, :, min(max(j - i, -2), 2) + 2] += weights[:, :, i, j]
+    np.testing.assert_allclose(inspection.by_distance(weights, 2), expected, rtol=1e-12)
+
+
+@pytest.fixture
+def run_directory(trained, tmp_path):
+    """The run's directory that `trained` would have been made in."""
+    where = experiment.Directory(str(tmp_path / "run"), str(trained.text.data_dir))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "model").symlink_to(trained.output_dir)
+    (tmp_path / "run" / "config.gin").write_text(
+        "run.problem = 'translate_text_files'\nrun.hparams_set = 'rpr_tiny'\n"
+        "run.train_steps = 20\nrun.checkpoint_steps = 10\n", encoding="utf-8")
+    for name, language in ((where.source, "en"), (where.reference, "de")):
+        with open(name, "w", encoding="utf-8") as out:
+            out.write((trained.text.folder / f"test.{language}").read_text(encoding="utf-8"))
+    return where
+
+
+def test_attention_by_distance_of_a_run(run_directory):
+    found = inspection.attention_by_distance(run_directory.path, run_directory.data_dir,
+                                             sentences=5, farthest=4)
+    assert {side: shares.shape for side, shares in found.items()} == {
+        "encoder": (2, 2, 9), "decoder": (2, 2, 9)}
+    for shares in found.values():
+        np.testing.assert_allclose(shares.sum(axis=-1), 1, atol=1e-5)
+    assert not found["decoder"][:, :, 5:].any() and found["encoder"][:, :, 5:].all()
+
+
+def test_a_directory_without_a_run_is_refused(tmp_path):
+    with pytest.raises(UserError, match="config.gin"):
+        inspection.of_run(str(tmp_path))

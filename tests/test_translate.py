@@ -1,0 +1,71 @@
+"""`rpr translate` through the command line, and its pictures."""
+import json
+
+import numpy as np
+import pytest
+from conftest import refused, rpr_command
+
+from rpr import inspection, translate
+from rpr.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def flags(trained, lively):
+    return [*trained.flags, f"--checkpoint_path={lively}"]
+
+
+def test_lines_become_lines(flags, tmp_path):
+    lines = ["Click the button.", "", "Costs 5$ or 6$ a year"]
+    done = rpr_command("translate", *flags, "--beam_size=2", f"--show_attention={tmp_path}/a",
+                       input="".join(line + "\n" for line in lines))
+    rows = [row.split("\t") for row in done.stdout.splitlines()]
+    assert len(rows) == 3 and all(len(row) == 3 for row in rows)
+    for _, score, probabilities in rows:
+        assert float(score) < 0 and all(0 <= float(p) <= 1 for p in probabilities.split())
+    assert "tensorflow" not in done.stderr
+    pictures = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert pictures == [f"{number}.{kind}.png" for number in (1, 2, 3)
+                        for kind in ("cross", "decoder", "encoder")]
+    assert (tmp_path / "a" / "1.cross.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_one_sentence_as_json(flags):
+    found = json.loads(rpr_command("translate", *flags, "Click the button.", "--json").stdout)
+    assert found["source"] == "Click the button."
+    assert len(found["tokens"]) == len(found["probabilities"]) > 0
+    total = np.log(found["probabilities"]).sum()
+    ends = found["tokens"][-1] == "⏎"
+    penalty = ((5 + len(found["tokens"])) / 6) ** 0.6 if ends else 1
+    assert found["score"] == pytest.approx(total / penalty, rel=1e-3)
+
+
+def test_bad_input_is_refused_in_one_line(tmp_path):
+    assert "config.gin" in refused("translate", tmp_path, "a sentence")
+    for argv, named in (([], "--output_dir"), (["--output_dir=x", "a", "sentence"], "'sentence'")):
+        with pytest.raises(UserError, match=named):
+            translate._model_and_text(translate._parse(argv))
+    for flag in ("--beam_size=0", "--alpha=-1", "--alpha=nan"):
+        with pytest.raises(SystemExit):
+            translate._parse(["run", flag])
+
+
+def test_a_picture_has_a_panel_for_each_head_and_every_label():
+    weights = np.random.RandomState(0).dirichlet(np.ones(3), [2, 4, 5]).astype("f")
+    figure = translate._attention_figure(weights, list("abcde"), ["x", "$5", " ( "], "title")
+    assert len(figure.axes) == 8
+    for panel, rows in zip(figure.axes, weights.reshape(8, 5, 3), strict=True):
+        np.testing.assert_array_equal(panel.images[0].get_array(), rows)
+    bottom = figure.axes[4]
+    assert [label.get_text() for label in bottom.get_xticklabels()] == ["x", r"\$5", "␣(␣"]
+    assert {label.get_rotation() for label in bottom.get_xticklabels()} == {90}
+    assert [label.get_text() for label in bottom.get_yticklabels()] == list("abcde")
+
+
+def test_pictures_of_a_long_sentence_stay_small():
+    weights = np.zeros([6, 8, 150, 150], "f")
+    figure = translate._attention_figure(weights, ["token"] * 150, ["token"] * 150, "title")
+    assert (figure.get_size_inches() * figure.dpi).max() <= 12001
+
+
+def test_kinds_of_weights_all_have_a_title():
+    assert set(translate.KINDS) == set(inspection.Weights._fields)
