@@ -3,7 +3,8 @@
 | event | fields |
 | --- | --- |
 | `start` | `step`, `parameters` (trainable), `time` |
-| `train` | `step`, `loss` (nats a target token), `steps_per_second`, `time` |
+| `train` | `step`, `loss` (nats a target token), `steps_per_second`, `time`; since the last: |
+|         | `source_tokens_per_second`, `target_tokens_per_second`, `padding` (share of places) |
 | `eval` | `step`, `loss` and T2T's metrics on the development set |
 | `decode` | `sentences`, `tokens`, `seconds`, `sentences_per_second`, `tokens_per_second` |
 

@@ -59,6 +59,26 @@ def parse_hparams(hparams, overrides):
     return {name: value for name, value in hparams.values().items() if name in named}
 
 
+def one_process(flags):
+    """Refuses a training over several processes, which on TensorFlow 2.15 T2T only seems to do: the
+    chief of parameter servers fails at its end, and the workers wait for its variables for ever."""
+    alone = {"ps_replicas": 0, "ps_gpu": 0, "worker_replicas": 1, "master": ""}
+    asked = [f"--{name}={getattr(flags, name)}" for name, value in alone.items()
+             if getattr(flags, name) != value]
+    if flags.schedule == "run_std_server":
+        asked.append("--schedule=run_std_server")
+    try:
+        cluster = json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {})
+        tasks = sum(len(tasks) for tasks in cluster.values())
+    except (ValueError, AttributeError, TypeError) as error:
+        raise UserError(f"TF_CONFIG: not a cluster ({error})") from None
+    if tasks > 1:
+        asked.append(f"TF_CONFIG with {tasks} tasks ({', '.join(sorted(cluster))})")
+    if asked:
+        raise UserError(f"{asked[0]}: parameter servers and workers do not train on TensorFlow "
+                        "2.15; --worker_gpu=N trains on N GPUs of one machine")
+
+
 def saved_hparams(output_dir):
     """The values of an output directory's hparams.json, or None where there is none."""
     path = os.path.join(output_dir, "hparams.json")

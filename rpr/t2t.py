@@ -245,8 +245,7 @@ def _train(argv, logs):
         from tensor2tensor.utils import registry
         print(registry.help_string())
         return
-    if flags.schedule == "run_std_server":
-        t2t_trainer.run_std_server()
+    preflight.one_process(flags)
     _need(flags, "output_dir", "data_dir")
     t2t_trainer.set_hparams_from_args(rest)
     preflight.one_of("model", "model", flags.model, _known("model", flags.model))

@@ -4,7 +4,7 @@ import os
 import tensorflow.compat.v1 as tf
 from tensor2tensor.bin import t2t_trainer
 
-from rpr import preflight, watch
+from rpr import preflight, throughput, watch
 from rpr.errors import UserError
 
 
@@ -29,8 +29,9 @@ def run(flags, hparams, asked, metrics_path):
         t2t_trainer.save_metadata(hparams)
         preflight.remember_training(output_dir, **asked)
     train_spec, eval_spec = experiment._train_spec, experiment._eval_spec
-    hook = watch.TrainingHook(metrics_path, flags.train_steps)
+    hook = watch.TrainingHook(metrics_path, flags.train_steps, experiment.estimator.model_dir)
     experiment._train_spec = train_spec = train_spec._replace(
+        input_fn=throughput.counted(train_spec.input_fn),
         hooks=(*train_spec.hooks, hook), saving_listeners=(watch.SavingListener(hook),))
     exporters = (*(eval_spec.exporters or ()), watch.EvaluationRecord(metrics_path))
     experiment._eval_spec = eval_spec = eval_spec._replace(exporters=exporters)

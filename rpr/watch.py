@@ -6,6 +6,7 @@ import tensorflow.compat.v1 as tf
 
 from rpr import metrics
 from rpr.console import Task
+from rpr.throughput import Throughput
 
 
 class TrainingHook(tf.train.SessionRunHook):
@@ -14,17 +15,20 @@ class TrainingHook(tf.train.SessionRunHook):
     Args:
       path: the metrics file; events of steps that a crash lost are dropped from it at the start.
       total_steps: the step at which the training ends.
+      model_dir: TensorBoard's events go there.
     """
 
     EVERY = 10                                        # steps; a fetch of the loss costs little
 
-    def __init__(self, path, total_steps):
+    def __init__(self, path, total_steps, model_dir):
         self._path, self._total = path, total_steps
+        self._model_dir = model_dir
         self.saving_began = self._task = None
 
     def begin(self):
         self._step_tensor = tf.train.get_global_step()
         self._loss = tf.get_collection(tf.GraphKeys.LOSSES)[-1]
+        self._throughput = Throughput(self._model_dir)
         self._parameters = sum(int(np.prod(v.shape.as_list())) for v in tf.trainable_variables())
 
     def after_create_session(self, session, coord):
@@ -37,8 +41,9 @@ class TrainingHook(tf.train.SessionRunHook):
 
     def before_run(self, run_context):
         self._began = time.time()
-        if (self._step + 1) % self.EVERY == 0:
-            return tf.train.SessionRunArgs([self._loss, self._step_tensor])
+        due = (self._step + 1) % self.EVERY == 0
+        return tf.train.SessionRunArgs([[self._loss, self._step_tensor] if due else [],
+                                        self._throughput.fetches])
 
     def after_run(self, run_context, run_values):
         # Checkpoints and evaluations come before this in the same step, and are not its speed.
@@ -46,12 +51,15 @@ class TrainingHook(tf.train.SessionRunHook):
         self.saving_began = None
         self._counted += 1
         self._step += 1
-        if run_values.results is None:
+        due, counts = run_values.results
+        self._throughput.add(counts)
+        if not due:
             return
-        loss, self._step = float(run_values.results[0]), int(run_values.results[1])
+        loss, self._step = float(due[0]), int(due[1])
         speed = self._counted / self._busy
         metrics.append(self._path, "train", step=self._step, loss=round(loss, 5),
-                       steps_per_second=round(speed, 4), time=time.time())
+                       steps_per_second=round(speed, 4), time=time.time(),
+                       **self._throughput.report(self._step, self._busy))
         self._task.update(self._step, f"loss {loss:.3f}  {speed:.2f} steps/s",
                           seconds_left=(self._total - self._step) / speed)
         self._busy = self._counted = 0

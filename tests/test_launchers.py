@@ -2,13 +2,15 @@
 import json
 import os
 import shutil
+import types
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import refused, rpr_command, train
 
-from rpr import metrics
+from rpr import metrics, preflight
+from rpr.errors import UserError
 
 
 def variables(directory):
@@ -219,6 +221,19 @@ def test_bad_flags_of_each_verb_end_in_one_line(trained, tmp_path):
     assert "models" in refused("list", "everything")
     assert "no verb" in refused("trian")
     assert "nowhere.gin" in refused("run", "nowhere.gin")
+
+
+def test_training_over_several_processes_is_refused(text, tmp_path, monkeypatch):
+    alone = {"ps_replicas": 0, "ps_gpu": 0, "worker_replicas": 1, "master": "", "schedule": "train"}
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"chief": ["a:1"]}, "task": {"type": "chief"}}')
+    preflight.one_process(types.SimpleNamespace(**alone))
+    for name, value in (("ps_replicas", 1), ("worker_replicas", 2), ("schedule", "run_std_server")):
+        with pytest.raises(UserError, match=f"--{name}={value}: .*--worker_gpu=N"):
+            preflight.one_process(types.SimpleNamespace(**{**alone, name: value}))
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"chief": ["a:1"], "ps": ["b:1"]}, "task": {}}')
+    line = refused("train", *text.flags, "--model=rpr_transformer", "--hparams_set=rpr_tiny",
+                   f"--output_dir={tmp_path}/no")
+    assert "chief, ps" in line and "--worker_gpu=N" in line and not (tmp_path / "no").exists()
 
 
 def test_list_shows_each_with_a_description():

@@ -1,0 +1,49 @@
+"""Tokens and padding of the batches that a training reads."""
+import types
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from rpr import metrics, throughput
+
+
+def test_counts_are_those_of_the_batches_that_went_by(tmp_path):
+    random = np.random.RandomState(0)
+    batches = [{name: random.randint(0, 3, [4, 2 + step, 1, 1]).astype(np.int32)
+                for name in ("inputs", "targets")} for step in range(3)]
+
+    def input_fn(params, config):
+        kinds = {name: tf.int32 for name in batches[0]}
+        shapes = {name: [None, None, 1, 1] for name in batches[0]}
+        return tf.data.Dataset.from_generator(lambda: batches, kinds, shapes).map(
+            lambda features: (features, features["targets"]))
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        features, _ = throughput.counted(input_fn)({}, types.SimpleNamespace(train_distribute=None))
+        counter = throughput.Throughput(str(tmp_path))
+        session.run(tf.get_collection(tf.GraphKeys.TABLE_INITIALIZERS))
+        for batch in batches:
+            seen, counts = session.run([features, counter.fetches])
+            np.testing.assert_array_equal(seen["inputs"], batch["inputs"])
+            counter.add(counts)
+        found = counter.report(7, 2.0)
+        assert counter.report(8, 1.0) == {}
+    source, target = (sum(np.count_nonzero(batch[name]) for batch in batches)
+                      for name in ("inputs", "targets"))
+    places = sum(batch[name].size for batch in batches for name in batch)
+    assert found == {"source_tokens_per_second": source / 2, "target_tokens_per_second": target / 2,
+                     "padding": pytest.approx(1 - (source + target) / places, abs=1e-4)}
+
+
+def test_a_training_records_them(trained):
+    events = [event for event in metrics.read(str(trained.output_dir / "metrics.jsonl"))
+              if event["event"] == "train"]
+    assert events
+    path, = (path for path in trained.output_dir.iterdir() if "tfevents" in path.name)
+    written = {value.tag: value.simple_value for event in tf.train.summary_iterator(str(path))
+               for value in event.summary.value if event.step == events[-1]["step"]}
+    for name in ("source_tokens_per_second", "target_tokens_per_second", "padding"):
+        assert written[f"throughput/{name}"] == pytest.approx(events[-1][name], rel=1e-5)
+        assert all(event[name] > 0 for event in events)
+    assert all(event["padding"] < 1 for event in events)
