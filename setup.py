@@ -30,7 +30,7 @@ setup(
         "sacrebleu>=2.6,<3",        # test sets, BLEU, chrF, TER, significance
         "gin-config>=0.5",          # experiment files
         "rich>=13",                 # progress and tables
-        "matplotlib>=3.8",          # training curves
+        "matplotlib>=3.8",          # the report's plots
     ],
     extras_require={
         # The last TensorFlow with Estimator, which T2T trains and decodes through.

@@ -13,7 +13,7 @@ usage: rpr VERB [FLAGS]        (rpr VERB --help lists the flags of a verb)
 A whole experiment
   run GIN       one run in a directory of its own: datagen, train, average, decode, score; resumable
   study GIN     the runs of a study (arms, seeds) on all GPUs or cores of this machine; resumable
-  report DIR    the runs below DIR as a table with significance, and their training curves
+  report DIR    a study, or the runs below DIR: tables with significance, plots, one HTML page
 
 T2T's programs, with T2T's own flags and this project's models, hparams sets and problems
   datagen       t2t-datagen: vocabulary and TFRecords of a problem

@@ -94,14 +94,14 @@ def score(systems, references, metrics=tuple(METRICS), *, tokenize=None, test_se
                                 f"{len(expected):,}")
     if paired and len(systems) < 2:
         raise UserError("a paired test needs two or more systems, the baseline first")
-    made = {name: _metric(name, tokenize, language_pair, list(references.values()))
+    made = {name: make_metric(name, tokenize, language_pair, list(references.values()))
             for name in metrics}
     results = {system: {} for system in systems}
     for name, metric in made.items():
         for system, lines in systems.items():
             found = metric.corpus_score(lines, None)
             results[system][name] = Score(
-                found.score, _signature(metric.get_signature(), test_set, language_pair),
+                found.score, signature_text(metric.get_signature(), test_set, language_pair),
                 found.format(width=2))
     if paired:
         from sacrebleu.significance import PairedTest
@@ -112,7 +112,7 @@ def score(systems, references, metrics=tuple(METRICS), *, tokenize=None, test_se
         baseline = next(iter(systems.values()))
         # Both are named by the score ("chrF2"), in the order of the metrics.
         for name, (column, signature) in zip(made, signatures.items(), strict=True):
-            signature = _signature(signature, test_set, language_pair)
+            signature = signature_text(signature, test_set, language_pair)
             for system, found in zip(systems, columns[column], strict=True):
                 # sacreBLEU finds two identical outputs different, with the smallest p there is.
                 same = found.p_value is not None and systems[system] == baseline
@@ -129,14 +129,23 @@ def _exact(lines, references):
     return 100 * same / len(lines)
 
 
-def _signature(signature, test_set, language_pair):
+def signature_text(signature, test_set, language_pair):
+    """A signature of sacreBLEU as text, with the test set's name where there is one."""
     if test_set:
         signature.update("test", test_set)
         signature.update("lang", language_pair)
     return str(signature)
 
 
-def _metric(name, tokenize, language_pair, references):
+def make_metric(name, tokenize, language_pair, references):
+    """sacreBLEU's metric.
+
+    Args:
+      name: of `METRICS`.
+      tokenize: for BLEU, or None: by the pair's target language.
+      language_pair: such as en-de, or empty.
+      references: lists of lines.
+    """
     from sacrebleu.metrics import BLEU, CHRF, TER
     if name not in METRICS:
         raise UserError(f"--metrics={name}: of {', '.join(METRICS)}")

@@ -10,7 +10,7 @@ import time
 import pytest
 from conftest import refused, rpr_command
 
-from rpr import experiment, metrics, report
+from rpr import experiment, metrics
 from rpr.errors import UserError
 
 STAGES = ["datagen", "train", "average", "decode", "score"]
@@ -164,29 +164,29 @@ def test_a_stage_that_fails_ends_the_run_and_is_tried_again(text, tmp_path):
 
 def test_the_report_compares_the_runs_below_a_directory(undisturbed, tmp_path):
     _, whole, _ = undisturbed
-    for name in ("absolute", "relative"):
-        shutil.copytree(whole, tmp_path / "study" / name)
     study = tmp_path / "study"
+    for name in ("absolute", "relative"):
+        shutil.copytree(whole, study / name)
+    (study / "data").symlink_to(whole.parent / "data")
     worse = (study / "absolute" / "reference.test.txt").read_text(encoding="utf-8").splitlines()
     (study / "relative" / "hypotheses.test.txt").write_text(
         "".join(line + "\n" for line in worse), encoding="utf-8")
     done = rpr_command("report", study, "--baseline=absolute", env={**os.environ, "COLUMNS": "120"})
     assert "BLEU" in done.stdout and "nrefs:1|bs:1000" in done.stdout
-    rows = json.loads((study / "results.json").read_text())
-    assert [row["name"] for row in rows] == ["absolute", "relative"]
-    assert rows[0]["p_value"] is None and rows[1]["p_value"] < 0.01 and rows[1]["bleu"] > 99
-    assert (study / "plots" / "curves.png").read_bytes()[:4] == b"\x89PNG"
+    record = json.loads((study / "results.json").read_text())
+    one, other = record["arms"]
+    assert (one["name"], other["name"], record["length_unit"]) == (
+        "absolute", "relative", "sub-words")
+    assert one["bleu"]["p"] is None and other["bleu"]["p"] < 0.01 and other["bleu"]["mean"] > 99
     assert (study / "results.md").read_text().count("\n| ") == 3
+    drawn = {path.stem for path in (study / "plots").glob("*.png")}
+    assert {"curves", "norms_absolute", "similarity_keys_relative"} <= drawn
     assert "one of absolute, relative" in refused("report", study, "--baseline=rel")
     (study / "relative" / "reference.test.txt").write_text("other\n" * 12)
-    assert "other text" in refused("report", study, "--baseline=absolute")
+    assert "other text" in refused("report", study, "--baseline=absolute", "--quick")
 
 
 def test_a_run_is_checked_when_it_is_described():
     with pytest.raises(UserError, match="average"):
         experiment.Run("p", "h", 100, checkpoint_steps=50, average=3)
 
-
-def test_signatures_are_listed_once():
-    row = report.Row("a", 1, 1, 1.0, 1.0, 1.0, 1.0, None, "nrefs:1", "nrefs:1|nc:6")
-    assert report.signatures([row, row]) == ["BLEU nrefs:1", "chrF nrefs:1|nc:6"]
