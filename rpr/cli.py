@@ -4,7 +4,7 @@ Nothing here imports TensorFlow, so that `rpr --help` answers at once.
 """
 import sys
 
-from rpr.errors import UserError
+from rpr.errors import UserError, out_of_room, tell_parent
 
 HELP = """rpr: what does a position scheme do to a Transformer?
 
@@ -50,11 +50,22 @@ def _answer(name, call, argv):
     try:
         return call(argv) or 0
     except UserError as error:
-        print(f"{name}: {error}", file=sys.stderr)
-        return 1
+        return _refuse(name, str(error))
     except KeyboardInterrupt:
         print(f"{name}: stopped; the same command goes on from here", file=sys.stderr)
         return 130
+    except Exception as error:
+        line = out_of_room(error)
+        if line:
+            return _refuse(name, line)
+        tell_parent(error)
+        raise
+
+
+def _refuse(name, line):
+    tell_parent(line)
+    print(f"{name}: {line}", file=sys.stderr)
+    return 1
 
 
 def _t2t(verb):

@@ -1,7 +1,7 @@
 """One run: the stages datagen, train, average, decode, score, in a directory of its own.
 
     RUN/config.gin                the resolved configuration
-    RUN/status.json               stage -> state, input hash, seconds, attempts
+    RUN/status.json               stage -> state, input hash, seconds, attempts, why it failed
     RUN/metrics.jsonl             loss, steps/s, evaluations, one line an event (rpr.metrics)
     RUN/model/                    T2T's output_dir: checkpoints, hparams.json, train.log, events
     RUN/average/                  the averaged checkpoint
@@ -14,12 +14,16 @@ Each stage is a process of its own, since TensorFlow's graphs and GPU memory are
 stage that was killed is repeated from what it had saved; a finished one never runs twice.
 """
 import argparse
+import collections
+import contextlib
 import dataclasses
 import fcntl
+import glob
 import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -27,7 +31,7 @@ from typing import NamedTuple
 
 from rpr import metrics
 from rpr.console import terminal
-from rpr.errors import UserError
+from rpr.errors import LONGEST_REASON, REASON_PIPE, UserError
 from rpr.processes import die_with_parent
 
 
@@ -239,7 +243,7 @@ def make_data(run, where):
     """
     stage = next(stages(run, where))
     os.makedirs(where.data_dir, exist_ok=True)
-    code = _run_process(stage.argv)
+    code, _ = _run_process(stage.argv)
     if code:
         raise UserError(f"{where.data_dir}: datagen of {run.problem} failed with exit code "
                         f"{code}")
@@ -297,23 +301,38 @@ def _do_stage(stage, input_hash, status, where, lock):
     _note(status, where, stage.name, entry)
     again = f" (attempt {attempts})" if attempts > 1 else ""
     terminal.print(f"{where.path}: {stage.name}{again}", style="bold", highlight=False)
-    code = _run_process(stage.argv, lock.fileno())
+    code, reason = _run_process(stage.argv, lock.fileno())
     entry["seconds"] = round(time.time() - began, 1)
     if code or not os.path.exists(stage.output):
-        _note(status, where, stage.name, {**entry, "state": "failed", "code": code})
-        how = f"failed with exit code {code}" if code else f"ended without making {stage.output}"
+        how = f"ended without making {stage.output}"
+        if code:
+            how = f"failed with exit code {code}" if code > 0 else (
+                f"was killed by {signal.Signals(-code).name}")
+        reason = reason or "\n".join([how, *_last_lines(where, began)])
+        _note(status, where, stage.name, {**entry, "state": "failed", "code": code,
+                                          "reason": reason})
         raise UserError(f"{where.path}: stage {stage.name} {how}")
     _note(status, where, stage.name, {**entry, "state": "done"})
 
 
 def _run_process(argv, *inherited):
-    """Runs `rpr ARGV`; a Ctrl-C ends it, and so does our own death, even by kill -9."""
+    """Runs `rpr ARGV`; a Ctrl-C ends it, and so does our own death, even by kill -9.
+
+    Returns:
+      its exit code, and what it said about its failure.
+    """
+    reason, pipe = os.pipe()
     process = subprocess.Popen(
         # -P: a folder named problems where the user stands must not hide ours.
-        [sys.executable, "-P", "-m", "rpr.cli", *argv], pass_fds=inherited, process_group=0,
-        preexec_fn=die_with_parent)
+        [sys.executable, "-P", "-m", "rpr.cli", *argv], pass_fds=(*inherited, pipe),
+        env={**os.environ, REASON_PIPE: str(pipe)}, process_group=0, preexec_fn=die_with_parent)
+    os.close(pipe)
     try:
-        return process.wait()
+        code = process.wait()
+        os.set_blocking(reason, False)
+        with contextlib.suppress(BlockingIOError):
+            return code, os.read(reason, 4 * LONGEST_REASON).decode()
+        return code, ""
     except BaseException:
         process.terminate()
         try:
@@ -322,6 +341,19 @@ def _run_process(argv, *inherited):
             process.kill()
             process.wait()
         raise
+    finally:
+        os.close(reason)
+
+
+def _last_lines(where, since, count=5):
+    """The end of the log that a stage wrote, for one that could not say why it died."""
+    logs = [log for folder in (where.model, where.file("average"), where.data_dir)
+            for log in glob.glob(os.path.join(glob.escape(folder), "*.log"))
+            if os.path.getmtime(log) >= since]
+    if not logs:
+        return []
+    with open(max(logs, key=os.path.getmtime), encoding="utf-8", errors="replace") as lines:
+        return [line.rstrip()[:300] for line in collections.deque(lines, count)]
 
 
 def _note(status, where, name, entry):

@@ -10,23 +10,40 @@
 
 `time` is in seconds since 1970.
 """
+import contextlib
 import json
 import os
 
 
 def read(path):
-    """The events of a metrics file, oldest first; a last line that a crash cut is left out."""
-    try:
-        with open(path, encoding="utf-8") as lines:
-            return [json.loads(line) for line in lines if line.endswith("\n")]
-    except FileNotFoundError:
-        return []
+    """The events of a metrics file, oldest first; a line that a crash cut is left out."""
+    events = []
+    with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8") as lines:
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                events.append(json.loads(line))
+    return events
+
+
+def last(path):
+    """{event: the last of its kind} among the last hundreds of events."""
+    found = {}
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as lines:
+        lines.seek(max(0, os.path.getsize(path) - 65536))
+        for line in lines:
+            with contextlib.suppress(ValueError):     # the first may begin in the middle
+                event = json.loads(line)
+                found[event["event"]] = event
+    return found
 
 
 def append(path, event, **fields):
     """Adds one event."""
-    with open(path, "a", encoding="utf-8") as lines:
-        lines.write(json.dumps({"event": event, **fields}) + "\n")
+    line = json.dumps({"event": event, **fields}) + "\n"
+    with _named(path), open(path, "ab+") as lines:
+        if lines.tell() and lines.seek(-1, os.SEEK_END) >= 0 and lines.read() != b"\n":
+            line = "\n" + line                       # the last one was cut
+        lines.write(line.encode())
 
 
 def forget_after(path, step):
@@ -39,8 +56,24 @@ def forget_after(path, step):
 
 def write_atomically(path, text):
     """Writes a whole file or none of it."""
-    with open(path + ".part", "w", encoding="utf-8") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(path + ".part", path)
+    with _named(path):
+        try:
+            with open(path + ".part", "w", encoding="utf-8") as out:
+                out.write(text)
+                out.flush()
+                os.fsync(out.fileno())
+            os.replace(path + ".part", path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(path + ".part")
+            raise
+
+
+@contextlib.contextmanager
+def _named(path):
+    """A write to an open file fails without saying which."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or path
+        raise

@@ -26,6 +26,11 @@ class Machine(NamedTuple):
     kind: str
     names: list
 
+    def at_once(self, runs):
+        """How many of these runs go on at the same time."""
+        gpus = max(run.worker_gpu for run in runs) if self.kind == "GPU" else 1
+        return min(len(runs), len(self.names) // gpus)
+
     def check(self, runs):
         """Refuses runs that ask for more GPUs than there are."""
         for run in runs:

@@ -14,11 +14,13 @@ import fcntl
 import hashlib
 import itertools
 import json
+import multiprocessing
 import os
 import re
 import time
+from concurrent import futures
 
-from rpr import experiment, metrics, pool
+from rpr import cluster, experiment, metrics, pool, progress, t2t
 from rpr.console import terminal
 from rpr.errors import UserError
 
@@ -139,6 +141,15 @@ def members(study, run, study_dir):
     return found
 
 
+def check(found):
+    """Refuses new runs that name a model, problem, hparams set or hparam that does not exist."""
+    new = [member.run for member in found if not os.path.exists(member.where.config)]
+    if new:                                           # TensorFlow stays out of this process
+        with futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"),
+                                         experiment.die_with_parent) as process:
+            process.submit(t2t.check, new).result()
+
+
 def prepare(study, run, study_dir):
     """Writes what describes the study; returns its members.
 
@@ -167,76 +178,85 @@ def prepare(study, run, study_dir):
     return found
 
 
+def load(study_dir):
+    """The members of the study in a directory."""
+    from rpr import config
+    path = os.path.join(study_dir, "study.gin")
+    if not os.path.exists(path):
+        raise UserError(f"{study_dir}: no study in it (a directory with a study.gin)")
+    return members(*config.load_study(path), study_dir)
+
+
+def unfinished(found, retry_failed):
+    """The members that have something left to do, those that failed only on demand."""
+    over = ("done",) if retry_failed else ("done", "failed")
+    return [member for member in found if member.state() not in over]
+
+
 def make_data(found):
-    """Runs datagen once for each problem that an unfinished run needs."""
-    problems = {}
-    for member in found:
-        if member.state() != "done":
-            problems.setdefault(member.run.problem, member)
-    for member in problems.values():
+    """Runs datagen once for each problem."""
+    for member in {member.run.problem: member for member in found}.values():
         experiment.make_data(member.run, member.where)
 
 
-def conduct(found, machine, retry_failed):
+def conduct(found, workers, at_once, more_flags, retry_failed):
     """Brings all runs to their end.
 
     Args:
       found: `Member`s.
-      machine: a `pool.Machine`.
+      workers: a `pool.Pool` or `cluster.Cluster`.
+      at_once: how many runs go on at the same time.
+      more_flags: of `rpr run`.
       retry_failed: whether runs that failed are tried again.
 
     Returns:
-      the members that failed.
+      the members that are not done.
     """
-    waiting, failed = [], []
-    for member in found:
-        state = member.state()
-        if state == "failed" and not retry_failed:
-            failed.append(member)
-        elif state != "done":
-            waiting.append(member)
-    with pool.Pool(machine) as workers:
+    waiting = unfinished(found, retry_failed)
+    with progress.View(found, at_once) as view, workers:
         while waiting or workers.running:
             for member, code in workers.ended():
                 state = member.state()
-                if state == "done":
-                    _say(f"{member.name}: done")
-                elif state == "running":              # another pool was faster
+                if state == "running":                # another pool was faster
                     waiting.append(member)
+                elif state == "done":
+                    view.say(f"{member.name}: done")
                 else:
-                    failed.append(member)
-                    _say(f"{member.name}: failed with exit code {code}; see {member.log}")
+                    view.say(f"{member.name}: {_why(member, code)}")
             for member in list(waiting):
                 state = member.state()
                 if state == "running":                # by another pool
                     continue
-                if state == "done":
+                if state == "done" or state == "failed" and not retry_failed:
+                    waiting.remove(member)            # another pool ended it
+                elif workers.start(member, [*_command(member), *more_flags], member.log,
+                                   member.run.worker_gpu):
                     waiting.remove(member)
-                elif workers.start(member, _command(member), member.log, member.run.worker_gpu):
-                    waiting.remove(member)
-                    _say(f"{member.name}: begins")
+                    view.say(f"{member.name}: begins")
                 else:
                     break
+            view.refresh()
             time.sleep(0.5)
-    return failed
+    return [member for member in found if member.state() != "done"]
+
+
+def _why(member, code):
+    """Why a run did not come to its end."""
+    reason = progress.of(member).reason
+    return f"failed: {reason}" if reason else f"ended with exit code {code}; see {member.log}"
 
 
 def _command(member):
     where = member.where
-    return ["run", where.config, f"--run_dir={where.path}", f"--data_dir={where.data_dir}",
-            "--data_checked"]
-
-
-def _say(line):
-    terminal.print(f"{time.strftime('%H:%M:%S')} {line}", highlight=False, soft_wrap=True)
+    return ["run", where.config, f"--run_dir={where.path}", f"--data_dir={where.data_dir}"]
 
 
 def main(argv):
-    """`rpr study GIN [--study_dir=DIR] [--set NAME=VALUE ...] [--devices=N | --cores=N] ...`."""
+    """`rpr study GIN [FLAGS]`, `rpr study --status DIR`."""
     parser = argparse.ArgumentParser(
         prog="rpr study", description="All runs of a study, on the GPUs or cores of this machine. "
         "Stop it when you like: the same command goes on; what is finished is not repeated.")
-    parser.add_argument("gin", help="the file that describes the study (gin/*.gin)")
+    parser.add_argument("gin", nargs="?", help="the file that describes the study (gin/*.gin)")
     parser.add_argument("--study_dir", help="default: runs/ and the name of the gin file")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
                         help="a setting (run.NAME or study.NAME) that wins over the file; may be "
@@ -245,18 +265,41 @@ def main(argv):
     parser.add_argument("--cores", type=int, help="without a GPU: cores to use at most, one for "
                         "each run (default: all)")
     parser.add_argument("--retry_failed", action="store_true", help="try failed runs again")
+    parser.add_argument("--cluster", choices=["slurm", "local"], help="queue a job for each run "
+                        "through submitit, and follow them; Ctrl-C leaves them queued. local: "
+                        "submitit's stand-in for Slurm on this machine, to try it out")
+    parser.add_argument("--cluster_set", action="append", default=[], metavar="NAME=VALUE",
+                        help="a parameter of submitit, such as timeout_min=1440 or "
+                        "slurm_partition=gpu; may be repeated")
+    parser.add_argument("--status", metavar="DIR", help="show how far the study in DIR is, and "
+                        "start nothing")
     args = parser.parse_args(argv)
+    if args.status:
+        progress.show(load(args.status))
+        return
+    if not args.gin:
+        raise UserError("name the gin file of a study, or a study's directory with --status")
     from rpr import config
     study, run = config.load_study(args.gin, args.set)
     name = os.path.splitext(os.path.basename(args.gin))[0]
     study_dir = os.path.abspath(args.study_dir or os.path.join("runs", name))
-    machine = pool.this_machine(args.devices, args.cores)
-    machine.check([member.run for member in members(study, run, study_dir)])
+    found = members(study, run, study_dir)
+    runs = [member.run for member in found]
+    if args.cluster:
+        workers = cluster.Cluster(args.cluster, os.path.join(study_dir, "jobs"), args.cluster_set)
+        at_once, more_flags = len(runs), []           # the jobs make the data, the first of them
+    else:
+        machine = pool.this_machine(args.devices, args.cores)
+        machine.check(runs)
+        workers, at_once, more_flags = pool.Pool(machine), machine.at_once(runs), ["--data_checked"]
+    check(found)
     found = prepare(study, run, study_dir)
-    make_data(found)
-    failed = conduct(found, machine, args.retry_failed)
-    if failed:
-        names = ", ".join(member.name for member in failed)
-        raise UserError(f"{len(failed)} of {len(found)} runs failed: {names}; --retry_failed tries "
-                        "them again")
+    if not args.cluster:
+        make_data(unfinished(found, args.retry_failed))
+    rest = conduct(found, workers, at_once, more_flags, args.retry_failed)
+    if rest:
+        names = ", ".join(member.name for member in rest)
+        raise UserError(f"{len(rest)} of {len(found)} runs did not come to their end: {names}; the "
+                        "same command goes on with those that were killed, with --retry_failed "
+                        "also with those that failed")
     terminal.print(f"{study_dir}: done", style="bold green", highlight=False)

@@ -11,7 +11,7 @@ import textwrap
 from typing import NamedTuple
 
 from rpr import compat, console
-from rpr.errors import UserError
+from rpr.errors import UserError, out_of_room
 
 METRICS_FILE = "metrics.jsonl"
 
@@ -40,13 +40,15 @@ def launch(verb, argv, call=None):
             logs.end()
         raise
     except BaseException as error:
+        line = out_of_room(error)
         longer = re.search(r"position=\w+ has rows for .*? or relative\b", str(error))
         if longer:                                    # said by the graph, in the midst of a run
-            if logs:
-                logs.end()
-            raise UserError(longer.group()) from None
+            line = longer.group()
         if logs:
-            logs.end(keep=True)
+            logs.end(keep=not line)
+        if line:
+            raise UserError(line) from error
+        if logs:
             print(f"rpr {verb} failed; the logs are in {logs.path}", file=sys.stderr)
         raise
     if logs:
@@ -213,6 +215,25 @@ def trained_model(flags):
     hparams.add_hparam("model_dir", output_dir)
     trainer_lib.add_problem_hparams(hparams, problem)
     return TrainedModel(flags.model, hparams, checkpoint)
+def check(runs):
+    """Refuses runs that name a model, problem, hparams set or hparam that does not exist.
+
+    Args:
+      runs: `experiment.Run`s.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    logs = console.QuietLogs()
+    try:
+        compat.install()
+        register(None)
+        from rpr import preflight
+        for run in runs:
+            preflight.one_of("model", "model", run.model, _known("model", run.model))
+            find_problem(run.problem)
+            _known("hparams", run.hparams_set)
+            preflight.parse_hparams(preflight.registered_hparams(run.hparams_set), run.hparams)
+    finally:
+        logs.end()
 
 
 def _datagen(argv, logs):
@@ -238,6 +259,8 @@ def _train(argv, logs):
     from rpr import preflight, training
     absl_flags.DEFINE_string("metrics_file", None, "Where loss, speed and evaluations are written, "
                              "a JSON object a line (default: metrics.jsonl in --output_dir).")
+    absl_flags.DEFINE_float("max_loss_rise", 2.0, "A training ends whose loss stays so far, in "
+                            "nats a token, above its best (medians of 50 steps); 0: none does.")
     flags, rest = parse(argv, "t2t-trainer")
     if flags.cloud_mlengine or flags.use_tpu:
         raise UserError("--cloud_mlengine and --use_tpu need TensorFlow 1: not on TensorFlow 2.15")

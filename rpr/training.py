@@ -29,7 +29,8 @@ def run(flags, hparams, asked, metrics_path):
         t2t_trainer.save_metadata(hparams)
         preflight.remember_training(output_dir, **asked)
     train_spec, eval_spec = experiment._train_spec, experiment._eval_spec
-    hook = watch.TrainingHook(metrics_path, flags.train_steps, experiment.estimator.model_dir)
+    hook = watch.TrainingHook(metrics_path, flags.train_steps, experiment.estimator.model_dir,
+                              flags.max_loss_rise)
     experiment._train_spec = train_spec = train_spec._replace(
         input_fn=throughput.counted(train_spec.input_fn),
         hooks=(*train_spec.hooks, hook), saving_listeners=(watch.SavingListener(hook),))
@@ -45,9 +46,8 @@ def run(flags, hparams, asked, metrics_path):
                                        saving_listeners=train_spec.saving_listeners)
         else:
             t2t_trainer.execute_schedule(experiment)
-    except tf.estimator.NanLossDuringTrainingError:
-        raise UserError("the loss is NaN; the last good checkpoint is "
-                        f"{tf.train.latest_checkpoint(output_dir)}") from None
+    except (tf.estimator.NanLossDuringTrainingError, watch.Diverged) as error:
+        raise UserError(watch.explain(error, hook, output_dir)) from None
     except tf.errors.DataLossError as error:
         raise UserError(f"--data_dir={flags.data_dir}: damaged data ({error.message})") from None
     finally:

@@ -1,4 +1,6 @@
 """Watching a training and a decoding: metrics.jsonl, progress, throughput."""
+import math
+import statistics
 import time
 
 import numpy as np
@@ -9,6 +11,73 @@ from rpr.console import Task
 from rpr.throughput import Throughput
 
 
+class Diverged(Exception):
+    """A training that will come to nothing. The message says what its loss did, and when."""
+
+
+class LossWatch:
+    """Notices within 100 steps that a loss is infinite, or lost what training had gained.
+
+    A loss is noisy: the median of 5 records stands for it.
+
+    Args:
+      max_rise: how far above its best a loss may stay, in nats a token; 0: as far as it likes.
+    """
+
+    WINDOW = 5
+
+    def __init__(self, max_rise):
+        self._max_rise = max_rise
+        self._recent = []
+        self._best, self._best_step = math.inf, 0
+        self.good_step = 0                            # the last one with nothing wrong yet
+
+    def add(self, step, loss):
+        """Takes one record.
+
+        Raises:
+          Diverged: the training should end.
+        """
+        if not math.isfinite(loss):
+            raise Diverged(f"the loss is {loss} at step {step}")
+        self._recent = [*self._recent[1 - self.WINDOW:], loss]
+        if len(self._recent) < self.WINDOW:
+            return
+        median = statistics.median(self._recent)
+        if median < self._best:
+            self._best, self._best_step = median, step
+        if not self._max_rise or median <= self._best + self._max_rise / 2:
+            self.good_step = step
+        elif median > self._best + self._max_rise:
+            raise Diverged(f"the loss diverges: {median:.2f} at step {step}, after "
+                           f"{self._best:.2f} at step {self._best_step} (--max_loss_rise="
+                           f"{self._max_rise:g})")
+
+
+def explain(error, hook, output_dir):
+    """One line on a training that came to nothing, naming the last checkpoint from before.
+
+    Args:
+      error: a `Diverged`, or TensorFlow's error for a NaN.
+      hook: the training's `TrainingHook`.
+      output_dir: where the checkpoints are.
+    """
+    what, until = str(error), hook.losses.good_step
+    if not isinstance(error, Diverged):               # TensorFlow looks before the hook counts
+        what, until = f"the loss is NaN at step {hook.step + 1}", hook.step
+    state = tf.train.get_checkpoint_state(output_dir)
+    for path in reversed(state.all_model_checkpoint_paths if state else ()):
+        if int(path.rsplit("-", 1)[1]) <= until and _is_finite(path):
+            return f"{what}; the last good checkpoint is {path}"
+    return f"{what}; no checkpoint from before is left"
+
+
+def _is_finite(checkpoint):
+    reader = tf.train.load_checkpoint(checkpoint)
+    return all(np.isfinite(reader.get_tensor(name)).all()
+               for name, kind in reader.get_variable_to_dtype_map().items() if kind.is_floating)
+
+
 class TrainingHook(tf.train.SessionRunHook):
     """Writes loss and speed of a training to metrics.jsonl and shows its progress.
 
@@ -16,13 +85,15 @@ class TrainingHook(tf.train.SessionRunHook):
       path: the metrics file; events of steps that a crash lost are dropped from it at the start.
       total_steps: the step at which the training ends.
       model_dir: TensorBoard's events go there.
+      max_loss_rise: as `LossWatch` takes it.
     """
 
     EVERY = 10                                        # steps; a fetch of the loss costs little
 
-    def __init__(self, path, total_steps, model_dir):
+    def __init__(self, path, total_steps, model_dir, max_loss_rise):
         self._path, self._total = path, total_steps
         self._model_dir = model_dir
+        self.losses = LossWatch(max_loss_rise)
         self.saving_began = self._task = None
 
     def begin(self):
@@ -32,16 +103,19 @@ class TrainingHook(tf.train.SessionRunHook):
         self._parameters = sum(int(np.prod(v.shape.as_list())) for v in tf.trainable_variables())
 
     def after_create_session(self, session, coord):
-        self._step = int(session.run(self._step_tensor))
-        metrics.forget_after(self._path, self._step)
-        metrics.append(self._path, "start", step=self._step, parameters=self._parameters,
+        self.step = int(session.run(self._step_tensor))
+        metrics.forget_after(self._path, self.step)
+        for event in metrics.read(self._path):
+            if event["event"] == "train":
+                self.losses.add(event["step"], event["loss"])
+        metrics.append(self._path, "start", step=self.step, parameters=self._parameters,
                        time=time.time())
-        self._task = Task("training", self._total, "steps", begun=self._step).__enter__()
+        self._task = Task("training", self._total, "steps", begun=self.step).__enter__()
         self._busy = self._counted = 0
 
     def before_run(self, run_context):
         self._began = time.time()
-        due = (self._step + 1) % self.EVERY == 0
+        due = (self.step + 1) % self.EVERY == 0
         return tf.train.SessionRunArgs([[self._loss, self._step_tensor] if due else [],
                                         self._throughput.fetches])
 
@@ -50,19 +124,20 @@ class TrainingHook(tf.train.SessionRunHook):
         self._busy += max(0.0, (self.saving_began or time.time()) - self._began)
         self.saving_began = None
         self._counted += 1
-        self._step += 1
+        self.step += 1
         due, counts = run_values.results
         self._throughput.add(counts)
         if not due:
             return
-        loss, self._step = float(due[0]), int(due[1])
+        loss, self.step = float(due[0]), int(due[1])
         speed = self._counted / self._busy
-        metrics.append(self._path, "train", step=self._step, loss=round(loss, 5),
+        metrics.append(self._path, "train", step=self.step, loss=round(loss, 5),
                        steps_per_second=round(speed, 4), time=time.time(),
-                       **self._throughput.report(self._step, self._busy))
-        self._task.update(self._step, f"loss {loss:.3f}  {speed:.2f} steps/s",
-                          seconds_left=(self._total - self._step) / speed)
+                       **self._throughput.report(self.step, self._busy))
+        self._task.update(self.step, f"loss {loss:.3f}  {speed:.2f} steps/s",
+                          seconds_left=(self._total - self.step) / speed)
         self._busy = self._counted = 0
+        self.losses.add(self.step, loss)
 
     def end(self, session):
         self.close()

@@ -2,8 +2,10 @@
 import pathlib
 
 import pytest
+import test_hparams
+from tensor2tensor.utils import registry
 
-from rpr import config, experiment, study
+from rpr import config, experiment, preflight, study
 from rpr.errors import UserError
 
 GIN = pathlib.Path(__file__).parent.parent / "gin"
@@ -20,6 +22,34 @@ def test_every_gin_file_describes_a_run_or_a_study_and_opens_with_its_command(pa
         run = config.load_run(str(path))
     assert run.train_steps > 0
     assert f"rpr {verb} gin/{path.name}" in text.split("run.problem")[0]
+
+
+def arms():
+    """{gin file and arm: run} of all studies and runs."""
+    for path in sorted(GIN.glob("*.gin")):
+        if "study.baseline" in path.read_text():
+            for member in study.members(*config.load_study(str(path)), "study"):
+                yield f"{path.stem}-{member.arm}", member.run
+        else:
+            yield path.stem, config.load_run(str(path))
+
+
+def test_every_arms_model_has_the_parameters_that_the_paper_describes():
+    """One graph for each model: the paper's sets are built in test_hparams."""
+    sets = {name: registry.hparams(name).values() for name in registry.list_hparams()
+            if name.startswith("rpr_")}
+    built = {}
+    for name, run in arms():
+        if not run.hparams_set.startswith("rpr_"):
+            continue                                  # a toy's model is no model of the paper
+        hparams = registry.hparams(run.hparams_set)
+        preflight.parse_hparams(hparams, run.hparams)
+        model = {key: value for key, value in hparams.values().items() if key != "max_length"}
+        if model in sets.values() or model in built.values():
+            continue
+        built[name] = model
+        assert test_hparams.counted(hparams) == test_hparams.parameters(hparams), name
+    assert built
 
 
 def test_the_resolved_configuration_is_read_back_the_same(tmp_path):

@@ -3,7 +3,10 @@ import dataclasses
 import fcntl
 import json
 import os
+import signal
+import subprocess
 import sys
+import time
 
 import pytest
 from conftest import refused, rpr_command
@@ -158,9 +161,10 @@ def write_study(path, arms, baseline="relative", **changes):
 
 @pytest.fixture(scope="module")
 def finished(text, tmp_path_factory):
-    """A study with an arm that fails."""
+    """A study with two arms that fail."""
     folder = tmp_path_factory.mktemp("study")
-    gin = write_study(folder / "tiny.gin", {"relative": {}, "bad": {"max_relative_position": -1}})
+    gin = write_study(folder / "tiny.gin", {"bad": {"max_relative_position": -1}, "relative": {},
+                                            "nan": {"learning_rate_constant": 1e12}})
     return gin, folder / "out", rpr_command("study", gin, f"--study_dir={folder}/out", check=False)
 
 
@@ -171,11 +175,29 @@ def runs(study_dir):
 
 def test_a_failed_run_does_not_stop_the_others(finished):
     _, study_dir, done = finished
-    assert done.returncode == 1 and "1 of 2 runs failed: bad-1-" in done.stderr.splitlines()[-1]
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and "2 of 3 runs did not come to their end: bad-1-" in last
     assert [(name, entry["state"], entry["attempts"]) for name, entry in
             status(runs(study_dir)["relative"]).items()] == [
                 (name, "done", int(name != "datagen")) for name in STAGES]
-    assert status(runs(study_dir)["bad"])["train"]["state"] == "failed"
+
+
+def test_a_failed_run_says_why(finished):
+    _, study_dir, done = finished
+    bad, nan = (status(runs(study_dir)[name])["train"] for name in ("bad", "nan"))
+    assert (bad["state"], bad["code"]) == (nan["state"], nan["code"]) == ("failed", 1)
+    assert "max_relative_position=-1" in bad["reason"] and bad["reason"] in done.stderr
+    assert "the loss is NaN at step" in nan["reason"]
+    assert nan["reason"].endswith(f"{runs(study_dir)['nan']}/model/model.ckpt-0")
+
+
+def test_the_status_shows_every_run(finished):
+    _, study_dir, _ = finished
+    shown = rpr_command("study", "--status", study_dir).stderr
+    rows = {line.split()[0].split("-")[0]: line for line in shown.splitlines()[1:4]}
+    assert "done" in rows["relative"] and "20/20" in rows["relative"]
+    assert "train failed" in rows["bad"] and "train failed" in rows["nan"]
+    assert "1 of 3 runs done, 2 failed" in shown and "the loss is NaN" in shown
 
 
 def test_what_is_finished_or_failed_is_not_repeated(finished):
@@ -184,8 +206,23 @@ def test_what_is_finished_or_failed_is_not_repeated(finished):
     done = rpr_command("study", gin, f"--study_dir={study_dir}", check=False)
     assert done.returncode == 1 and "begins" not in done.stderr
     assert {name: status(run) for name, run in runs(study_dir).items()} == before
-    rpr_command("study", gin, f"--study_dir={study_dir}", "--retry_failed", check=False)
-    assert status(runs(study_dir)["bad"])["train"]["attempts"] == 2
+    nan = runs(study_dir)["nan"] / ".lock"
+    with open(nan) as lock:                           # as if another pool had taken that one
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rpr.cli", "study", gin, f"--study_dir={study_dir}",
+             "--retry_failed"], preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+        try:
+            deadline = time.time() + 280
+            while (status(runs(study_dir)["bad"])["train"]["attempts"] < 2
+                   or status(runs(study_dir)["bad"])["train"]["state"] == "running"):
+                assert process.poll() is None and time.time() < deadline
+                time.sleep(0.1)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 130
+        finally:
+            process.kill()
+    assert status(runs(study_dir)["nan"]) == before["nan"], "it was run beside another pool"
 
 
 def test_a_run_that_another_process_holds_is_left_to_it(finished):
@@ -195,6 +232,13 @@ def test_a_run_that_another_process_holds_is_left_to_it(finished):
     with open(where.file(".lock")) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert experiment.state(where) == "running"
+
+
+def test_a_setting_that_does_not_exist_is_refused_before_anything_is_written(tmp_path):
+    gin = write_study(tmp_path / "x.gin", {"relative": {"max_relative_positon": 3}})
+    line = refused("study", gin, f"--study_dir={tmp_path}/study")
+    assert "no hparam 'max_relative_positon'; nearest: max_relative_position" in line
+    assert not (tmp_path / "study").exists()
 
 
 def test_a_study_and_a_run_are_not_mistaken_for_each_other(finished, tmp_path):

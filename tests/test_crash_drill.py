@@ -1,0 +1,137 @@
+"""A study whose processes are killed at 20 random moments ends as one that was left alone.
+
+"As" is exact: the same hypotheses, byte for byte, and so the same scores. That needs a training
+that is the same when it begins again. T2T reads its files in an order that depends on threads, and
+from the start after each checkpoint: so here all training pairs are the same one, and no checkpoint
+lies on the way (test_experiment kills a training that goes on from one).
+"""
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import rpr_command
+from test_experiment import no_process_names, status
+from test_study import runs, write_study
+
+KILLS, LET_PASS = 20, 4
+VERBS = ("datagen", "train", "decode", "score")
+ARMS = {"relative": {}, "absolute": {"position": "sinusoid"}}
+
+
+def study(gin, study_dir):
+    return [sys.executable, "-m", "rpr.cli", "study", str(gin), f"--study_dir={study_dir}",
+            "--cores=1"]
+
+
+def family(pid):
+    """[(pid, verb)] of a study's process and those below it, the study first."""
+    listed = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True,
+                            check=True).stdout.splitlines()[1:]
+    rows = [(int(row[0]), int(row[1]), row[2:]) for row in map(str.split, listed)]
+    found = [(pid, "study")]
+    for parent, _ in found:                           # grows while it is walked through
+        found += [(child, args[args.index("rpr.cli") + 1] if "rpr.cli" in args else "")
+                  for child, its_parent, args in rows if its_parent == parent]
+    return found
+
+
+def kill_one(process, dice, typical):
+    """Waits for a stage to begin, then for a random moment in it, and kills one of the processes.
+
+    Returns:
+      what was killed; None where the study ended before a stage began.
+    """
+    known = {pid for pid, _ in family(process.pid)}
+    while process.poll() is None:
+        for pid, verb in family(process.pid):
+            if verb in VERBS and pid not in known:
+                time.sleep(dice.random() * 0.8 * typical[verb])
+                there = family(process.pid)
+                victim, name = dice.choice(there)
+                os.kill(victim, signal.SIGKILL)
+                return name
+        time.sleep(0.05)
+    return None
+
+
+def finished(study_dir):
+    """{run: {stage: its entry}} of what is done."""
+    return {name: {stage: entry for stage, entry in status(path).items()
+                   if entry["state"] == "done"}
+            for name, path in runs(study_dir).items() if (path / "status.json").exists()}
+
+
+def results(study_dir):
+    """The report's record, without what it took."""
+    rpr_command("report", study_dir / "runs", f"--baseline={runs(study_dir)['relative'].name}")
+    rows = json.loads((study_dir / "runs" / "results.json").read_text())
+    return [{key: value for key, value in row.items()
+             if key not in ("steps_per_second", "train_minutes")} for row in rows]
+
+
+@pytest.fixture
+def one_pair(text, tmp_path, monkeypatch):
+    """Training text that is the same in any order; development and test text as elsewhere."""
+    for name, language in (("SOURCE", "en"), ("TARGET", "de")):
+        lines = (text.folder / f"train.{language}").read_text(encoding="utf-8").splitlines()
+        path = tmp_path / f"train.{language}"
+        path.write_text(300 * (" ".join(lines[:4]) + "\n"), encoding="utf-8")
+        monkeypatch.setenv(f"RPR_TEXT_{name}", str(path))
+
+
+def test_killed_at_twenty_random_moments_it_ends_as_if_undisturbed(one_pair, tmp_path):
+    gin = write_study(tmp_path / "drill.gin", ARMS, checkpoint_steps=20, average=1)
+    whole, study_dir = tmp_path / "whole", tmp_path / "killed"
+    began = time.time()
+    subprocess.run(study(gin, whole), check=True)
+    typical = {stage: entry["seconds"] for stage, entry in status(runs(whole)["relative"]).items()}
+    typical["datagen"] = time.time() - began - sum(
+        entry["seconds"] for name in ARMS for entry in status(runs(whole)[name]).values())
+
+    dice = random.Random(20)
+    passes = set(dice.sample(range(KILLS), LET_PASS))
+    killed, seen, process = [], {}, None
+
+    while len(killed) < KILLS:
+        if process is None or process.poll() is not None:
+            assert process is None or process.returncode in (1, -signal.SIGKILL)
+            assert no_process_names(study_dir)
+            process = subprocess.Popen(study(gin, study_dir), stdout=subprocess.DEVNULL,
+                                       stderr=subprocess.DEVNULL)
+        if len(killed) in passes:                     # lets a stage end first
+            before = sum(map(len, finished(study_dir).values())) if seen else 0
+            while process.poll() is None and (study_dir / "study.json").exists() and (
+                    sum(map(len, finished(study_dir).values())) <= before):
+                time.sleep(0.05)
+            passes.discard(len(killed))
+            continue
+        name = kill_one(process, dice, typical)
+        if name is None:
+            continue
+        killed.append(name)
+        if name == "study":
+            process.wait()
+            time.sleep(0.5)
+        for run, stages in (finished(study_dir) if (study_dir / "study.json").exists()
+                            else {}).items():
+            seen.setdefault(run, {}).update(stages)
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+    subprocess.run(study(gin, study_dir), check=True)
+
+    print("killed:", killed)
+    assert {"study", "run", "train"} <= set(killed)
+    for run, stages in seen.items():
+        for stage, entry in stages.items():
+            assert status(runs(study_dir)[run])[stage] == entry, "a finished stage ran again"
+    for name in ARMS:
+        for file in ("hypotheses.test.txt", "config.gin"):
+            assert (runs(study_dir)[name] / file).read_bytes() == (
+                runs(whole)[name] / file).read_bytes()
+    assert results(study_dir) == results(whole)

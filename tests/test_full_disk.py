@@ -1,0 +1,52 @@
+"""A full disk and a read-only directory: one line, and nothing corrupted."""
+import os
+import subprocess
+
+import pytest
+from conftest import refused, rpr_command, train
+
+from rpr import metrics
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A file system of its own, of 1 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder],
+                             capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip("mount is not allowed here")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def remount(disk, options):
+    subprocess.run(["mount", "-o", f"remount,{options}", disk], check=True)
+
+
+@pytest.mark.parametrize("argv", [
+    ["study", "{gin}/small_table3.gin", "--study_dir={disk}/study"],
+    ["run", "{gin}/quickstart_absolute.gin", "--run_dir={disk}/run"],
+    ["score", "{gin}/small_table3.gin", "--reference={gin}/small_table3.gin",
+     "--json={disk}/scores.json"],
+    ["datagen", "--problem=translate_ende_libreoffice", "--data_dir={disk}/d", "--tmp_dir={disk}"],
+], ids=lambda argv: argv[0])
+def test_a_read_only_directory_is_named_in_one_line(disk, argv, request):
+    remount(disk, "ro")
+    gin = request.config.rootpath.parent / "gin"
+    line = refused(*(arg.format(disk=disk, gin=gin) for arg in argv))
+    assert "Read-only file system" in line and str(disk) in line
+    assert os.listdir(disk) == []
+
+
+def test_a_training_on_a_full_disk_goes_on_when_there_is_room(disk, text):
+    done = train(text, disk / "model", check=False)
+    assert done.returncode == 1 and len(done.stderr.strip().splitlines()) == 1
+    assert f"{disk}/model" in done.stderr and "No space left on device" in done.stderr
+    remount(disk, "size=60m")
+    train(text, disk / "model")
+    steps = [event["step"] for event in metrics.read(str(disk / "model" / "metrics.jsonl"))
+             if event["event"] == "train"]
+    assert steps == [10, 20]
+    rpr_command("average", f"--model_dir={disk}/model", f"--output_dir={disk}/average", "--n=2")

@@ -1,0 +1,65 @@
+"""A training that comes to nothing is noticed in time, and only such a one."""
+import math
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rpr import watch
+
+EVERY = watch.TrainingHook.EVERY
+
+
+def first_alarm(losses, max_rise=2.0):
+    """The number of the record at which the training ends, or None."""
+    losses_watch = watch.LossWatch(max_rise)
+    for number, loss in enumerate(losses):
+        try:
+            losses_watch.add((number + 1) * EVERY, loss)
+        except watch.Diverged:
+            return number
+    return None
+
+
+@given(st.lists(st.floats(0, 2), max_size=60), st.floats(0, 10))
+def test_noise_and_progress_end_no_training(noise, slope):
+    assert first_alarm([10 - min(9.0, slope * n) + x for n, x in enumerate(noise)]) is None
+
+
+@given(st.lists(st.floats(1, 2), min_size=5, max_size=60), st.floats(4.1, 1e9))
+def test_a_loss_that_stays_high_ends_it_within_100_steps(before, high):
+    alarm = first_alarm([*before, *[high] * 20])
+    assert 0 <= alarm - len(before) < 100 / EVERY
+    assert first_alarm([*before, *[high] * 20], max_rise=0) is None
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_ends_it_at_once(loss):
+    assert first_alarm([3.0, loss]) == 1 == first_alarm([3.0, loss], max_rise=0)
+
+
+@given(st.lists(st.floats(0, 1), min_size=30, max_size=30))
+def test_single_bad_batches_end_no_training(noise):
+    assert first_alarm([x + (100 if n % 3 == 2 else 0) for n, x in enumerate(noise)]) is None
+
+
+def test_the_last_good_checkpoint_is_finite_and_from_before_the_rise(tmp_path):
+    class Hook:
+        step, losses = 39, watch.LossWatch(2.0)
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        weight = tf.get_variable("w", [2])
+        saver = tf.train.Saver(max_to_keep=9)
+        for step, value in ((10, 1.0), (20, 2.0), (30, np.nan), (40, 3.0)):
+            weight.load(np.full([2], value), session)
+            saver.save(session, f"{tmp_path}/model.ckpt", global_step=step)
+    good = f"the last good checkpoint is {tmp_path}/model.ckpt-"
+    nan = tf.estimator.NanLossDuringTrainingError()
+    assert watch.explain(nan, Hook, str(tmp_path)) == f"the loss is NaN at step 40; {good}20"
+    Hook.losses.good_step = 19
+    assert watch.explain(watch.Diverged("so"), Hook, str(tmp_path)) == f"so; {good}10"
+    Hook.losses.good_step = 9
+    assert "no checkpoint from before is left" in watch.explain(watch.Diverged("so"), Hook,
+                                                                str(tmp_path))
