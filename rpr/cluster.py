@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 
-from rpr import experiment
+from rpr import processes
 from rpr.errors import UserError
 
 _MOST_TIMEOUTS = 1000                                 # a limit of an hour may serve a week
@@ -30,7 +30,7 @@ class RunJob:
         with open(self.log, "ab") as out:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "rpr.cli", *self.argv], stdin=subprocess.DEVNULL,
-                stdout=out, stderr=out, preexec_fn=experiment.die_with_parent)
+                stdout=out, stderr=out, preexec_fn=processes.die_with_parent)
         return self._process.wait()
 
     def checkpoint(self):
