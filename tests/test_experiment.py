@@ -180,7 +180,7 @@ def test_the_report_compares_the_runs_below_a_directory(undisturbed, tmp_path):
     assert one["bleu"]["p"] is None and other["bleu"]["p"] < 0.01 and other["bleu"]["mean"] > 99
     assert (study / "results.md").read_text().count("\n| ") == 3
     drawn = {path.stem for path in (study / "plots").glob("*.png")}
-    assert {"curves", "norms_absolute", "similarity_keys_relative"} <= drawn
+    assert {"curves", "attention_relative", "norms_absolute", "similarity_keys_relative"} <= drawn
     assert "one of absolute, relative" in refused("report", study, "--baseline=rel")
     (study / "relative" / "reference.test.txt").write_text("other\n" * 12)
     assert "other text" in refused("report", study, "--baseline=absolute", "--quick")

@@ -21,7 +21,7 @@ def main(argv):
                         "the study's); of a directory of runs, the name of one")
     parser.add_argument("--quick", action="store_true", help="do not look into models that were "
                         "not looked into yet (learned positions, attention, lengths in sub-words), "
-                        "which takes half a minute an arm, once")
+                        "which takes some ten seconds of a core an arm, once")
     args = parser.parse_args(argv)
     from rich.console import Console
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from rpr import config, experiment, scoring
 from rpr.console import Task, terminal
+from rpr.errors import UserError
 
 FARTHEST = 16
 SIDES = ("encoder", "decoder")
@@ -87,15 +88,20 @@ def _look(where):
     """All arrays of a run."""
     import rpr
     rpr.register()
-    from rpr import t2t
+    from rpr import inspection, t2t
     run = config.load_run(where.config)
-    arrays = tables(where.file("average" if run.average > 1 else "model",
-                               f"model.ckpt-{run.train_steps}"))
+    arrays = tables(where.checkpoint(run))
     source = (scoring.test_set_source(run.test_set, run.language_pair) if run.test_set
               else scoring.read_lines(where.source))
     encoder = t2t.find_problem(run.problem).feature_encoders(where.data_dir)["inputs"]
     arrays["source_lengths"] = np.array([len(encoder.encode(line)) + 1 for line in source])
-    return arrays
+    try:
+        attention = inspection.attention_by_distance(where.path, where.data_dir, farthest=FARTHEST)
+    except UserError as error:                        # a model that does not record it
+        print(error, file=sys.stderr)
+        attention = {}
+    return arrays | {f"{side}_attention": shares.astype(np.float32)
+                     for side, shares in attention.items()}
 
 
 def main(run_directory, data_dir):
