@@ -3,8 +3,9 @@ import re
 
 from tensor2tensor.data_generators import text_encoder
 
-# T2T's tokens: letters and numbers, or anything else; its character set is that of str.isalnum.
-_tokens = re.compile(r"[^\W_]+|[\W_]+").findall
+# T2T's tokens: letters and numbers, or anything else; a space alone between words goes without
+# saying. Its letters and numbers are those of str.isalnum.
+_tokens = re.compile(r"[^\W_]+|(?! [^\W_])[\W_]+|\A ").findall
 # How many tokens are remembered; text has more and more of them, the longer it is.
 _REMEMBERED = 2**18
 
@@ -23,11 +24,9 @@ class SubwordEncoder(text_encoder.SubwordTextEncoder):
         self._ids = _Remembered(self._token_ids)
 
     def encode(self, s):
-        tokens = _tokens(text_encoder.native_to_unicode(s))
-        ids, last = [], len(tokens) - 1
-        for place, token in enumerate(tokens):
-            if token != " " or place in (0, last):    # a space between words goes without saying
-                ids += self._ids[token]
+        ids = []
+        for token in _tokens(text_encoder.native_to_unicode(s)):
+            ids += self._ids[token]
         return ids
 
     def _token_ids(self, token):

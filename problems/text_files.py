@@ -66,6 +66,7 @@ class TranslateTextFiles(translation.TranslationProblem):
                 for side, path in zip(("source", "target"), paths, strict=True)}
 
     def generate_text_for_vocab(self, data_dir, tmp_dir):
+        self._checked()                               # it counts the lines
         step = -(-self._lines // _VOCABULARY_PAIRS)
         pairs = self.text_pairs("train", tmp_dir)
         yield from itertools.chain.from_iterable(itertools.islice(pairs, 0, None, step))

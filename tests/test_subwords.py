@@ -42,6 +42,11 @@ def test_real_text(encoders):
         assert ours.encode(line.strip()) == t2t.encode(line.strip())
 
 
+@given(st.one_of(st.text(), st.text(st.sampled_from("ab _,\n\té中"))))
+def test_tokens_of_any_text(text):
+    assert subwords._tokens(text) == tokenizer.encode(text)
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.one_of(st.text(), st.text(st.sampled_from("ab _\\u;0123456789,-\n\t\r\u2028éß½²中")),
                  st.lists(st.sampled_from(["", " ", "  ", "Datei", "öffnen", "_", "\\", "1;"]))
