@@ -266,6 +266,7 @@ def test_additive_compatibility_is_its_formula(edges):
 @pytest.mark.parametrize("overrides, message", [
     ({"position": "relative+transformer_xl"}, "relative and transformer_xl each compute"),
     ({"position": "rotary+relative"}, "rotary turns the queries .* and relative would read them"),
+    ({"position": "relative+relative_unclipped"}, "relative and relative_unclipped each compute"),
     ({"position": "relative_unclipped+rotary"}, "relative_unclipped would read them turned"),
     ({"position": "rotary", "rotary_fraction": 0.0}, "rotary_fraction=0.0: .* above 0"),
     ({"position": "rotary", "rotary_base": 1.0}, "rotary_base=1.0: .* above 1"),
