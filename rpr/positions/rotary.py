@@ -33,11 +33,20 @@ def rotate(x, cosines, sines):
     Returns:
       [batch, heads, length, depth] of the dtype of x.
     """
-    pairs = cosines.shape.as_list()[-1]
+    pairs, depth = cosines.shape.as_list()[-1], x.shape.as_list()[-1]
     cosines, sines = tf.cast(cosines, x.dtype), tf.cast(sines, x.dtype)
-    first, second = x[..., :pairs], x[..., pairs:2 * pairs]
-    return tf.concat([first * cosines - second * sines, first * sines + second * cosines,
-                      x[..., 2 * pairs:]], axis=-1)
+    still = tf.zeros_like(cosines[:, :1]) + tf.zeros([depth - 2 * pairs], x.dtype)
+    cosines = tf.concat([cosines, cosines, still + 1], axis=-1)            # [length, depth]
+    sines = tf.concat([-sines, sines, still], axis=-1)
+    sizes = [pairs, pairs, depth - 2 * pairs]
+
+    @tf.custom_gradient
+    def turn(x, sines):
+        first, second, rest = tf.split(x, sizes, axis=-1)
+        y = x * cosines + tf.concat([second, first, rest], axis=-1) * sines
+        return y, lambda dy: (turn(dy, -sines), None)        # turned back
+
+    return turn(x, tf.stop_gradient(sines))
 
 
 class Rotary(Scheme):
