@@ -71,6 +71,9 @@ def test_absolute_and_relative_differ_in_position_alone(name):
     assert (relative["position"], absolute["position"]) == ("relative", "sinusoid")
 
 
+POSITIONS = {"none", "sinusoid", "learned", "relative"}          # those of the papers below
+
+
 def parameters(hparams):
     """Counted by hand from Vaswani et al. 2017, section 3, and Shaw et al. 2018, section 3.2."""
     d, f, n = hparams.hidden_size, hparams.filter_size, hparams.num_hidden_layers
@@ -80,10 +83,12 @@ def parameters(hparams):
     last_norms = 2 * norm if hparams.layer_preprocess_sequence == "n" else 0
     embedding, target_space = VOCABULARY * d, 32 * d         # T2T has an embedding of the problem
     tables = 0
-    if "relative" in hparams.position:
+    if "learned" in hparams.position.split("+"):
+        tables += 2 * hparams.max_length * d
+    if "relative" in hparams.position.split("+"):
         table = (2 * hparams.max_relative_position + 1) * d // hparams.num_heads
         heads = 1 if hparams.heads_share_relative_embedding else hparams.num_heads
-        tables = 2 * n * heads * table * (hparams.relative_keys + hparams.relative_values)
+        tables += 2 * n * heads * table * (hparams.relative_keys + hparams.relative_values)
     return embedding + target_space + encoder + decoder + last_norms + tables
 
 
