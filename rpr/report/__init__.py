@@ -31,6 +31,8 @@ def main(argv):
         learned.look([record.where(args.dir, arm.done[0]) for arm in found.arms if arm.done])
     record.score(found, args.dir)
     console = Console()
+    if not console.is_terminal:
+        console.width = 200                           # a file takes the columns as they are
     tables.print_to(console, found)
     for name, view in (("json", tables.as_json), ("csv", tables.as_csv),
                        ("md", tables.as_markdown), ("tex", tables.as_latex)):
