@@ -33,6 +33,7 @@ def rotate(x, cosines, sines):
     Returns:
       [batch, heads, length, depth] of the dtype of x.
     """
+    x = tf.convert_to_tensor(x)
     pairs, depth = cosines.shape.as_list()[-1], x.shape.as_list()[-1]
     cosines, sines = tf.cast(cosines, x.dtype), tf.cast(sines, x.dtype)
     still = tf.zeros_like(cosines[:, :1]) + tf.zeros([depth - 2 * pairs], x.dtype)
