@@ -187,7 +187,7 @@ def execute(run, where, data_checked=False):
     with open(where.file(".lock"), "a", encoding="utf-8") as lock:
         _take(lock, where)
         _same_run(run, where)
-        status = _read_json(where.status)
+        status = metrics.read_json(where.status)
         before = ""
         for stage in stages(run, where):
             before = _input_hash(stage, before, where)
@@ -228,10 +228,10 @@ def state(where):
         return "running"
     except FileNotFoundError:
         return "waiting"
-    if "step" in _read_json(where.scores):
+    if "step" in metrics.read_json(where.scores):
         return "done"
     failed = any(entry["state"] == "failed" and entry["code"] >= 0
-                 for entry in _read_json(where.status).values())
+                 for entry in metrics.read_json(where.status).values())
     return "failed" if failed else "waiting"
 
 
@@ -251,7 +251,7 @@ def make_data(run, where):
 
 def _complete_scores(run, where, status):
     """Adds to the scores what they are the scores of, and what they took."""
-    scores = _read_json(where.scores)
+    scores = metrics.read_json(where.scores)
     if "step" not in scores:
         start = next(event for event in metrics.read(where.metrics) if event["event"] == "start")
         scores |= {"step": run.train_steps, "parameters": start["parameters"],
@@ -359,14 +359,6 @@ def _last_lines(where, since, count=5):
 def _note(status, where, name, entry):
     status[name] = entry
     metrics.write_atomically(where.status, json.dumps(status, indent=1) + "\n")
-
-
-def _read_json(path):
-    try:
-        with open(path, encoding="utf-8") as text:
-            return json.load(text)
-    except FileNotFoundError:
-        return {}
 
 
 def _copy_test_text(run, where):

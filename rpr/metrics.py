@@ -54,6 +54,15 @@ def forget_after(path, step):
         write_atomically(path, "".join(json.dumps(event) + "\n" for event in keep))
 
 
+def read_json(path):
+    """What a JSON file holds; an empty dict where there is none."""
+    try:
+        with open(path, encoding="utf-8") as text:
+            return json.load(text)
+    except FileNotFoundError:
+        return {}
+
+
 def write_atomically(path, text):
     """Writes a whole file or none of it."""
     with _named(path):

@@ -1,5 +1,4 @@
 """How far the runs of a study are: read from their directories, shown on a terminal or as lines."""
-import json
 import os
 import statistics
 import time
@@ -38,7 +37,7 @@ class Progress(NamedTuple):
 def of(member):
     """The progress of a `study.Member`."""
     where, state = member.where, member.state()
-    status, scores = (_read_json(path) for path in (where.status, where.scores))
+    status, scores = (metrics.read_json(path) for path in (where.status, where.scores))
     last = metrics.last(where.metrics)
     train, bleu = last.get("train", {}), last.get("eval", {}).get("approx_bleu_score")
     reasons = [entry["reason"] for entry in status.values() if entry["state"] == "failed"]
@@ -47,14 +46,6 @@ def of(member):
         train.get("loss"), scores["bleu"]["score"] if scores else bleu and 100 * bleu,
         sum(entry.get("seconds", 0.0) for entry in status.values()),
         "" if state in ("done", "running") else reasons[-1] if reasons else "")
-
-
-def _read_json(path):
-    try:
-        with open(path, encoding="utf-8") as text:
-            return json.load(text)
-    except FileNotFoundError:
-        return {}
 
 
 def seconds_left(found, progress, at_once):

@@ -38,3 +38,10 @@ def test_a_full_disk_is_named_and_leaves_the_file_as_it_was(tmp_path):
     with pytest.raises(OSError, match="No space left on device.*status.json"):
         metrics.write_atomically(str(path), "after")
     assert os.listdir(tmp_path) == ["status.json"] and path.read_text() == "before"
+
+
+def test_a_json_file_that_is_not_there_holds_nothing(tmp_path):
+    path = tmp_path / "status.json"
+    assert metrics.read_json(path) == {}
+    path.write_text('{"train": 1}')
+    assert metrics.read_json(path) == {"train": 1}

@@ -178,7 +178,8 @@ def _settings(arms, path):
     for arm in arms:
         defaults = {}
         for run in arm["runs"]:
-            defaults |= _read_json(os.path.join(path, run["directory"], "model", "hparams.json"))
+            defaults |= metrics.read_json(
+                os.path.join(path, run["directory"], "model", "hparams.json"))
         found[arm["name"]] = {name: arm["changes"].get(name, defaults.get(name))
                               for name in names}
     varying = [name for name in names
@@ -191,7 +192,8 @@ def _read_run(path, directory, seed=None):
     at = experiment.Directory(os.path.join(path, directory), "")
     if seed is None:
         seed = config.load_run(at.config).seed
-    scores, status, events = _read_json(at.scores), _read_json(at.status), metrics.read(at.metrics)
+    scores, status = metrics.read_json(at.scores), metrics.read_json(at.status)
+    events = metrics.read(at.metrics)
     done = "step" in scores
     run = Trained(directory, seed, "done" if done else experiment.state(at))
     run.exact = scores.get("exact")
@@ -255,7 +257,7 @@ def score(record, path):
     record.sentences = len(source)
     counts, record.length_unit = lengths.of(source, places.values())
     record.buckets = lengths.buckets(counts)
-    longest = {_read_json(at.file("model", "hparams.json")).get("max_length")
+    longest = {metrics.read_json(at.file("model", "hparams.json")).get("max_length")
                for at in places.values()}
     if record.length_unit == "sub-words" and len(longest) == 1:
         record.trained_length = longest.pop()
@@ -312,11 +314,3 @@ def _same_text(configured, places):
         if other.test_set or scoring.read_lines(places[name].reference) != lines:
             raise UserError(f"{places[name].path} was scored on other text than {first}")
     return scoring.read_lines(places[first].source), {places[first].reference: lines}
-
-
-def _read_json(path):
-    try:
-        with open(path, encoding="utf-8") as text:
-            return json.load(text)
-    except FileNotFoundError:
-        return {}
