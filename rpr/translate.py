@@ -53,7 +53,12 @@ def _parse(argv):
     for name in ("output_dir", "problem", "model", "hparams_set", "hparams", "checkpoint_path",
                  "t2t_usr_dir"):
         own.add_argument(f"--{name}", default="" if name == "hparams" else None)
+    parser.error = _refuse                            # the error stream is a log by now
     return parser.parse_intermixed_args(argv)
+
+
+def _refuse(message):
+    raise UserError(message)
 
 
 def _at_least(kind, least):

@@ -44,8 +44,9 @@ def test_bad_input_is_refused_in_one_line(tmp_path):
     for argv, named in (([], "--output_dir"), (["--output_dir=x", "a", "sentence"], "'sentence'")):
         with pytest.raises(UserError, match=named):
             translate._model_and_text(translate._parse(argv))
+    assert "--no_such_flag=1" in refused("translate", "--no_such_flag=1")
     for flag in ("--beam_size=0", "--alpha=-1", "--alpha=nan"):
-        with pytest.raises(SystemExit):
+        with pytest.raises(UserError, match=flag.split("=")[0]):
             translate._parse(["run", flag])
 
 
