@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from rpr import metrics
 from rpr.console import terminal
@@ -72,22 +73,40 @@ def seconds_left(found, progress, at_once):
     return max(sum(left) / max(at_once, 1), max(left, default=0.0))
 
 
-def table(found, progress):
-    """All runs as a rich table."""
+def table(found, progress, rows=None):
+    """The runs as a rich table; a narrow terminal cuts the hash off their names, not a number.
+
+    Args:
+      rows: how many runs to show at most: then those that run or failed come first. None: all.
+    """
+    if rows is not None and rows < len(found):
+        order = ("running", "failed", "done", "waiting")
+        found = sorted(found, key=lambda member: order.index(progress[member.name].state))[:rows]
     shown = Table(box=None, pad_edge=False)
-    for name in ("run", "stage", "step", "steps/s", "loss", "BLEU"):
-        left = name in ("run", "stage")
-        shown.add_column(name, justify="left" if left else "right", no_wrap=True)
+    shown.add_column("run")
+    shown.add_column("stage", no_wrap=True)
+    for name in ("step", "steps/s", "loss", "BLEU", "left"):
+        shown.add_column(name, justify="right", no_wrap=True)
     for member in found:
         p = progress[member.name]
         stage = {"running": p.stage or "begins", "done": "[green]done", "waiting": "[dim]waiting",
                  "failed": f"[red]{p.stage} failed"}[p.state]
-        shown.add_row(member.name, stage, f"{p.step:,}/{member.run.train_steps:,}",
+        shown.add_row(Text(member.name, no_wrap=True, overflow="ellipsis"), stage,
+                      f"{p.step:,}/{member.run.train_steps:,}",
                       *("" if value is None else f"{value:{form}}" for value, form in (
                           (p.steps_per_second, ".2f"), (p.loss, ".3f"))),
                       "" if p.bleu is None else f"{p.bleu:.1f}" if p.state == "done" else
-                      f"[dim]~{p.bleu:.1f}")
+                      f"[dim]~{p.bleu:.1f}", _left(p, member.run.train_steps))
     return shown
+
+
+def _left(p, steps):
+    """The time to the end of a training that goes on, as text."""
+    if p.state != "running" or p.stage != "train" or not p.steps_per_second:
+        return ""
+    minutes, seconds = divmod(int((steps - p.step) / p.steps_per_second), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 def summary(found, progress, at_once):
@@ -141,7 +160,8 @@ class View:
         progress = {member.name: of(member) for member in self._found}
         line = summary(self._found, progress, self._at_once)
         if self._live:
-            shown = table(self._found, progress)
+            # rich would cut the lower rows off, and the caption with them.
+            shown = table(self._found, progress, max(terminal.height - 3, 1))
             shown.caption, shown.caption_justify = line, "left"
             self._live.update(shown, refresh=True)
             return

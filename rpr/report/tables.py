@@ -17,7 +17,7 @@ class Column(NamedTuple):
     """Attributes:
       name: the heading.
       cells: a text for each arm, empty where there is nothing to say.
-      of: "arm", "result" or "cost".
+      of: "arm", "result", "difference" or "cost".
     """
     name: str
     cells: list
@@ -47,11 +47,11 @@ def columns(record):
         add("seeds", "result", _seeds)
     add("BLEU", "result", lambda arm: arm.bleu and _spread(arm.bleu))
     add("paper", "result", lambda arm: arm.paper is not None and f"{arm.paper:.1f}")
-    add("difference [95%]", "result", lambda arm: arm.bleu and _difference(arm.bleu))
-    add("p", "result", lambda arm: "baseline" if arm.name == record.baseline
+    add("difference [95%]", "difference", lambda arm: arm.bleu and _difference(arm.bleu))
+    add("p", "difference", lambda arm: "baseline" if arm.name == record.baseline
         else arm.bleu and arm.bleu.p is not None and f"{arm.bleu.p:.4f}")
     if len(arms) > 2:
-        add("p (Holm)", "result", lambda arm: arm.bleu and arm.bleu.p_holm is not None
+        add("p (Holm)", "difference", lambda arm: arm.bleu and arm.bleu.p_holm is not None
             and f"{arm.bleu.p_holm:.4f}")
     add("chrF", "result", lambda arm: arm.chrf and _spread(arm.chrf))
     add("exact", "result", lambda arm: arm.exact is not None and f"{arm.exact:.1f}%")
@@ -123,22 +123,27 @@ def _rows(chosen):
 
 
 def parts(record):
-    """The columns as two tables: ("results", columns), ("cost", columns)."""
+    """The columns as tables of some 80 characters: (title, columns) for each that is not empty."""
     found = columns(record)
-    for title, of in (("results", "result"), ("cost", "cost")):
+    for title, of in (("results", "result"), (f"against {record.baseline}", "difference"),
+                      ("cost", "cost")):
         if any(column.of == of for column in found):
             yield title, [column for column in found if column.of in ("arm", of)]
 
 
 def print_to(console, record):
     """The tables, signatures and notes on a rich console."""
+    from rich import box
     from rich.markup import escape
     from rich.table import Table
     for title, chosen in parts(record):
-        table = Table(title=escape(f"{record.title}: {title}"), title_justify="left")
+        table = Table(title=escape(f"{record.title}: {title}"), title_justify="left",
+                      box=box.SIMPLE_HEAD, pad_edge=False)
         for column in chosen:
-            table.add_column(escape(column.name), no_wrap=True,
-                             justify="left" if column.of == "arm" else "right")
+            # In a narrow terminal the arms' names are folded, and no number is cut.
+            arm = column.of == "arm"
+            table.add_column(escape(column.name), no_wrap=not arm, overflow="fold",
+                             justify="left" if arm else "right")
         for arm, cells in zip(record.arms, _rows(chosen), strict=True):
             table.add_row(*map(escape, cells), style=None if arm.done else "dim")
         console.print(table)
@@ -163,7 +168,7 @@ def as_markdown(record):
 
 
 def as_html(record):
-    """The two tables as HTML fragments, each in a block that scrolls by itself."""
+    """The tables as HTML fragments, each in a block that scrolls by itself."""
     made = []
     for title, chosen in parts(record):
         head = "".join(f'<th class="{column.of}">{_html(column.name)}</th>' for column in chosen)
@@ -173,7 +178,7 @@ def as_html(record):
             body += f'<tr class="{kind}">' + "".join(
                 f'<td class="{column.of}">{_html(cell)}</td>'
                 for column, cell in zip(chosen, cells, strict=True)) + "</tr>\n"
-        made.append(f'<div class="table"><table><caption>{title}</caption>\n'
+        made.append(f'<div class="table"><table><caption>{_html(title)}</caption>\n'
                     f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n")
     return "".join(made)
 
