@@ -9,9 +9,11 @@ import tensorflow.compat.v1 as tf
 
 from rpr.relations import shape_list
 
+FORBIDDEN = -1e9                                      # T2T's bias of what may not be seen
+
 
 def attention(q, k, v, bias=None, scores=None, outputs=None, dropout=None, weights_to=None,
-              scale=None):
+              scale=None, masked=False):
     """Scaled dot-product attention, with or without what relates query and key.
 
     Shaw et al. 2018, equations (2) to (4): the logits are (q_i . k_j + q_i . a^K_ij) / sqrt(depth),
@@ -30,6 +32,7 @@ def attention(q, k, v, bias=None, scores=None, outputs=None, dropout=None, weigh
       dropout: a function applied to the weights, or None.
       weights_to: a function called with the weights, before dropout, and the logits, or None.
       scale: what q is multiplied by; None: depth ** -0.5.
+      masked: whether the weights are those of `masked_softmax`, over the keys that the bias leaves.
 
     Returns:
       [batch, heads, len_q, depth_v] of the dtype of q.
@@ -40,12 +43,39 @@ def attention(q, k, v, bias=None, scores=None, outputs=None, dropout=None, weigh
         logits = tf.cast(logits, tf.float32)
     if bias is not None:
         logits += tf.cast(bias, logits.dtype)
-    weights = tf.cast(tf.nn.softmax(logits), q.dtype)
+    if masked and bias is not None:
+        weights = masked_softmax(logits, bias > FORBIDDEN / 2)
+    else:
+        weights = tf.nn.softmax(logits)
+    weights = tf.cast(weights, q.dtype)
     if weights_to:
         weights_to(weights, logits)
     if dropout:
         weights = dropout(weights)
     return outputs(weights, v) if outputs else tf.matmul(weights, v)
+
+
+def masked_softmax(logits, defined):
+    """The softmax over the defined keys alone.
+
+    It is exactly 0 elsewhere, and where no key is defined; so is its gradient. A softmax of logits
+    with a large negative bias is so only as far as its exponentials vanish, and gives a query
+    without any key the mean over all of them.
+
+    Args:
+      logits: float [..., keys]; of a key that is not defined, any number that is not NaN.
+      defined: bool, broadcastable to the logits.
+
+    Returns:
+      a tensor of the logits' shape and dtype.
+    """
+    defined = tf.logical_and(defined, tf.ones_like(logits, tf.bool))
+    highest = tf.reduce_max(
+        tf.where_v2(defined, logits, logits.dtype.min), axis=-1, keepdims=True)
+    # What is not defined goes to 0 before the exponential: else 0 * infinity in the gradient.
+    powers = tf.exp(tf.where_v2(defined, logits - tf.stop_gradient(highest), 0))
+    powers = tf.where_v2(defined, powers, 0)
+    return tf.math.divide_no_nan(powers, tf.reduce_sum(powers, axis=-1, keepdims=True))
 
 
 def additive(q, k, vector, edges=None):
@@ -197,7 +227,7 @@ def project_memory(memory, key_channels, value_channels, heads):
 
 def multihead_attention(x, memory, bias, key_channels, value_channels, output_channels, heads,
                         scheme=None, relation=None, compatibility="dot_product", dropout_rate=0.0,
-                        dropout_broadcast_dims=(), cache=None, save_weights_to=None):
+                        dropout_broadcast_dims=(), cache=None, save_weights_to=None, masked=False):
     """Multi-head attention with its projections, in the variable scope `multihead_attention`.
 
     Args:
@@ -217,6 +247,7 @@ def multihead_attention(x, memory, bias, key_channels, value_channels, output_ch
         [batch, heads, steps so far, depth] grow by this step; with a memory, `k_encdec` and
         `v_encdec` are taken in place of it.
       save_weights_to: a dict that gets the weights and the logits under T2T's names, or None.
+      masked: see `attention`.
 
     Returns:
       [batch, len_q, output_channels].
@@ -262,5 +293,5 @@ def multihead_attention(x, memory, bias, key_channels, value_channels, output_ch
         y = attention(
             q, k, v, bias, scores, outputs,
             dropout=lambda weights: dropout(weights, dropout_rate, dropout_broadcast_dims),
-            weights_to=None if save_weights_to is None else keep, scale=scale)
+            weights_to=None if save_weights_to is None else keep, scale=scale, masked=masked)
         return project(combine_heads(y), output_channels, "output_transform")

@@ -34,20 +34,30 @@ def _sequence(before, x, sequence, hparams, scope):
             elif step == "n":
                 x = normalise(x, hparams)
             elif step == "d":
-                dims = common_layers.comma_separated_string_to_integer_list(
-                    hparams.get("layer_prepostprocess_dropout_broadcast_dims", ""))
-                x = dropout(x, hparams.layer_prepostprocess_dropout, dims)
+                x = drop(x, hparams)
             else:
                 raise ValueError(f"{sequence}: no step of a sub-layer is called {step!r}")
     return x
 
 
+def drop(x, hparams):
+    """The dropout of residuals and of embedded words, [batch, length, hidden]. Shapes as x."""
+    dims = common_layers.comma_separated_string_to_integer_list(
+        hparams.get("layer_prepostprocess_dropout_broadcast_dims", ""))
+    return dropout(x, hparams.layer_prepostprocess_dropout, dims)
+
+
 def normalise(x, hparams):
-    """The normalisation that `norm_type` names. Shapes as x."""
-    if hparams.norm_type != "layer":
+    """The normalisation that `norm_type` names: T2T's, or `layer_without_scale`. Shapes as x."""
+    if hparams.norm_type not in ("layer", "layer_without_scale"):
         return common_layers.apply_norm(x, hparams.norm_type, None, hparams.norm_epsilon)
     with tf.variable_scope(None, default_name="layer_norm", values=[x]):
-        scale, bias = common_layers.layer_norm_vars(shape_list(x)[-1])
+        if hparams.norm_type == "layer":
+            scale, bias = common_layers.layer_norm_vars(shape_list(x)[-1])
+        else:
+            scale = tf.ones(shape_list(x)[-1:], x.dtype)
+            bias = tf.get_variable("layer_norm_bias", shape_list(x)[-1:],
+                                   initializer=tf.zeros_initializer())
         return layer_norm(x, tf.cast(scale, x.dtype), tf.cast(bias, x.dtype), hparams.norm_epsilon)
 
 

@@ -55,6 +55,19 @@ def smoothed_cross_entropy(x, table, labels, weights, smoothing):
     return function(x, table, weights)
 
 
+def by_sentence(targets):
+    """Weights with which each sentence of a batch counts the same, however long it is.
+
+    Args:
+      targets: ids [batch, length, 1, 1], 0 where there is padding.
+
+    Returns:
+      float32 of the same shape: 1 / length of the sentence, 0 for padding.
+    """
+    words = common_layers.weights_nonzero(targets)
+    return tf.math.divide_no_nan(words, tf.reduce_sum(words, axis=1, keepdims=True))
+
+
 def serve(hparams, problem):
     """Lets a model that is trained take its loss from here, where that is the same.
 

@@ -256,7 +256,7 @@ def _train(argv, logs):
     from tensor2tensor.utils import trainer_lib
 
     from problems.checks import check_data
-    from rpr import preflight, training
+    from rpr import embeddings, preflight, training
     absl_flags.DEFINE_string("metrics_file", None, "Where loss, speed and evaluations are written, "
                              "a JSON object a line (default: metrics.jsonl in --output_dir).")
     absl_flags.DEFINE_float("max_loss_rise", 2.0, "A training ends whose loss stays so far, in "
@@ -287,6 +287,8 @@ def _train(argv, logs):
     preflight.same_training(output_dir, asked)
     if tf.train.latest_checkpoint(output_dir):
         preflight.checkpoint(output_dir, flags.model, "output_dir")
+    else:
+        embeddings.check(hparams, problem, data_dir)
 
     if logs:
         logs.keep(os.path.join(output_dir, "train.log"))

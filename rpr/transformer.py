@@ -5,9 +5,9 @@ Modalities, normalisation, residuals, feed-forward layers and beam search are T2
 import tensorflow.compat.v1 as tf
 from tensor2tensor.layers import common_attention, common_layers, modalities
 from tensor2tensor.models import transformer
-from tensor2tensor.utils import expert_utils, hparams_lib, registry
+from tensor2tensor.utils import expert_utils, hparams_lib, optimize, registry
 
-from rpr import attention, layers, losses, positions, relations, search
+from rpr import attention, embeddings, layers, losses, positions, relations, schedules, search
 
 # What T2T's transformer honours and this model cannot: hparam -> the values that it serves.
 SERVED = {
@@ -56,6 +56,14 @@ def add_position_hparams(hparams, position, max_relative_position, heads_share_r
     hparams.add_hparam("deberta_max_distance", 128)
     hparams.add_hparam("norm_after_embedding", False)
     hparams.add_hparam("edge_labels", 1)
+    hparams.add_hparam("source_embeddings", "")              # files of word vectors that stay as
+    hparams.add_hparam("target_embeddings", "")              # they are, see rpr.embeddings
+    hparams.add_hparam("masked_softmax", False)              # see rpr.attention.masked_softmax
+    hparams.add_hparam("loss_per_sentence", False)           # see rpr.losses.by_sentence
+    hparams.add_hparam("learning_rate_restart_steps", 1000)  # see rpr.schedules.cosine_restarts
+    hparams.add_hparam("learning_rate_restart_t_mul", 2.0)
+    hparams.add_hparam("learning_rate_restart_m_mul", 1.0)
+    hparams.add_hparam("learning_rate_restart_alpha", 0.0)
     hparams.max_relative_position = max_relative_position
     hparams.heads_share_relative_embedding = heads_share_relative_embedding
     hparams.pos = "none"                                     # else T2T's decoding loop would add it
@@ -156,7 +164,8 @@ def _attend(x, memory, bias, hparams, scheme, relation, cache, save_weights_to):
         hparams.compatibility if memory is None else "dot_product", hparams.attention_dropout, dims,
         cache,
         # For visualisation. T2T's decoding loop would drag them from step to step.
-        save_weights_to if cache is None and hparams.mode != tf.estimator.ModeKeys.TRAIN else None)
+        save_weights_to if cache is None and hparams.mode != tf.estimator.ModeKeys.TRAIN else None,
+        hparams.get("masked_softmax", False))
     return layers.postprocess(x, y, hparams)
 
 
@@ -280,18 +289,28 @@ class RprTransformer(transformer.Transformer):
     scope = "transformer"                                    # of its variables in a checkpoint
 
     def __init__(self, hparams, *args, **kwargs):
-        super().__init__(_own_hparams(hparams), *args, **kwargs)
+        hparams = _own_hparams(hparams)
+        embeddings.serve(hparams, lambda: self._problem_hparams.vocabulary)
+        if hparams.get("loss_per_sentence", False):
+            hparams.weights_fn = {**hparams.weights_fn, "targets": losses.by_sentence}
+        super().__init__(hparams, *args, **kwargs)
         # Under this scope a checkpoint is one of T2T's `transformer`, and theirs are ours.
         self._name = self._base_name = self.scope
         self._init_cache_fn = init_cache
         self._prepare_decoder_fn = prepare_decoder
         losses.serve(self._hparams, self._problem_hparams)
 
+    def optimize(self, loss, num_async_replicas=1, use_tpu=False, variables=None):
+        """As T2T's, with the factors of `rpr.schedules` in the learning rate."""
+        return optimize.optimize(
+            loss, schedules.learning_rate(self.hparams) / num_async_replicas ** 0.5, self.hparams,
+            use_tpu=use_tpu, variables=variables)
+
     def encode(self, inputs, target_space, hparams, features=None, losses=None):
         """As T2T's: the encoder's output, and the bias of the decoder's attention to it."""
         x, bias, cross_bias = prepare_encoder(
             common_layers.flatten4d3d(inputs), target_space, hparams, features)
-        x = attention.dropout(x, hparams.layer_prepostprocess_dropout)
+        x = layers.drop(x, hparams)
         return encoder(x, bias, hparams, transformer.features_to_nonpadding(features, "inputs"),
                        self.attention_weights, (features or {}).get("edges")), cross_bias
 
@@ -316,7 +335,7 @@ class RprTransformer(transformer.Transformer):
         if cache is not None:
             step = tf.shape(cache["layer_0"]["k"])[2:3]      # as many as are cached
             decoder_input = _embed(decoder_input, step, hparams, "targets")
-        x = attention.dropout(decoder_input, hparams.layer_prepostprocess_dropout)
+        x = layers.drop(decoder_input, hparams)
         x = decoder(x, encoder_output, decoder_self_attention_bias, encoder_decoder_attention_bias,
                     hparams, cache, self.attention_weights)
         return tf.expand_dims(x, axis=2)
@@ -327,7 +346,7 @@ class RprTransformer(transformer.Transformer):
         hparams, problem = self._hparams, self._problem_hparams
         symbol = problem.modality["targets"] == modalities.ModalityType.SYMBOL
         if (beam_size == 1 or not self.has_input or not symbol or self._num_datashards != 1
-                or "targets" in {**hparams.bottom, **hparams.top} or preprocess_targets_method
+                or "targets" in hparams.top or preprocess_targets_method
                 or "partial_targets" in features or "targets_segmentation" in features):
             return super()._fast_decode(features, decode_length, beam_size, top_beams, alpha,
                                         preprocess_targets_method)
@@ -335,6 +354,7 @@ class RprTransformer(transformer.Transformer):
         symbols += -symbols % hparams.get("vocab_divisor", 1)
         scope = hparams.name.get("targets", modalities.get_name(
             modalities.ModalityType.SYMBOL))(hparams, symbols)
+        bottom = hparams.bottom.get("targets", modalities.symbol_targets_bottom)
         batch, length = common_layers.shape_list(features["inputs"])[:2]
         inputs = self._prepare_inputs_for_decode(features)[0]
         with tf.variable_scope("body"):
@@ -345,7 +365,7 @@ class RprTransformer(transformer.Transformer):
 
         def step(ids, caches):
             with tf.variable_scope(scope):
-                x = modalities.symbol_targets_bottom(ids[:, None, None, None], hparams, symbols)
+                x = bottom(ids[:, None, None, None], hparams, symbols)
             cache = {layer: {**fixed[layer], **part} for layer, part in caches.items()}
             with tf.variable_scope("body"):
                 x = self.decode(common_layers.flatten4d3d(x), memory, bias, None, hparams, cache)

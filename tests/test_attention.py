@@ -303,3 +303,57 @@ def test_functions_serve_eager_programs_and_tf_function():
     run = subprocess.run([sys.executable, "-c", EAGER], cwd=Path(__file__).parent,
                          capture_output=True, text=True)
     assert "eager and function agree" in run.stdout, run.stderr
+
+
+def softmax_over(logits, defined, dy):
+    """One softmax at a time over the defined keys, and its gradient; float64, zero elsewhere."""
+    weights, gradient = np.zeros_like(logits), np.zeros_like(logits)
+    for place in np.ndindex(logits.shape[:-1]):
+        some = defined[place]
+        if some.any():
+            powers = np.exp(logits[place][some] - logits[place][some].max())
+            weights[place][some] = powers / powers.sum()
+            gradient[place] = weights[place] * (dy[place] - weights[place] @ dy[place])
+    return weights, gradient
+
+
+@given(seed=st.integers(0, 999), scale=st.sampled_from([1.0, 50.0, 1e4]))
+@settings(deadline=None, max_examples=20)
+def test_the_masked_softmax_is_zero_where_no_key_is_defined(seed, scale):
+    random = np.random.RandomState(seed)
+    logits, dy = scale * random.randn(2, 3, 4, 5), random.randn(2, 3, 4, 5)
+    defined = random.rand(2, 1, 4, 5) < 0.5
+    defined[0, 0, 0] = False                                 # nothing to attend to
+    logits[~np.broadcast_to(defined, logits.shape)] *= 1e6   # far above what is defined
+    everywhere = np.broadcast_to(defined, logits.shape)
+    expected, by_logits = softmax_over(logits, everywhere, dy)
+    for dtype, tolerance in ((tf.float64, 1e-12), (tf.float32, 2e-3 if scale > 1e3 else 1e-5)):
+        with tf.Graph().as_default(), tf.Session() as session:
+            given_logits = tf.constant(logits, dtype)
+            weights = attention.masked_softmax(given_logits, tf.constant(defined))
+            gradient, = tf.gradients(weights, given_logits, tf.constant(dy, dtype))
+            weights, gradient = session.run([weights, gradient])
+        assert not weights[~everywhere].any() and not gradient[~everywhere].any()
+        np.testing.assert_allclose(weights, expected, atol=tolerance)
+        np.testing.assert_allclose(gradient, by_logits, atol=10 * tolerance)
+
+
+def test_masked_attention_is_attention_where_every_query_has_a_key():
+    random = np.random.RandomState(0)
+    q, k, v, dz = (random.randn(2, 3, 4, 5) for _ in range(4))
+    bias = np.zeros([2, 1, 1, 4])
+    bias[0, 0, 0, 2:] = -1e9
+    found = []
+    for masked in (False, True):
+        with tf.Graph().as_default(), tf.Session() as session:
+            inputs = [tf.constant(value) for value in (q, k, v)]
+            z = attention.attention(*inputs, bias=tf.constant(bias), masked=masked)
+            found.append(session.run([z, *tf.gradients(z, inputs, tf.constant(dz))]))
+    for plain, masked in zip(*found, strict=True):
+        np.testing.assert_allclose(masked, plain, atol=1e-12)
+    bias[1] = -1e9                                           # an empty sentence
+    with tf.Graph().as_default(), tf.Session() as session:
+        inputs = [tf.constant(value) for value in (q, k, v)]
+        z = attention.attention(*inputs, bias=tf.constant(bias), masked=True)
+        values = session.run([z, *tf.gradients(z, inputs, tf.constant(dz))])
+    assert all(not value[1].any() and value[0].any() for value in values)

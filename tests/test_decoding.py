@@ -28,9 +28,13 @@ RIVALS = [
     dict(position="relative+t5_bias", compatibility="additive"),
     dict(encoder_position="learned", decoder_position="rotary"),
 ]
+# Heads whose keys and values are neither as long as each other nor hidden_size / num_heads.
+SIZES = dict(attention_key_channels=24, attention_value_channels=40)
 SCHEMES = [dict(position="none"), dict(position="sinusoid"), dict(position="learned"), *RELATIVE,
            dict(position="relative+sinusoid"), dict(position="learned+relative"),
-           *RIVALS,
+           *RIVALS, dict(SIZES, position="deberta"),
+           dict(SIZES, position="relative+scaled_sinusoid", masked_softmax=True,
+                norm_type="layer_without_scale"),
            dict(position="relative+sinusoid", num_hidden_layers=2, layer_preprocess_sequence="none",
                 layer_postprocess_sequence="dan")]
 

@@ -88,3 +88,45 @@ class TestDropout:
 
         np.testing.assert_array_equal(draw(1), draw(1))
         assert (draw(1) != draw(2)).any() and (draw(1)[0] != draw(1)[1]).any()
+
+
+def test_the_norm_without_scale_centres_divides_and_adds():
+    """(x - mean) / deviation + bias; its only variable is the bias."""
+    random = np.random.RandomState(0)
+    x, dy, bias = random.randn(2, 3, 5) + 2, random.randn(2, 3, 5), random.randn(5)
+    values = tiny_models.hparams(norm_type="layer_without_scale", norm_epsilon=0.01)
+    with tf.Graph().as_default(), tf.Session() as session:
+        inputs = tf.constant(x, tf.float32)
+        y = layers.normalise(inputs, values)
+        variable, = tf.trainable_variables()
+        assert variable.op.name == "layer_norm/layer_norm_bias"
+        session.run(tf.global_variables_initializer())
+        variable.load(bias, session)
+        y, dx, dbias = session.run([y, *tf.gradients(y, [inputs, variable],
+                                                     tf.constant(dy, tf.float32))])
+    centred = x - x.mean(-1, keepdims=True)
+    deviation = np.sqrt((centred ** 2).mean(-1, keepdims=True) + 0.01)
+    normal = centred / deviation
+    np.testing.assert_allclose(y, normal + bias, rtol=1e-4, atol=1e-5)
+    expected = dy - dy.mean(-1, keepdims=True) - normal * (dy * normal).mean(-1, keepdims=True)
+    np.testing.assert_allclose(dx, expected / deviation, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(dbias, dy.sum((0, 1)), rtol=1e-4)
+
+
+def test_a_mask_may_be_the_same_at_every_place():
+    """Of residuals, of embedded words, and of what is inside a feed-forward layer."""
+    values = tiny_models.hparams(
+        layer_prepostprocess_dropout=0.5, layer_prepostprocess_dropout_broadcast_dims="1",
+        relu_dropout=0.5, relu_dropout_broadcast_dims="1", layer_postprocess_sequence="d")
+    with tf.Graph().as_default(), tf.Session() as session:
+        ones = tf.ones([3, 20, 64])
+        hidden = [layers.drop(ones, values), layers.postprocess(None, ones, values)]
+        with tf.variable_scope("ffn"):
+            layers.feed_forward(tf.ones([3, 20, 8]), values)
+        kept = next(op for op in tf.get_default_graph().get_operations()
+                    if op.name.startswith("ffn/") and op.type == "SelectV2").outputs[0]
+        session.run(tf.global_variables_initializer())
+        for mask in session.run([*hidden, kept]):
+            mask = mask != 0
+            assert (mask == mask[:, :1]).all()
+            assert (mask[:, 0] != mask[:1, 0]).any() and 0.1 < mask.mean() < 0.7

@@ -113,3 +113,27 @@ def test_a_training_step_is_that_of_stock_t2t(shards):
         for name, gradient in theirs[1].items():
             np.testing.assert_allclose(ours[1][name], gradient, rtol=1e-3,
                                        atol=1e-5 * np.abs(gradient).max(), err_msg=name)
+
+
+def test_each_sentence_counts_the_same():
+    """The mean over the sentences of a batch of their mean loss a word; one may be padding."""
+    targets = np.zeros([3, 6, 1, 1], np.int32)
+    targets[0, :6, 0, 0], targets[1, :2, 0, 0] = [3, 4, 5, 6, 7, 1], [8, 1]
+    inputs = tiny_models.sentences([5, 3, 4])
+    values = tiny_models.hparams(num_hidden_layers=1, layer_prepostprocess_dropout=0.0,
+                                 loss_per_sentence=True, label_smoothing=0.0)
+    with tf.Graph().as_default(), tf.Session() as session:
+        made = tiny_models.make(values, TRAIN)
+        _, found = made(tiny_models.features(inputs, targets))
+        session.run(tf.global_variables_initializer())
+        tiny_models.lively(session)
+        with tf.variable_scope(tf.get_variable_scope(), reuse=True):
+            made.set_mode(tf.estimator.ModeKeys.EVAL)
+            logits, evaluated = made(tiny_models.features(inputs, targets))
+        logits, *losses_found = session.run(
+            [logits[:, :, 0, 0], found["training"], evaluated["training"]])
+    logits = logits.astype(np.float64)
+    log_shares = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    words = -np.take_along_axis(log_shares, targets[:, :, 0], axis=2)[:, :, 0]
+    expected = (words[0].mean() + words[1, :2].mean()) / 2
+    assert losses_found == pytest.approx([expected, expected], rel=1e-4)
