@@ -26,7 +26,10 @@ def main(argv, logs=None):
                    highlight=False, soft_wrap=True)
     for number, line in enumerate([text] if text is not None else _lines(), 1):
         found = model.translate(line)
-        print(_as_json(line, found) if args.json else _as_text(found), flush=True)
+        if args.json:
+            print(_as_json(line, found), flush=True)
+        else:
+            print(_in_one_line(found) if args.one_line else _as_text(found), flush=True)
         if args.show_attention:
             source = model.encode(line)
             weights = model.attention([source], [found.ids])
@@ -48,6 +51,8 @@ def _parse(argv):
     parser.add_argument("--show_attention", metavar="DIR", help="for each sentence pictures of "
                         "where every head of every layer looks: DIR/1.encoder.png, ...")
     parser.add_argument("--json", action="store_true", help="one object a line")
+    parser.add_argument("--one_line", action="store_true",
+                        help="translation [probability of each token, the end's last] Score: S")
     parser.add_argument("--data_dir", help="default: where rpr run and rpr study put the data")
     own = parser.add_argument_group("a model without a run's directory, by T2T's flags")
     for name in ("output_dir", "problem", "model", "hparams_set", "hparams", "checkpoint_path",
@@ -109,6 +114,11 @@ def _as_text(found):
     tokens = "  ".join(f"{token.strip()} {p:.2f}" for token, p in
                        zip(found.tokens, found.probabilities, strict=True))
     return f"{found.text}\n  score {found.score:.3f}: {tokens}"
+
+
+def _in_one_line(found):
+    return (f"{found.text} [{' '.join(f'{p:.3f}' for p in found.probabilities)}] "
+            f"Score: {found.score:.3f}")
 
 
 def _as_json(source, found):

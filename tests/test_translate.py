@@ -39,6 +39,13 @@ def test_one_sentence_as_json(flags):
     assert found["score"] == pytest.approx(total / penalty, rel=1e-3)
 
 
+def test_words_probabilities_and_score_stand_in_one_line():
+    found = inspection.Translation("portugal , spain", -0.1284, np.zeros(4), [],
+                                   np.array([0.8981, 0.9374, 0.5, 1.0]))
+    assert translate._in_one_line(found) == (
+        "portugal , spain [0.898 0.937 0.500 1.000] Score: -0.128")
+
+
 def test_bad_input_is_refused_in_one_line(tmp_path):
     assert "config.gin" in refused("translate", tmp_path, "a sentence")
     for argv, named in (([], "--output_dir"), (["--output_dir=x", "a", "sentence"], "'sentence'")):
