@@ -59,6 +59,21 @@ def parse_hparams(hparams, overrides):
     return {name: value for name, value in hparams.values().items() if name in named}
 
 
+def served(model, hparams):
+    """Refuses hparams that a model of this project cannot serve; T2T would fail at the first step.
+
+    Args:
+      model: the registered name.
+      hparams: its hparams, as they were asked for.
+    """
+    check = getattr(registry.model(model), "check_hparams", None)
+    if check:
+        try:
+            check(hparams)
+        except ValueError as error:
+            raise UserError(f"--hparams: {error}") from None
+
+
 def one_process(flags):
     """Refuses a training over several processes, which on TensorFlow 2.15 T2T only seems to do: the
     chief of parameter servers fails at its end, and the workers wait for its variables for ever."""

@@ -169,6 +169,7 @@ def build_hparams(flags, decoding=False):
         hparams = hparams_lib.create_hparams_from_json(
             os.path.join(output_dir, "hparams.json"), hparams)
         hparams.parse(flags.hparams)
+    preflight.served(flags.model, hparams)
     return hparams
 
 
@@ -231,7 +232,9 @@ def check(runs):
             preflight.one_of("model", "model", run.model, _known("model", run.model))
             find_problem(run.problem)
             _known("hparams", run.hparams_set)
-            preflight.parse_hparams(preflight.registered_hparams(run.hparams_set), run.hparams)
+            hparams = preflight.registered_hparams(run.hparams_set)
+            preflight.parse_hparams(hparams, run.hparams)
+            preflight.served(run.model, hparams)
     finally:
         logs.end()
 

@@ -287,6 +287,7 @@ class RprTransformer(transformer.Transformer):
     """Transformer with a choice of positions: relative (Shaw et al. 2018), absolute, both, none."""
 
     scope = "transformer"                                    # of its variables in a checkpoint
+    check_hparams = staticmethod(_own_hparams)               # see `rpr.preflight.served`
 
     def __init__(self, hparams, *args, **kwargs):
         hparams = _own_hparams(hparams)

@@ -1,11 +1,18 @@
+import functools
+import itertools
+import re
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import reference
 import tensorflow.compat.v1 as tf
 import tiny_models
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tensor2tensor.layers import common_attention
 
-from rpr import positions, relations, t2t
+from rpr import attention, positions, relations, t2t
 from rpr.errors import UserError
 from rpr.positions import absolute
 
@@ -21,6 +28,77 @@ def test_sinusoid_is_the_formula_and_t2ts_signal(channels):
     expected = np.array([[reference.sinusoid(place, channels) for place in places[0]]])
     np.testing.assert_allclose(got, expected, atol=2e-5)
     np.testing.assert_allclose(got[:, :5], t2t, atol=2e-6)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_scaled_sinusoid_is_the_formula_forward_and_gradient(side):
+    random = np.random.RandomState(0)
+    x, dy = random.randn(2, 5, 8), random.randn(2, 5, 8)
+    signal = np.array([reference.sinusoid(place + 3, 8) for place in range(5)])
+    with tf.Graph().as_default(), tf.Session() as session:
+        at = tf.constant(x)
+        y = positions.build(tiny_models.hparams(position="scaled_sinusoid"), side).embed(
+            at, tf.range(3, 8))
+        scale, = tf.trainable_variables()
+        assert scale.op.name == f"{side}_sinusoid_scale"
+        session.run(tf.global_variables_initializer())
+        assert session.run(scale) == 1
+        scale.load(-1.7, session)
+        got, (dx, dscale) = session.run([y, tf.gradients(y, [at, scale], dy)])
+    np.testing.assert_allclose(got, x - 1.7 * signal, atol=1e-5)
+    np.testing.assert_array_equal(dx, dy)
+    np.testing.assert_allclose(dscale, (dy * signal).sum(), rtol=1e-5)
+
+
+ABSOLUTE = {"sinusoid", "scaled_sinusoid", "learned"}
+
+
+@functools.cache
+def beside_others(position, side):
+    """What a layer gives for some words alone, and for the same words behind others, which its
+    weights leave out."""
+    causal = side == "targets"
+    values = tiny_models.hparams(position=position, hidden_size=8, max_length=20,
+                                 max_relative_position=3, t5_buckets=4, t5_max_distance=5,
+                                 deberta_buckets=4, deberta_max_distance=5)
+    with tf.Graph().as_default():
+        before, words = (tf.placeholder(tf.float64, [1, None, 8]) for _ in range(2))
+        weights = tf.placeholder(tf.float64, [1, 2, None, None])
+        given, ends = tf.shape(before)[1], []
+        for skip in (0, given):
+            x = tf.concat([before[:, :skip], words], axis=1)
+            length = tf.shape(x)[1]
+            relation = relations.Distances(length, length, causal=causal)
+            scheme = positions.build(values, side)
+            with tf.variable_scope("layer", reuse=tf.AUTO_REUSE,
+                                   initializer=tf.random_normal_initializer(seed=1)):
+                q = v = attention.split_heads(scheme.embed(x, tf.range(length)), 2)
+                q, k = scheme.rotate(q, q[..., ::-1], relation)
+                logits = scheme.scores(q, k, relation)[:, :, skip:, skip:]
+                z = scheme.outputs(tf.pad(weights, [[0, 0]] * 2 + [[skip, 0]] * 2), v, relation)
+            logits = tf.linalg.band_part(logits, -1, 0) if causal else logits
+            ends.append((logits, z[:, :, skip:]))
+        session = tf.Session()
+        session.run(tf.global_variables_initializer())
+    return lambda *arrays: session.run(
+        ends, dict(zip((before, words, weights), arrays, strict=True)))
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("position", positions.SCHEMES)
+@settings(deadline=None, max_examples=15)
+@given(n=st.integers(1, 7), shift=st.integers(1, 9), seed=st.integers(0, 2**16))
+def test_where_words_stand_matters_to_absolute_schemes_alone(position, side, n, shift, seed):
+    random = np.random.RandomState(seed)
+    weights = random.rand(1, 2, n, n)
+    alone, behind = beside_others(position, side)(
+        random.randn(1, shift, 8), random.randn(1, n, 8),
+        np.tril(weights) if side == "targets" else weights)
+    if position in ABSOLUTE:
+        assert np.abs(alone[0] - behind[0]).max() > 1e-4
+    else:
+        for x, y in zip(alone, behind, strict=True):
+            np.testing.assert_allclose(np.broadcast_to(x, np.shape(y)), y, atol=2e-5)
 
 
 def test_learned_takes_the_row_of_each_position():
@@ -73,6 +151,61 @@ def test_what_cannot_be_built_is_said(overrides, message):
             positions.build(values, side)
     with tf.Graph().as_default(), pytest.raises(ValueError, match=message):
         tiny_models.make(values)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_two_schemes_are_summed_or_refused_in_a_line(side):
+    served = set()
+    for pair in map("+".join, itertools.combinations(positions.SCHEMES, 2)):
+        with tf.Graph().as_default():
+            try:
+                scheme = positions.build(tiny_models.hparams(position=pair, max_length=9), side)
+            except ValueError as error:
+                assert str(error).startswith(f"position={pair}: ")
+                continue
+            edges = tf.zeros([1, 5, 5], tf.int32) if side == "inputs" else None
+            relation = relations.Distances(5, 5, causal=side == "targets", edges=edges)
+            x = attention.split_heads(scheme.embed(tf.zeros([1, 5, 32]), tf.range(5)), 2)
+            q, k = scheme.rotate(x, x, relation)
+            logits = scheme.scores(q, k, relation)
+            assert scheme.outputs(logits, x, relation).shape.as_list() == [1, 2, 5, 16]
+            served.add(pair)
+    assert {"sinusoid+relative", "sinusoid+t5_bias", "relative+t5_bias", "t5_bias+rotary"} <= served
+    assert ("relative+graph" in served) == (side == "inputs")
+
+
+@pytest.mark.parametrize("position", ["graph+relative", "sinusiod"])
+def test_a_command_says_so_before_it_begins(position):
+    flags = SimpleNamespace(model="rpr_transformer", hparams_set="rpr_tiny", output_dir="",
+                            hparams=f"position={position}")
+    with pytest.raises(UserError, match=rf"--hparams: position={re.escape(position)}: "):
+        t2t.build_hparams(flags)
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
+@pytest.mark.parametrize("position", positions.SCHEMES)
+def test_half_precision_is_near(position, dtype):
+    ends = []
+    for precise in (tf.float64, dtype):
+        random = np.random.RandomState(0)
+        with tf.Graph().as_default(), tf.Session() as session:
+            q, k, v, dz = (tf.constant(random.randn(2, 2, 7, 16) / 2, precise) for _ in range(4))
+            relation = relations.Distances(7, 7)
+            scheme = positions.build(tiny_models.hparams(position=position, max_length=9), "inputs")
+            with tf.variable_scope("layer", initializer=tf.random_normal_initializer(stddev=0.3)):
+                q_, k_ = scheme.rotate(q, k, relation)
+                z = attention.attention(
+                    q_, k_, v, None, functools.partial(scheme.scores, relation=relation),
+                    functools.partial(scheme.outputs, relation=relation))
+            learned = tf.trainable_variables()
+            gradients = tf.gradients(z, [q, k, v, *learned], dz)
+            session.run(tf.global_variables_initializer())
+            for x in learned:
+                x.load(np.random.RandomState(1).randn(*x.shape.as_list()) / 4, session)
+            assert z.dtype == precise
+            ends.append(session.run([tf.cast(x, tf.float64) for x in [z, *gradients]]))
+    for exact, near in zip(*ends, strict=True):
+        assert np.abs(near - exact).max() < 0.1 * max(1, np.abs(exact).max())
 
 
 def test_the_sides_differ_where_they_are_told_to():

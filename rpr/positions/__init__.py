@@ -69,6 +69,11 @@ def build(hparams, side):
     for name, scheme in schemes.items():
         by_product.setdefault(scheme.product, []).append(name)
     if len(by_product.get("whole", ())) > 1:
+        if "graph" in by_product["whole"]:                   # of a decoder
+            value, rest = "+".join(names), "+".join(name for name in names if name != "graph")
+            raise ValueError(f"{said}: a decoder's own words have no edges, so that graph is "
+                             f"relative there and cannot be summed with {rest}; give each side its "
+                             f"own: encoder_position={value},decoder_position={rest}")
         raise ValueError(f"{said}: {' and '.join(by_product['whole'])} each compute the product of "
                          "query and key in their own way: take one of them")
     if "turns" in by_product and len(by_product.keys() - {None}) > 1:
