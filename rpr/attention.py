@@ -120,9 +120,9 @@ def _additive(q, k, vector, edges):
 
         def step(i, dk, dvector, dqueries, dedges):
             x = hidden(by_query[0][i], by_query[1][i])
-            by_key = dlogits[i][..., None]
-            dvector += tf.reduce_sum(x * by_key, axis=[0, 2])
-            dx = by_key * vector[:, None] * (1 - x * x)
+            by_key = dlogits[i]                              # [batch, heads, len_k]
+            dvector += tf.reduce_sum(tf.matmul(by_key[:, :, None], x), axis=[0, 2])
+            dx = tf.raw_ops.TanhGrad(y=x, dy=by_key[..., None] * vector[:, None])
             dedge = _sum_to(dx, shape_list(edges)[:2] + shape_list(edges)[3:])
             return (i + 1, dk + dx, dvector, dqueries.write(i, tf.reduce_sum(dx, axis=2)),
                     dedges.write(i, dedge))
