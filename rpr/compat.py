@@ -33,9 +33,11 @@ def install():
     _tensorflow_1_behavior()
     _absent_modules()
     _slow_modules()
+    _unicode_tables()
     _translation_path()
     _contrib()
     _no_autograph()
+    _no_graph_as_text()
     install.done = True
 
 
@@ -77,6 +79,17 @@ def _slow_modules():
     have, and cost time at every start: imported when first used."""
     _deferred("tensorflow_probability")
     _deferred("scipy.signal")
+
+
+def _unicode_tables():
+    """At import T2T asks three times for the category of every code point, a second and a half. The
+    letters, numbers, punctuation and symbols that it looks for all lie in the first planes."""
+    last, sys.maxunicode = sys.maxunicode, 0x40000
+    try:
+        importlib.import_module("tensor2tensor.data_generators.tokenizer")
+        importlib.import_module("tensor2tensor.utils.bleu_hook")
+    finally:
+        sys.maxunicode = last
 
 
 def _translation_path():
@@ -149,11 +162,20 @@ def _contrib():
 def _no_autograph():
     """A T2T model is a Keras layer, and TF 2.15 rewrites the source of a layer's `call`, and of all
     that it calls, with AutoGraph: most of the time that building the graph takes, for code that
-    has no Python control flow over tensors."""
+    has no Python control flow over tensors. So it does with the functions of a data set."""
     import tensorflow.compat.v1 as tf
+    from tensor2tensor.data_generators import problem
     from tensor2tensor.utils import t2t_model
-    model = t2t_model.T2TModel
-    model.call = tf.autograph.experimental.do_not_convert(model.call)
+    as_it_is = tf.autograph.experimental.do_not_convert
+    t2t_model.T2TModel.call = as_it_is(t2t_model.T2TModel.call)
+    problem.Problem.input_fn = as_it_is(problem.Problem.input_fn)
+
+
+def _no_graph_as_text():
+    """Estimator writes the graph of a training as text, seconds of protobuf's Python for a file
+    (graph.pbtxt) that nothing reads: TensorBoard has the graph in its events."""
+    from tensorflow.python.training import training_util
+    training_util.write_graph = lambda *args, **kwargs: None
 
 
 def _loss_scale(init_loss_scale, incr_every_n_steps, incr_ratio=2, **_):

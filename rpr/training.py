@@ -22,7 +22,10 @@ def run(flags, hparams, asked, metrics_path):
     """
     output_dir = os.path.expanduser(flags.output_dir)
     tf.logging.set_verbosity(tf.logging.INFO)
-    experiment = t2t_trainer.create_experiment_fn()(t2t_trainer.create_run_config(hparams), hparams)
+    config = t2t_trainer.create_run_config(hparams)
+    # TensorFlow rewrites a graph twice, for seconds: the second time it finds nothing.
+    config.session_config.graph_options.rewrite_options.meta_optimizer_iterations = 1
+    experiment = t2t_trainer.create_experiment_fn()(config, hparams)
     if not hasattr(experiment, flags.schedule):
         raise UserError(f"--schedule={flags.schedule}: T2T's experiment has no such method")
     if t2t_trainer.is_chief():

@@ -1,6 +1,7 @@
 """What makes T2T run here, and the refusal where it would run wrong."""
 import subprocess
 import sys
+import unicodedata
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -56,3 +57,13 @@ def test_lazy_adam_moves_only_the_rows_of_a_sparse_gradient():
             expected = lazy_adam_reference(rows, gradients, 5, 0.1, 0.9, 0.98, 1e-9)
             np.testing.assert_allclose(session.run(table), expected, rtol=1e-5)
             np.testing.assert_array_equal(expected[2], rows[2])
+
+
+def test_no_letter_number_punctuation_or_symbol_is_beyond_the_planes_that_are_searched():
+    from tensor2tensor.data_generators import tokenizer
+    from tensor2tensor.utils import bleu_hook
+    beyond = {unicodedata.category(chr(point))[0] for point in range(0x40000, sys.maxunicode + 1)}
+    assert sys.maxunicode == 0x10ffff and not beyond & set("LNPS")
+    found = {chr(point) for point in range(0x40000) if unicodedata.category(chr(point))[0] in "LN"}
+    assert found == tokenizer._ALPHANUMERIC_CHAR_SET
+    assert bleu_hook.bleu_tokenize("a\u2014b\U0001f600") == ["a", "\u2014", "b", "\U0001f600"]
