@@ -34,21 +34,30 @@ def smoothed_cross_entropy(x, table, labels, weights, smoothing):
 
     @tf.custom_gradient
     def function(x, table, weights):
-        logits = tf.matmul(x, table, transpose_b=True)       # [words, symbols]
-        shares = tf.nn.softmax(logits)
-        # At its highest the softmax is 1 / symbols or more: its logarithm is safe.
-        normaliser = tf.reduce_max(logits, axis=1) - tf.log(tf.reduce_max(shares, axis=1))
+        # One word more, of zeros, has equal shares of all symbols: what the gradient of each row of
+        # the table has in common comes out of its product with the shares, not by another pass.
+        logits = tf.matmul(tf.pad(x, [[0, 1], [0, 0]]), table, transpose_b=True)
+        shares = tf.nn.softmax(logits)                       # [words + 1, symbols]
         rows, total = tf.gather(table, labels), tf.reduce_sum(table, axis=0)
+        share = tf.gather_nd(shares, tf.stack([tf.range(tf.size(labels)), labels], axis=1))
+
+        def of_all():
+            # At its highest the softmax is 1 / symbols or more: its logarithm is safe.
+            found = tf.reduce_max(logits, axis=1) - tf.log(tf.reduce_max(shares, axis=1))
+            return found[:-1]
+
+        normaliser = tf.cond(tf.reduce_all(share > 1e-30),
+                             lambda: tf.reduce_sum(x * rows, axis=1) - tf.log(share), of_all)
         targets = high * rows + low * total                  # [words, hidden]
         losses = normaliser - tf.reduce_sum(x * targets, axis=1) - least
 
         def gradient(dy):
             words = (dy * weights)[:, None]
             weighed = words * x
-            dtable = tf.matmul(shares, weighed, transpose_a=True)
-            dtable -= low * tf.reduce_sum(weighed, axis=0)
+            common = -low * symbols * tf.reduce_sum(weighed, axis=0, keepdims=True)
+            dtable = tf.matmul(shares, tf.concat([weighed, common], axis=0), transpose_a=True)
             dtable = tf.tensor_scatter_nd_sub(dtable, labels[:, None], high * weighed)
-            return words * (tf.matmul(shares, table) - targets), dtable, dy * losses
+            return words * (tf.matmul(shares, table)[:-1] - targets), dtable, dy * losses
 
         return tf.reduce_sum(weights * losses), gradient
 

@@ -7,7 +7,17 @@ from tensor2tensor.layers import common_attention, common_layers, modalities
 from tensor2tensor.models import transformer
 from tensor2tensor.utils import expert_utils, hparams_lib, optimize, registry
 
-from rpr import attention, embeddings, layers, losses, positions, relations, schedules, search
+from rpr import (
+    attention,
+    embeddings,
+    layers,
+    losses,
+    positions,
+    relations,
+    schedules,
+    search,
+    tables,
+)
 
 # What T2T's transformer honours and this model cannot: hparam -> the values that it serves.
 SERVED = {
@@ -300,6 +310,7 @@ class RprTransformer(transformer.Transformer):
         self._init_cache_fn = init_cache
         self._prepare_decoder_fn = prepare_decoder
         losses.serve(self._hparams, self._problem_hparams)
+        tables.serve(self._hparams, self._problem_hparams)
 
     def optimize(self, loss, num_async_replicas=1, use_tpu=False, variables=None):
         """As T2T's, with the factors of `rpr.schedules` in the learning rate."""
