@@ -7,7 +7,7 @@ import functools
 
 import tensorflow.compat.v1 as tf
 
-from rpr.relations import shape_list
+from rpr.relations import reshape, shape_list
 
 FORBIDDEN = -1e9                                      # T2T's bias of what may not be seen
 
@@ -182,13 +182,17 @@ def _bits(shape):
 def split_heads(x, heads):
     """[batch, length, channels] -> [batch, heads, length, channels / heads]."""
     batch, length, channels = shape_list(x)
-    return tf.transpose(tf.reshape(x, [batch, length, heads, channels // heads]), [0, 2, 1, 3])
+    if isinstance(length, int) and length == 1:              # in a step of decoding, say
+        return reshape(x, [batch, heads, 1, channels // heads])
+    return tf.transpose(reshape(x, [batch, length, heads, channels // heads]), [0, 2, 1, 3])
 
 
 def combine_heads(x):
     """[batch, heads, length, depth] -> [batch, length, heads * depth]."""
     batch, heads, length, depth = shape_list(x)
-    return tf.reshape(tf.transpose(x, [0, 2, 1, 3]), [batch, length, heads * depth])
+    if not (isinstance(length, int) and length == 1):
+        x = tf.transpose(x, [0, 2, 1, 3])
+    return reshape(x, [batch, length, heads * depth])
 
 
 def project(x, channels, name):
@@ -205,7 +209,7 @@ def project(x, channels, name):
     batch, length, depth = shape_list(x)
     with tf.variable_scope(name):
         kernel = tf.get_variable("kernel", [depth, channels], dtype=x.dtype)
-    return tf.reshape(tf.matmul(tf.reshape(x, [-1, depth]), kernel), [batch, length, channels])
+    return reshape(tf.matmul(tf.reshape(x, [-1, depth]), kernel), [batch, length, channels])
 
 
 def project_memory(memory, key_channels, value_channels, heads):

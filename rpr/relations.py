@@ -43,6 +43,13 @@ def shape_list(x):
     return sizes
 
 
+def reshape(x, sizes):
+    """`tf.reshape` to ints and scalars, where one scalar alone need not be computed, nor given."""
+    if sum(not isinstance(size, int) for size in sizes) == 1:
+        sizes = [size if isinstance(size, int) else -1 for size in sizes]
+    return tf.reshape(x, sizes)
+
+
 def clip(distances, left, right=None):
     """The labels of Shaw et al. 2018, section 3.2: clip(distance, -k, k) + k, in 0..2k.
 

@@ -12,6 +12,33 @@ from rpr.relations import shape_list
 END, NEVER = 1, 1e7                                          # T2T's end of a sentence, infinity
 
 
+GROUP = 64                                                   # symbols
+
+
+def top_k(x, count):
+    """`tf.nn.top_k` of many symbols, which compares each of them with the best so far.
+
+    The best can only be in the groups whose own best are the best, which vectors find faster.
+
+    Args:
+      x: float32 [rows, symbols].
+      count: how many, at most all the symbols.
+
+    Returns:
+      values and symbols, [rows, count], the best first; of equal ones the first.
+    """
+    symbols = x.shape.as_list()[1]
+    if symbols < 4 * count * GROUP:
+        return tf.nn.top_k(x, count)
+    if symbols % GROUP:
+        x = tf.pad(x, [[0, 0], [0, -symbols % GROUP]], constant_values=x.dtype.min)
+    groups = tf.reshape(x, [-1, -(-symbols // GROUP), GROUP])
+    where = tf.sort(tf.nn.top_k(tf.reduce_max(groups, axis=2), count)[1], axis=1)
+    few = tf.gather(groups, where, batch_dims=1)             # [rows, count, GROUP]
+    best, place = tf.nn.top_k(tf.reshape(few, [-1, count * GROUP]), count)
+    return best, tf.gather(where, place // GROUP, batch_dims=1) * GROUP + place % GROUP
+
+
 def beam_search(step, caches, start, beams, length, alpha, end, first_only):
     """The best sentences, with the length penalty ((5 + length) / 6) ^ alpha.
 
@@ -47,8 +74,10 @@ def beam_search(step, caches, start, beams, length, alpha, end, first_only):
         logits, caches = step(tf.reshape(open_ids[:, :, -1], [-1]), caches)
         logits = tf.cast(logits, tf.float32)
         wide = min(2 * beams, logits.shape.as_list()[-1])
-        best, symbols = tf.nn.top_k(logits, wide)            # [batch * beams, wide]
-        best -= tf.reduce_logsumexp(logits, axis=1, keepdims=True)
+        best, symbols = top_k(logits, wide)                  # [batch * beams, wide]
+        # At its highest the softmax is 1 / symbols or more: its logarithm is safe.
+        highest = tf.reduce_max(tf.nn.softmax(logits), axis=1, keepdims=True)
+        best += tf.log(highest) - best[:, :1]
         best = tf.reshape(best, [batch, beams, wide]) + open_chances[:, :, None]
         scores, where = tf.nn.top_k(                         # [batch, 2 * beams]
             tf.reshape(best / penalty(i + 1), [batch, beams * wide]), 2 * beams)

@@ -57,3 +57,16 @@ def test_it_stops_when_the_best_is_certain_and_at_the_length(liking, steps):
         ids, _ = search.beam_search(language(1, 6, liking), tf.zeros([4, 1, 0, 6]),
                                     tf.constant([2, 3]), 2, tf.constant(7), 0.6, search.END, True)
         assert session.run(ids).shape == (2, 2, steps + 1)
+
+
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 999), symbols=st.integers(500, 700), count=st.integers(1, 4),
+       values=st.sampled_from([1, 3, 20, 10 ** 6]))
+def test_the_best_symbols_are_the_best_in_order(seed, symbols, count, values):
+    """Of equal ones the first; whether or not the symbols fill their last group."""
+    x = np.random.RandomState(seed).randint(0, values, [3, symbols]).astype(np.float32) - 2
+    with tf.Graph().as_default(), tf.Session() as session:
+        ours, right = session.run([search.top_k(tf.constant(x), count),
+                                   tf.nn.top_k(tf.constant(x), count)])
+    np.testing.assert_array_equal(ours[0], right.values)
+    np.testing.assert_array_equal(ours[1], right.indices)
