@@ -119,7 +119,7 @@ def _outputs_folded(weights, v, table, relation, left):
 
 def _scores_banded(q, k, table, relation, left):
     band = _Band(table, relation, left)
-    return band.add(tf.matmul(q, k + band.base, transpose_b=True), _by_row(q, band.rows))
+    return band.add(tf.matmul(q, _add_row(k, band.base), transpose_b=True), _by_row(q, band.rows))
 
 
 def _outputs_banded(weights, v, table, relation, left):
@@ -135,7 +135,7 @@ def _outputs_banded(weights, v, table, relation, left):
 
         return tf.matmul(weights, v) + _of_rows(sums, rows), gradient
 
-    return function(weights, v + band.base, band.rows)
+    return function(weights, _add_row(v, band.base), band.rows)
 
 
 class _Band:
@@ -196,6 +196,17 @@ class _Band:
             return sums
         others = tf.reduce_sum(x * self._tail, axis=3)
         return tf.concat([others[:, :, None], sums], axis=2)
+
+
+@tf.custom_gradient
+def _add_row(x, row):
+    """Adds a row of the table, [(heads,) 1, depth], to [batch, heads, length, depth]."""
+    def gradient(dy):
+        # TensorFlow sums along batch and length together by way of a transposition.
+        by_row = tf.reduce_sum(dy, axis=2, keepdims=True)
+        return dy, tf.reduce_sum(by_row, axis=[0, 1][:4 - row.shape.rank])
+
+    return x + row, gradient
 
 
 def _by_row(x, rows):
@@ -261,9 +272,10 @@ def _window(table, relation, zero):
 
 
 def _one_product(x, rows, transpose_b=False):
-    """x [batch, heads, 1, ...] times rows: where the heads share those, one product of matrices."""
+    """x [batch, heads, 1, ...] times rows: one product of matrices, or one for each head."""
     if rows.shape.rank == 3:
-        return tf.matmul(x, rows, transpose_b=transpose_b)
+        y = tf.matmul(tf.transpose(tf.squeeze(x, [2]), [1, 0, 2]), rows, transpose_b=transpose_b)
+        return tf.expand_dims(tf.transpose(y, [1, 0, 2]), 2)
     batch, heads, _, depth = shape_list(x)
     y = tf.matmul(tf.reshape(x, [-1, depth]), rows, transpose_b=transpose_b)
     return tf.reshape(y, [batch, heads, 1, shape_list(y)[1]])
