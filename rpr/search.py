@@ -78,11 +78,11 @@ def beam_search(step, caches, start, beams, length, alpha, end, first_only):
         # At its highest the softmax is 1 / symbols or more: its logarithm is safe.
         highest = tf.reduce_max(tf.nn.softmax(logits), axis=1, keepdims=True)
         best += tf.log(highest) - best[:, :1]
-        best = tf.reshape(best, [batch, beams, wide]) + open_chances[:, :, None]
+        best = tf.reshape(best, [-1, beams, wide]) + open_chances[:, :, None]
         scores, where = tf.nn.top_k(                         # [batch, 2 * beams]
-            tf.reshape(best / penalty(i + 1), [batch, beams * wide]), 2 * beams)
+            tf.reshape(best / penalty(i + 1), [-1, beams * wide]), 2 * beams)
         beam = where // wide
-        symbols = tf.gather(tf.reshape(symbols, [batch, beams * wide]), where, batch_dims=1)
+        symbols = tf.gather(tf.reshape(symbols, [-1, beams * wide]), where, batch_dims=1)
         ids = tf.concat([tf.gather(open_ids, beam, batch_dims=1), symbols[:, :, None]], axis=2)
         ends = tf.cast(tf.equal(symbols, end), tf.float32)
 

@@ -260,7 +260,7 @@ def decoder(x, memory, self_bias, cross_bias, hparams, cache=None, save_weights_
                             x = tf.reshape(x, [batch, -1, shape[-1]])
                         x = _attend(
                             x, memory, cross_bias, hparams, None, None, step, save_weights_to)
-                        x = tf.reshape(x, shape)
+                        x = relations.reshape(x, shape)
                 x = _feed_forward(x, hparams)
         return layers.preprocess(x, hparams)
 
