@@ -36,6 +36,7 @@ setup(
         # The last TensorFlow with Estimator, which T2T trains and decodes through.
         "cpu": ["tensorflow-cpu==2.15.1"],
         "gpu": ["tensorflow[and-cuda]==2.15.1"],
+        "words": ["spacy>=3.7,<4"],                   # tokenizers of problems/europarl.py
         "slurm": ["submitit>=1.5"],                   # rpr study --cluster=slurm
         "test": ["pytest>=8", "hypothesis>=6.100", "ruff>=0.9"],
     },

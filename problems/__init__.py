@@ -1,2 +1,10 @@
 """Translation, toy and graph problems, registered with T2T on import, one file a family."""
-from problems import graphs, libreoffice, multi30k, text_files, toy, wmt14  # noqa: F401
+from problems import (  # noqa: F401
+    europarl,
+    graphs,
+    libreoffice,
+    multi30k,
+    text_files,
+    toy,
+    wmt14,
+)

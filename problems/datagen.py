@@ -151,5 +151,5 @@ def _make_vocabulary(problem, given, staging, tmp_dir, folder):
                                highlight=False, soft_wrap=True)
     console.terminal.print(f"{name}: vocabulary", highlight=False)
     problem.get_or_create_vocab(made, tmp_dir)
-    for vocabulary in os.listdir(made):
+    for vocabulary in sorted(os.listdir(made)):       # "vectors..." before their "vocab..."
         os.replace(os.path.join(made, vocabulary), os.path.join(staging, vocabulary))

@@ -76,9 +76,14 @@ class TranslateTextFiles(translation.TranslationProblem):
             given = _given()
             counts = {split: check_pair(*paths) for split, paths in given.items()}
             self._lines = counts["train"]
-            share = min(max(_SHARE, _FEWEST / self._lines), _MOST / self._lines, _LARGEST_SHARE)
+            share = held_out_share(self._lines)
             self._shares = {split: share for split in ("dev", "test") if split not in given}
         return self._shares
+
+
+def held_out_share(lines):
+    """The part of a text of so many lines that becomes its development or its test set."""
+    return min(max(_SHARE, _FEWEST / lines), _MOST / lines, _LARGEST_SHARE)
 
 
 def split_of(source, shares):

@@ -55,15 +55,7 @@ class Wmt14(translation.TranslationProblem):
 
     def _text(self, split, tmp_dir):
         """The unpacked text of a split: [(English path, other path), ...]."""
-        found = []
-        for archive, *members in self.corpora[split]:
-            folder = os.path.join(tmp_dir, archive.name + ".files")
-            paths = [os.path.join(folder, posixpath.basename(member)) for member in members]
-            if not all(map(os.path.exists, paths)):   # they only appear whole
-                paths = list(download.extract(
-                    download.fetch(archive, tmp_dir), members, folder).values())
-            found.append(paths)
-        return found
+        return [unpacked(archive, members, tmp_dir) for archive, *members in self.corpora[split]]
 
     def text_pairs(self, split, tmp_dir):
         for paths in self._text(split, tmp_dir):
@@ -84,6 +76,21 @@ class Wmt14(translation.TranslationProblem):
         for paths in self._text("train", tmp_dir):
             for path in paths:
                 yield from sample(path, self.vocabulary_bytes)
+
+
+def unpacked(archive, members, tmp_dir):
+    """The paths of some files of an archive, fetched and unpacked unless they are there.
+
+    Args:
+      archive: a `download.Remote`.
+      members: their names in it.
+      tmp_dir: where downloads are kept.
+    """
+    folder = os.path.join(tmp_dir, archive.name + ".files")
+    paths = [os.path.join(folder, posixpath.basename(member)) for member in members]
+    if not all(map(os.path.exists, paths)):           # they only appear whole
+        paths = list(download.extract(download.fetch(archive, tmp_dir), members, folder).values())
+    return paths
 
 
 def segments(path):
