@@ -15,7 +15,8 @@ from tensor2tensor.utils import bleu_hook
 from rpr.console import Task
 
 _FILE_BYTES = 1 << 26                                 # of a data file of an average, at least
-_OF_TRAINING = ("training/", "losses_avg/")           # T2T's scopes of what only training needs
+# T2T's scopes of what only training needs, and TensorFlow's names for the scale of a loss.
+_OF_TRAINING = ("training/", "losses_avg/", "current_loss_scale", "good_steps")
 
 
 def average_all(model_dir, output_dir, n, min_steps=0, wait_minutes=0):

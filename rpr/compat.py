@@ -12,6 +12,8 @@ import types
 USE_INSTEAD = ("start it with this project's launchers (t2t-trainer, t2t-decoder, ... or rpr "
                "train, rpr decode, ...), or call rpr.register() before tensor2tensor is imported")
 
+TOKENS = "rpr/tokens"                                # a graph collection: those of the loss
+
 
 class WrongMode(RuntimeError):
     """tensor2tensor was imported before it was prepared: what it would train is silently wrong."""
@@ -38,6 +40,9 @@ def install():
     _contrib()
     _no_autograph()
     _no_graph_as_text()
+    _tokens_of_all_replicas()
+    _a_step_is_an_update()
+    _batch_of_each_tower()
     install.done = True
 
 
@@ -178,6 +183,63 @@ def _no_graph_as_text():
     training_util.write_graph = lambda *args, **kwargs: None
 
 
+def _tokens_of_all_replicas():
+    """A replica of a tf.distribute strategy divides its loss by its own tokens, and then the mean
+    over replicas is taken: a token weighs more in a batch of few. T2T's towers, and one device with
+    the whole batch, divide the sum of all losses by the tokens of all."""
+    import tensorflow.compat.v1 as tf
+    from tensor2tensor.utils import t2t_model
+    average = t2t_model.average_sharded_losses
+
+    def average_sharded_losses(sharded_losses):
+        replica = tf.distribute.get_replica_context()
+        if not replica or replica.num_replicas_in_sync == 1:
+            training = [shard.get("training") for shard in sharded_losses]
+            if all(isinstance(loss, tuple) for loss in training):
+                tf.add_to_collection(TOKENS, tf.add_n([tokens for _, tokens in training]))
+            return average(sharded_losses)
+        losses = {}
+        for name in sorted(sharded_losses[0]):
+            (loss,) = (shard[name] for shard in sharded_losses)
+            if isinstance(loss, tuple):
+                total, tokens = loss
+                loss = total / tf.maximum(1.0, replica.all_reduce(tf.distribute.ReduceOp.MEAN,
+                                                                  tokens))
+            losses[name] = loss
+        return losses
+
+    t2t_model.average_sharded_losses = average_sharded_losses
+
+
+def _a_step_is_an_update():
+    """T2T's multistep_adam counts batches as steps: the learning rate follows broken numbers of
+    updates, and every length in steps has to be multiplied. And it takes the mean of the batches'
+    gradients, in which a token weighs more in a batch of few."""
+    import tensorflow.compat.v1 as tf
+    from tensor2tensor.utils import learning_rate, multistep_optimizer
+    multistep_optimizer.MultistepAdamOptimizer = _multistep_adam()
+    learning_rate._global_step = lambda hparams: tf.cast(tf.train.get_or_create_global_step(),
+                                                         tf.float32)
+
+
+def _batch_of_each_tower():
+    """With use_fixed_batch_size the towers divide one batch among them, where batch_size is else
+    what each of them gets."""
+    import tensorflow.compat.v1 as tf
+    from tensor2tensor.utils import data_reader, hparams_lib
+    input_fn = data_reader.input_fn
+
+    def for_all_towers(*args, config=None, **kwargs):
+        *before, mode, hparams = args
+        towers = getattr(config, "data_parallelism", None)
+        if hparams.use_fixed_batch_size and towers and mode == tf.estimator.ModeKeys.TRAIN:
+            hparams = hparams_lib.copy_hparams(hparams)
+            hparams.batch_size *= towers.n
+        return input_fn(*before, mode, hparams, config=config, **kwargs)
+
+    data_reader.input_fn = for_all_towers
+
+
 def _loss_scale(init_loss_scale, incr_every_n_steps, incr_ratio=2, **_):
     import tensorflow.compat.v1 as tf
     return tf.mixed_precision.DynamicLossScale(
@@ -188,6 +250,54 @@ def _loss_scale(init_loss_scale, incr_every_n_steps, incr_ratio=2, **_):
 def _loss_scale_optimizer(optimizer, scale):
     import tensorflow.compat.v1 as tf
     return tf.mixed_precision.MixedPrecisionLossScaleOptimizer(optimizer, scale)
+
+
+def _multistep_adam():
+    import tensorflow.compat.v1 as tf
+
+    class MultistepAdamOptimizer(tf.train.AdamOptimizer):
+        """Adam that updates once in n batches, as if they were one (Saunders et al. 2018)."""
+
+        def __init__(self, *args, n, **kwargs):
+            super().__init__(*args, **kwargs)
+            self._n = n
+
+        def _create_slots(self, var_list):
+            super()._create_slots(var_list)
+            first = min(var_list, key=lambda variable: variable.name)
+            self._create_non_slot_variable(0, "batches", first)
+            self._create_non_slot_variable(0.0, "tokens", first)
+            for variable in var_list:
+                self._zeros_slot(variable, "sum", self._name)
+
+        def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+            pairs = [(tf.convert_to_tensor(gradient), variable)
+                     for gradient, variable in grads_and_vars if gradient is not None]
+            variables = [variable for _, variable in pairs]
+            with tf.init_scope():
+                self._create_slots(variables)
+            graph = tf.get_default_graph()
+            batches, tokens = (self._get_non_slot_variable(x, graph) for x in ("batches", "tokens"))
+            sums = [self.get_slot(variable, "sum") for variable in variables]
+            weight = (tf.get_collection(TOKENS) or [tf.constant(1.0)])[-1]
+            added = [tf.assign_add(batches, 1), tf.assign_add(tokens, weight)]
+            added += [tf.assign_add(sum_, weight * gradient)
+                      for sum_, (gradient, _) in zip(sums, pairs, strict=True)]
+            with tf.control_dependencies(added):
+                due = tf.equal(tf.identity(batches.read_value()), self._n)
+
+            def update():
+                total = tf.maximum(tokens.read_value(), 1.0)
+                means = [sum_.read_value() / total for sum_ in sums]
+                updated = super(MultistepAdamOptimizer, self).apply_gradients(
+                    list(zip(means, variables, strict=True)), global_step)
+                with tf.control_dependencies([updated]):
+                    return tf.group(*[tf.assign(x, tf.zeros_like(x))
+                                      for x in (batches, tokens, *sums)])
+
+            return tf.cond(due, update, tf.no_op, name=name)
+
+    return MultistepAdamOptimizer
 
 
 def _lazy_adam():

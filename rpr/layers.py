@@ -58,7 +58,10 @@ def normalise(x, hparams):
             scale = tf.ones(shape_list(x)[-1:], x.dtype)
             bias = tf.get_variable("layer_norm_bias", shape_list(x)[-1:],
                                    initializer=tf.zeros_initializer())
-        return layer_norm(x, tf.cast(scale, x.dtype), tf.cast(bias, x.dtype), hparams.norm_epsilon)
+        # Half precision has too few digits for a variance, and float16 no room for squares.
+        kind = tf.float32 if x.dtype in (tf.float16, tf.bfloat16) else x.dtype
+        y = layer_norm(*(tf.cast(z, kind) for z in (x, scale, bias)), hparams.norm_epsilon)
+        return tf.cast(y, x.dtype)
 
 
 def layer_norm(x, scale, bias, epsilon):

@@ -4,7 +4,9 @@
 | --- | --- |
 | `start` | `step`, `parameters` (trainable), `time` |
 | `train` | `step`, `loss` (nats a target token), `steps_per_second`, `time`; since the last: |
-|         | `source_tokens_per_second`, `target_tokens_per_second`, `padding` (share of places) |
+|         | `source_tokens_per_second`, `target_tokens_per_second`, `padding` (share of places), |
+|         | of the chief's machine where there are several; `peak_memory` (bytes; of the fullest |
+|         | GPU, or without one of the process) |
 | `eval` | `step`, `loss` and T2T's metrics on the development set |
 | `decode` | `sentences`, `tokens`, `seconds`, `sentences_per_second`, `tokens_per_second` |
 

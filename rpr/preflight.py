@@ -74,26 +74,6 @@ def served(model, hparams):
             raise UserError(f"--hparams: {error}") from None
 
 
-def one_process(flags):
-    """Refuses a training over several processes, which on TensorFlow 2.15 T2T only seems to do: the
-    chief of parameter servers fails at its end, and the workers wait for its variables for ever."""
-    alone = {"ps_replicas": 0, "ps_gpu": 0, "worker_replicas": 1, "master": ""}
-    asked = [f"--{name}={getattr(flags, name)}" for name, value in alone.items()
-             if getattr(flags, name) != value]
-    if flags.schedule == "run_std_server":
-        asked.append("--schedule=run_std_server")
-    try:
-        cluster = json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {})
-        tasks = sum(len(tasks) for tasks in cluster.values())
-    except (ValueError, AttributeError, TypeError) as error:
-        raise UserError(f"TF_CONFIG: not a cluster ({error})") from None
-    if tasks > 1:
-        asked.append(f"TF_CONFIG with {tasks} tasks ({', '.join(sorted(cluster))})")
-    if asked:
-        raise UserError(f"{asked[0]}: parameter servers and workers do not train on TensorFlow "
-                        "2.15; --worker_gpu=N trains on N GPUs of one machine")
-
-
 def saved_hparams(output_dir):
     """The values of an output directory's hparams.json, or None where there is none."""
     path = os.path.join(output_dir, "hparams.json")
@@ -131,11 +111,9 @@ def same_training(output_dir, asked):
       output_dir: T2T's --output_dir.
       asked: as `remember_training` was given it; a part of it may be left out.
     """
-    try:
-        with open(os.path.join(output_dir, TRAINED_WITH), encoding="utf-8") as text:
-            saved = json.load(text)
-    except FileNotFoundError:
-        return                                        # made by stock T2T, or not made yet
+    saved = trained_with(output_dir)
+    if not saved:
+        return
     for name, value in asked.items():
         if saved.get(name) == value:
             continue
@@ -146,8 +124,17 @@ def same_training(output_dir, asked):
                         f"--{name}={saved.get(name)}")
 
 
+def trained_with(output_dir):
+    """What `remember_training` wrote; nothing in a directory of stock T2T's, or a new one."""
+    try:
+        with open(os.path.join(output_dir, TRAINED_WITH), encoding="utf-8") as text:
+            return json.load(text)
+    except FileNotFoundError:
+        return {}
+
+
 def remember_training(output_dir, **asked):
-    """Writes what `same_training` compares: model, problem, hparams_set, vocabulary."""
+    """Writes what `same_training` compares (model, problem, hparams_set, vocabulary), and more."""
     metrics.write_atomically(os.path.join(output_dir, TRAINED_WITH),
                              json.dumps(asked, indent=1, sort_keys=True) + "\n")
 

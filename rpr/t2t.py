@@ -259,7 +259,7 @@ def _train(argv, logs):
     from tensor2tensor.utils import trainer_lib
 
     from problems.checks import check_data
-    from rpr import embeddings, preflight, training
+    from rpr import devices, embeddings, preflight, training
     absl_flags.DEFINE_string("metrics_file", None, "Where loss, speed and evaluations are written, "
                              "a JSON object a line (default: metrics.jsonl in --output_dir).")
     absl_flags.DEFINE_float("max_loss_rise", 2.0, "A training ends whose loss stays so far, in "
@@ -271,14 +271,14 @@ def _train(argv, logs):
         from tensor2tensor.utils import registry
         print(registry.help_string())
         return
-    preflight.one_process(flags)
     _need(flags, "output_dir", "data_dir")
     t2t_trainer.set_hparams_from_args(rest)
     preflight.one_of("model", "model", flags.model, _known("model", flags.model))
     problem = find_problem(flags.problem)
-    hparams = build_hparams(flags)
     if flags.gpu_automatic_mixed_precision:
-        hparams.gpu_automatic_mixed_precision = True
+        flags.hparams = ",".join(filter(None, (flags.hparams,
+                                               "gpu_automatic_mixed_precision=True")))
+    hparams = build_hparams(flags)
     trainer_lib.set_random_seed(flags.random_seed)
     data_dir, output_dir = (os.path.expanduser(flags[name].value) for name in ("data_dir",
                                                                               "output_dir"))
@@ -288,13 +288,16 @@ def _train(argv, logs):
     asked = {"model": flags.model, "problem": flags.problem, "hparams_set": flags.hparams_set,
              "vocabulary": preflight.vocabularies(problem, data_dir)}
     preflight.same_training(output_dir, asked)
+    devices.check(flags, hparams, problem)
     if tf.train.latest_checkpoint(output_dir):
         preflight.checkpoint(output_dir, flags.model, "output_dir")
     else:
         embeddings.check(hparams, problem, data_dir)
 
     if logs:
-        logs.keep(os.path.join(output_dir, "train.log"))
+        machines = devices.cluster()
+        who = f".worker{machines.index}" if machines and machines.index else ""
+        logs.keep(os.path.join(output_dir, f"train{who}.log"))
     training.run(flags, hparams, asked, flags.metrics_file or os.path.join(output_dir,
                                                                            METRICS_FILE))
 

@@ -1,11 +1,19 @@
-"""A training: T2T's experiment, watched (`rpr.watch`)."""
+"""A training: T2T's experiment on the devices asked for (`rpr.devices`), watched (`rpr.watch`)."""
+import hashlib
+import json
 import os
+import time
 
 import tensorflow.compat.v1 as tf
 from tensor2tensor.bin import t2t_trainer
 
-from rpr import preflight, throughput, watch
+from rpr import devices, partners, preflight, throughput, watch
+from rpr.console import terminal
 from rpr.errors import UserError
+
+# An error of TensorFlow's may only say that another machine is gone, which `partners` knows better,
+# a moment later.
+_SECOND_OPINION = 15.0                                # seconds
 
 
 def run(flags, hparams, asked, metrics_path):
@@ -20,27 +28,64 @@ def run(flags, hparams, asked, metrics_path):
     Raises:
       UserError: the training came to nothing, for a reason that a line can say.
     """
+    machines = devices.cluster()
+    if not machines:
+        _run(flags, hparams, asked, metrics_path, None)
+        return
+    checkpoint = tf.train.latest_checkpoint(os.path.expanduser(flags.output_dir))
+    same = [asked, hparams.values(), flags.train_steps, flags.schedule, flags.worker_gpu,
+            checkpoint and os.path.basename(checkpoint)]
+    group = partners.Partners(machines, hashlib.sha256(json.dumps(
+        same, default=str, sort_keys=True).encode()).hexdigest())
+    group.join()
+    try:
+        _run(flags, hparams, asked, metrics_path, machines)
+    except BaseException as error:
+        if isinstance(error, tf.errors.OpError):
+            time.sleep(_SECOND_OPINION)
+        group.fail((str(error).strip() or type(error).__name__).splitlines()[0])
+        raise
+    group.leave()
+
+
+def _run(flags, hparams, asked, metrics_path, machines):
     output_dir = os.path.expanduser(flags.output_dir)
     tf.logging.set_verbosity(tf.logging.INFO)
-    config = t2t_trainer.create_run_config(hparams)
-    # TensorFlow rewrites a graph twice, for seconds: the second time it finds nothing.
-    config.session_config.graph_options.rewrite_options.meta_optimizer_iterations = 1
-    experiment = t2t_trainer.create_experiment_fn()(config, hparams)
+    is_chief = not machines or machines.index == 0
+    experiment = t2t_trainer.create_experiment_fn()(devices.run_config(flags, hparams), hparams)
     if not hasattr(experiment, flags.schedule):
         raise UserError(f"--schedule={flags.schedule}: T2T's experiment has no such method")
-    if t2t_trainer.is_chief():
+    if is_chief:
+        _say_what_changes(output_dir, flags, hparams.batch_size)
         t2t_trainer.save_metadata(hparams)
-        preflight.remember_training(output_dir, **asked)
+        preflight.remember_training(output_dir, **asked, devices=devices.count(flags),
+                                    mirrored=devices.mirrored(flags))
+    # A strategy would rewrite the source of T2T and all it calls with AutoGraph, for minutes.
+    model_fn = tf.autograph.experimental.do_not_convert(experiment.estimator._model_fn)
+    experiment.estimator._model_fn = throughput.counted(model_fn)
     train_spec, eval_spec = experiment._train_spec, experiment._eval_spec
     hook = watch.TrainingHook(metrics_path, flags.train_steps, experiment.estimator.model_dir,
-                              flags.max_loss_rise)
+                              flags.max_loss_rise,
+                              hparams.optimizer_multistep_accumulate_steps or 1)
+    record = watch.EvaluationRecord(metrics_path)
+    if machines:
+        devices.share_data(hparams.problem, machines)
     experiment._train_spec = train_spec = train_spec._replace(
-        input_fn=throughput.counted(train_spec.input_fn),
-        hooks=(*train_spec.hooks, hook), saving_listeners=(watch.SavingListener(hook),))
-    exporters = (*(eval_spec.exporters or ()), watch.EvaluationRecord(metrics_path))
+        input_fn=_read_ahead(train_spec.input_fn),
+        hooks=(*train_spec.hooks, *([hook] if is_chief else []),
+               *([watch.ProfileHook(output_dir)] if flags.profile and is_chief else [])),
+        saving_listeners=(watch.SavingListener(hook),))
+    exporters = (*(eval_spec.exporters or ()), record)
     experiment._eval_spec = eval_spec = eval_spec._replace(exporters=exporters)
     try:
-        if flags.schedule == "continuous_train_and_eval":
+        if machines:
+            # No evaluator among them: nothing is evaluated while they train.
+            tf.estimator.train_and_evaluate(experiment.estimator, train_spec, eval_spec)
+            if is_chief and flags.schedule != "train":
+                result = experiment.estimator.evaluate(eval_spec.input_fn, eval_spec.steps,
+                                                       eval_spec.hooks)
+                record.export(None, None, None, result, True)
+        elif flags.schedule == "continuous_train_and_eval":
             # T2T evaluates the last checkpoint once more after this: the same numbers again.
             tf.estimator.train_and_evaluate(experiment.estimator, train_spec, eval_spec)
         elif flags.schedule == "train":
@@ -55,3 +100,39 @@ def run(flags, hparams, asked, metrics_path):
         raise UserError(f"--data_dir={flags.data_dir}: damaged data ({error.message})") from None
     finally:
         hook.close()
+
+
+def _read_ahead(input_fn):
+    """Has an Estimator's input function read from the start: T2T shuffles 512 batches, which takes
+    seconds to fill. A strategy sees to its data itself."""
+    def read_ahead(params, config):
+        dataset = input_fn(params, config)
+        if config.train_distribute:
+            return dataset
+        options = tf.data.Options()
+        options.experimental_warm_start = True
+        return dataset.with_options(options)
+    return read_ahead
+
+
+def _say_what_changes(output_dir, flags, batch_size):
+    """A training may go on with another number of devices: its steps are then larger or smaller.
+
+    Raises:
+      UserError: it was mirrored and shall not be, or the other way round.
+    """
+    before, now = preflight.trained_with(output_dir), devices.count(flags)
+    if not tf.train.latest_checkpoint(output_dir):
+        return
+    if before.get("mirrored", False) != devices.mirrored(flags):
+        # TensorFlow names Adam's counters otherwise where it mirrors.
+        kinds = ["on one device or in towers", "mirrored (--optionally_use_dist_strat, TF_CONFIG)"]
+        was, asked = (kinds[kind] for kind in (before.get("mirrored", False),
+                                               devices.mirrored(flags)))
+        raise UserError(f"--output_dir={output_dir} was trained {was} and cannot go on {asked}; "
+                        "--warm_start_from takes its weights to another directory")
+    then = before.get("devices", now)
+    if then != now:
+        terminal.print(f"rpr train: going on with {now} devices; the steps until here had {then}."
+                       f" A step takes {now} x {batch_size} sub-words from now on, and the learning"
+                       " rate still follows the step", highlight=False, soft_wrap=True)

@@ -2,15 +2,13 @@
 import json
 import os
 import shutil
-import types
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import refused, rpr_command, train
 
-from rpr import metrics, preflight
-from rpr.errors import UserError
+from rpr import metrics
 
 
 def variables(directory):
@@ -35,13 +33,6 @@ def test_logs_are_in_the_file_and_come_back_with_verbose(text, trained, tmp_path
     quiet = train(text, tmp_path / "quiet", steps=1)
     loud = train(text, tmp_path / "loud", "--verbose", steps=1)
     assert "tensorflow" not in quiet.stderr and "INFO:tensorflow" in loud.stderr
-
-
-def test_two_towers_share_every_weight(text, trained, tmp_path):
-    """T2T loaded in TF2 mode trains 40 parallel_0 and 40 parallel_1 variables, and says nothing."""
-    train(text, tmp_path / "model", "--worker_gpu=2", steps=3, launcher="t2t-trainer")
-    assert variables(tmp_path / "model") == variables(trained.output_dir)
-    assert not [name for name in variables(tmp_path / "model") if "parallel" in name]
 
 
 def test_the_launchers_do_what_t2t_users_type(trained, tmp_path):
@@ -221,19 +212,6 @@ def test_bad_flags_of_each_verb_end_in_one_line(trained, tmp_path):
     assert "models" in refused("list", "everything")
     assert "no verb" in refused("trian")
     assert "nowhere.gin" in refused("run", "nowhere.gin")
-
-
-def test_training_over_several_processes_is_refused(text, tmp_path, monkeypatch):
-    alone = {"ps_replicas": 0, "ps_gpu": 0, "worker_replicas": 1, "master": "", "schedule": "train"}
-    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"chief": ["a:1"]}, "task": {"type": "chief"}}')
-    preflight.one_process(types.SimpleNamespace(**alone))
-    for name, value in (("ps_replicas", 1), ("worker_replicas", 2), ("schedule", "run_std_server")):
-        with pytest.raises(UserError, match=f"--{name}={value}: .*--worker_gpu=N"):
-            preflight.one_process(types.SimpleNamespace(**{**alone, name: value}))
-    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"chief": ["a:1"], "ps": ["b:1"]}, "task": {}}')
-    line = refused("train", *text.flags, "--model=rpr_transformer", "--hparams_set=rpr_tiny",
-                   f"--output_dir={tmp_path}/no")
-    assert "chief, ps" in line and "--worker_gpu=N" in line and not (tmp_path / "no").exists()
 
 
 def test_list_shows_each_with_a_description():
