@@ -40,9 +40,11 @@ from rpr.errors import UserError
 _MIRROR = ("T2T's parameter servers do not work on TensorFlow 2; start the same command on every "
            "machine with a TF_CONFIG of one chief and workers, which mirrors the model "
            "(scripts/train_on_hosts writes it)")
-# TensorFlow's rewriting to float16 reads this from the environment: what it may not touch, beside
-# sums, means and logarithms. A softmax would take masks along, whose -1e9 float16 does not hold.
-FLOAT32_OPS = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_DENYLIST_ADD", "Softmax"
+# What TensorFlow's rewriting to float16 reads from the environment: a softmax stays float32, as
+# sums, means and logarithms do. It would take masks along, whose -1e9 float16 does not hold. (In
+# two lists at once, it would end the rewriting.)
+FLOAT32_OPS = {f"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_{change}": "Softmax"
+               for change in ("DENYLIST_ADD", "INFERLIST_REMOVE")}
 # What a RunConfig is made anew from: TensorFlow reads TF_CONFIG as a cluster that mirrors only
 # where the strategy is there from the start.
 _KEPT = ("model_dir", "session_config", "save_summary_steps", "save_checkpoints_steps",
@@ -170,7 +172,7 @@ def run_config(flags, hparams):
       flags: T2T's trainer flags, checked.
       hparams: the model's.
     """
-    os.environ.setdefault(*FLOAT32_OPS)
+    os.environ.update(FLOAT32_OPS)
     config = t2t_trainer.create_run_config(hparams)
     # TensorFlow rewrites a graph twice, for seconds: the second time it finds nothing.
     config.session_config.graph_options.rewrite_options.meta_optimizer_iterations = 1

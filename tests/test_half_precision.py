@@ -1,0 +1,133 @@
+"""Training in half precision, beside float32: numbers, weights, and the scale of the loss."""
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+import tiny_models
+from tensor2tensor.utils import optimize
+from tensorflow.core.protobuf import config_pb2, device_properties_pb2
+from tensorflow.python.grappler import cluster, tf_optimizer
+
+from rpr import devices
+
+STEPS = 20
+IDS = tiny_models.sentences([7, 9, 5, 12] * 4)
+
+
+@pytest.fixture(autouse=True)
+def only_here():
+    """T2T switches the rewriting of graphs on for the whole process."""
+    yield
+    tf.train.experimental.disable_mixed_precision_graph_rewrite()
+
+
+def rewritten(graph, fetches, monkeypatch):
+    """The graph as TensorFlow rewrites it for a GPU; CPUs have kernels for all of it."""
+    for name, value in devices.FLOAT32_OPS.items():
+        monkeypatch.setenv(name, value)
+    # TensorFlow without CUDA does not believe that a GPU is fast at it.
+    monkeypatch.setenv("TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_IGNORE_PERFORMANCE", "1")
+    for fetch in fetches:
+        tf.add_to_collection(tf.GraphKeys.TRAIN_OP, fetch)
+    config = config_pb2.ConfigProto()
+    options = config.graph_options.rewrite_options
+    options.optimizers.append("auto_mixed_precision")
+    options.auto_mixed_precision = options.ON
+    options.min_graph_nodes = -1
+    kinds = {"GPU": {"architecture": "8.0"}, "CPU": {}}
+    machine = cluster.Cluster(devices=[
+        device_properties_pb2.NamedDevice(
+            name=f"/job:localhost/replica:0/task:0/device:{kind}:0",
+            properties=device_properties_pb2.DeviceProperties(
+                type=kind, num_cores=8, frequency=1000, environment=environment))
+        for kind, environment in kinds.items()])
+    return tf_optimizer.OptimizeGraph(
+        config, tf.train.export_meta_graph(graph=graph, clear_devices=True), cluster=machine)
+
+
+def train(monkeypatch, **overrides):
+    """Trains a tiny model of lively weights, all of them the same ones.
+
+    Returns:
+      the losses, the global step, and the graph that was run.
+    """
+    hparams = tiny_models.hparams(layer_prepostprocess_dropout=0.0, num_hidden_layers=1,
+                                  **overrides)
+    with tf.Graph().as_default() as graph:
+        fed = tf.placeholder(tf.int32, [None, None, 1, 1], name="ids")
+        _, losses = tiny_models.make(hparams, "train")(
+            {"inputs": fed, "targets": fed, "target_space_id": tf.constant(1)})
+        loss, step = losses["training"], tf.identity(tf.train.get_or_create_global_step())
+        update = optimize.optimize(loss, tf.constant(0.001), hparams)
+        variables = tf.trainable_variables()
+        assert {variable.dtype.base_dtype for variable in variables} == {tf.float32}
+        values = [tf.placeholder(tf.float32, variable.shape) for variable in variables]
+        start = tf.group(*map(tf.assign, variables, values))
+        fetches = [tf.global_variables_initializer(), start, loss, update, step]
+        definition = graph.as_graph_def()
+        if hparams.gpu_automatic_mixed_precision:
+            definition = rewritten(graph, fetches, monkeypatch)
+    random = np.random.RandomState(1)
+    weights = {value.name: random.randn(*value.shape) * 2 * value.shape.as_list()[0] ** -0.5
+               + ("layer_norm_scale" in variable.name)
+               for value, variable in zip(values, variables, strict=True)}
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.import_graph_def(definition, name="")
+        initialize, start, loss, update, step = (fetch.name for fetch in fetches)
+        session.run(initialize)
+        session.run(start, weights)
+        found = [session.run([loss, update], {"ids:0": IDS})[0] for _ in range(STEPS)]
+        return np.array(found), session.run(step), definition
+
+
+def kinds(definition, *ops):
+    """The dtypes that operations of these types compute in."""
+    return {tf.as_dtype(node.attr["T"].type) for node in definition.node if node.op in ops}
+
+
+PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2")
+PRECISE = ("Softmax", "SoftmaxCrossEntropyWithLogits", "Rsqrt", "Square", "ResourceApplyAdam")
+
+
+@pytest.mark.parametrize("k", [0, 300])
+def test_half_precision_trains_as_float32_does(k, monkeypatch):
+    """Adam, until the loss has fallen by 0.3 nats and more: to 0.01 in float16, whose rounding is
+    5e-4, to 0.05 in bfloat16, whose is 4e-3. k = 300 is wider than the sentences."""
+    exact, _, _ = train(monkeypatch, max_relative_position=k)
+    assert exact[-1] < exact[0] - 0.3
+    half, steps, graph = train(monkeypatch, max_relative_position=k,
+                               gpu_automatic_mixed_precision=True)
+    np.testing.assert_allclose(half, exact, atol=0.01)
+    assert steps == STEPS and not np.array_equal(half, exact)
+    assert tf.float16 in kinds(graph, *PRODUCTS) and kinds(graph, *PRECISE) == {tf.float32}
+    half, steps, graph = train(monkeypatch, max_relative_position=k, activation_dtype="bfloat16")
+    np.testing.assert_allclose(half, exact, atol=0.05)
+    assert tf.bfloat16 in kinds(graph, *PRODUCTS) and kinds(graph, *PRECISE) == {tf.float32}
+
+
+def test_the_scale_of_the_loss_falls_and_grows_and_steps_are_left_out():
+    """As T2T sets it up: 2^15 at first; halved, and the step left out, where a gradient is not
+    finite; doubled after 2,000 that are."""
+    hparams = tiny_models.hparams(gpu_automatic_mixed_precision=True, optimizer="momentum",
+                                  optimizer_momentum_momentum=0.0)
+    with tf.Graph().as_default(), tf.Session() as session:
+        weight = tf.get_variable("weight", [2], initializer=tf.zeros_initializer(),
+                                 use_resource=True)
+        factor = tf.placeholder(tf.float32, [2])
+        update = optimize.optimize(tf.reduce_sum(weight * factor), tf.constant(0.5), hparams)
+        scale, = (v for v in tf.global_variables() if v.name.startswith("current_loss_scale"))
+        session.run(tf.global_variables_initializer())
+
+        def state():
+            return *session.run(weight), session.run(tf.train.get_global_step())
+
+        assert session.run(scale) == 2 ** 15
+        session.run(update, {factor: [1, 2]})
+        assert state() == (-0.5, -1, 1)
+        for times, bad in enumerate((np.inf, np.nan, 1e35), 1):      # 1e35 only when scaled
+            session.run(update, {factor: [1, bad]})
+            assert state() == (-0.5, -1, 1) and session.run(scale) == 2 ** (15 - times)
+        for _ in range(1999):
+            session.run(update, {factor: [0, 0]})
+        assert session.run(scale) == 2 ** 12
+        session.run(update, {factor: [0, 0]})
+        assert session.run(scale) == 2 ** 13 and state() == (-0.5, -1, 2001)
