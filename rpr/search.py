@@ -39,13 +39,72 @@ def top_k(x, count):
     return best, tf.gather(where, place // GROUP, batch_dims=1) * GROUP + place % GROUP
 
 
+def find(step, caches, batch, length, beams, top_beams, alpha):
+    """The best sentences, as T2T's `infer` gives them; a beam of 1 is the greedy search.
+
+    Args:
+      step, caches, length, beams, alpha: see `beam_search`.
+      batch: sentences.
+      top_beams: how many hypotheses of each are wanted.
+
+    Returns:
+      {"outputs": int32 [batch, steps], or with several top_beams [batch, top_beams, steps];
+      "scores": float32 [batch] or [batch, top_beams]}.
+    """
+    start = tf.zeros([batch], tf.int32)                      # T2T's symbol before the first
+    if beams == 1:
+        ids, scores = greedy_search(step, caches, start, length, END)
+        return {"outputs": ids[:, 1:], "scores": scores}
+    ids, scores = beam_search(step, caches, start, beams, length, alpha, END, top_beams == 1)
+    if top_beams == 1:
+        return {"outputs": ids[:, 0, 1:], "scores": scores[:, 0]}
+    return {"outputs": ids[:, :top_beams, 1:], "scores": scores[:, :top_beams]}
+
+
+def greedy_search(step, caches, start, length, end):
+    """The likeliest symbol at each step.
+
+    Args:
+      step, caches, start, length, end: see `beam_search`, with one beam.
+
+    Returns:
+      int32 [batch, steps + 1], the start symbol first, zeros after an end; the log probabilities,
+      float32 [batch], of the symbols up to and with the end.
+    """
+    def one(i, ids, chances, ended, caches):
+        logits, caches = step(ids[:, -1], caches)
+        chance = tf.nn.log_softmax(tf.cast(logits, tf.float32))
+        symbols = tf.where(ended, tf.zeros_like(start), tf.argmax(
+            chance, axis=1, output_type=tf.int32))
+        best = tf.reduce_max(chance, axis=1)
+        chances += tf.where(ended, tf.zeros_like(best), best)
+        return (i + 1, tf.concat([ids, symbols[:, None]], axis=1), chances,
+                ended | tf.equal(symbols, end), caches)
+
+    state = (tf.constant(0), start[:, None], tf.zeros(tf.shape(start)),
+             tf.zeros_like(start, tf.bool), caches)
+    invariants = (tf.TensorShape([]), tf.TensorShape([start.shape[0], None]), start.shape,
+                  start.shape, tf.nest.map_structure(_growing, caches))
+    _, ids, chances, _, _ = tf.while_loop(
+        lambda i, ids, chances, ended, caches: (i < length) & ~tf.reduce_all(ended), one, state,
+        invariants, parallel_iterations=1, back_prop=False)
+    return ids, chances
+
+
+def _growing(cache):
+    """The shape that a cache keeps from step to step."""
+    return tf.TensorShape([size if axis != 2 else None
+                           for axis, size in enumerate(cache.shape)])
+
+
 def beam_search(step, caches, start, beams, length, alpha, end, first_only):
     """The best sentences, with the length penalty ((5 + length) / 6) ^ alpha.
 
     Args:
       step: a function of the symbols chosen last, int32 [batch * beams], and of the caches that
         gives logits [batch * beams, symbols] and the caches after this step.
-      caches: a nest of [batch * beams, heads, 0, depth]; the beams of a sentence are neighbours.
+      caches: a nest of [batch * beams, heads, 0, depth] that grow with each step, and of states of
+        fewer dimensions that do not; the beams of a sentence are neighbours.
       start: int32 [batch], the symbols that the first step is given.
       beams: how many hypotheses of each sentence are kept.
       length: int32 scalar, most steps.
@@ -109,9 +168,8 @@ def beam_search(step, caches, start, beams, length, alpha, end, first_only):
     state = (tf.constant(0), ids, chances, tf.zeros_like(ids), tf.fill([batch, beams], -NEVER),
              caches)
     shapes = (ids.shape[:2].concatenate(None), chances.shape)
-    invariants = (tf.TensorShape([]), *shapes, *shapes, tf.nest.map_structure(
-        lambda cache: tf.TensorShape([cache.shape[0], cache.shape[1], None, cache.shape[3]]),
-        caches))
+    invariants = (tf.TensorShape([]), *shapes, *shapes,
+                  tf.nest.map_structure(_growing, caches))
     _, ids, chances, ended_ids, ended_scores, _ = tf.while_loop(
         go_on, one, state, invariants, parallel_iterations=1, back_prop=False)
     some = tf.reduce_any(ended_scores > -NEVER / 2, axis=1)

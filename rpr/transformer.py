@@ -15,7 +15,7 @@ from rpr import (
     positions,
     relations,
     schedules,
-    search,
+    stepwise,
     tables,
 )
 
@@ -293,7 +293,7 @@ def init_cache(cache, hparams, batch_size, attention_init_length, encoder_output
 
 
 @registry.register_model
-class RprTransformer(transformer.Transformer):
+class RprTransformer(stepwise.Stepwise, transformer.Transformer):
     """Transformer with a choice of positions: relative (Shaw et al. 2018), absolute, both, none."""
 
     scope = "transformer"                                    # of its variables in a checkpoint
@@ -326,13 +326,18 @@ class RprTransformer(transformer.Transformer):
         return encoder(x, bias, hparams, transformer.features_to_nonpadding(features, "inputs"),
                        self.attention_weights, (features or {}).get("edges")), cross_bias
 
-    def infer(self, features=None, *args, **kwargs):
-        """As T2T's; where a line of text holds edges too, they are taken out of `inputs`."""
+    def prepared(self, features):
+        """As `Stepwise`; where a line of text holds edges too, they are taken out of `inputs`."""
+        features = super().prepared(features)
         if "edges" not in features and (self._problem_hparams or {}).get("edges_in_text", False):
             words, edges = relations.split_edges(
                 tf.reshape(features["inputs"], tf.shape(features["inputs"])[:2]))
-            features = {**features, "inputs": words[:, :, None, None], "edges": edges}
-        return super().infer(features, *args, **kwargs)
+            features |= {"inputs": words[:, :, None, None], "edges": edges}
+        return features
+
+    def infer(self, features=None, *args, **kwargs):
+        """As T2T's."""
+        return super().infer(self.prepared(features), *args, **kwargs)
 
     def decode(self, decoder_input, encoder_output, encoder_decoder_attention_bias,
                decoder_self_attention_bias, hparams, cache=None, decode_loop_step=None, **kwargs):
@@ -359,37 +364,26 @@ class RprTransformer(transformer.Transformer):
         symbol = problem.modality["targets"] == modalities.ModalityType.SYMBOL
         if (beam_size == 1 or not self.has_input or not symbol or self._num_datashards != 1
                 or "targets" in hparams.top or preprocess_targets_method
+                or self.get_decode_start_id() or self.get_decode_end_id()
                 or "partial_targets" in features or "targets_segmentation" in features):
             return super()._fast_decode(features, decode_length, beam_size, top_beams, alpha,
                                         preprocess_targets_method)
-        symbols = problem.vocab_size["targets"]
-        symbols += -symbols % hparams.get("vocab_divisor", 1)
-        scope = hparams.name.get("targets", modalities.get_name(
-            modalities.ModalityType.SYMBOL))(hparams, symbols)
-        bottom = hparams.bottom.get("targets", modalities.symbol_targets_bottom)
-        batch, length = common_layers.shape_list(features["inputs"])[:2]
+        return self.find(features, decode_length, beam_size, top_beams, alpha)
+
+    def begin(self, features, beams):
+        """See `Stepwise`."""
+        hparams = self._hparams
         inputs = self._prepare_inputs_for_decode(features)[0]
         with tf.variable_scope("body"):
             memory, bias = self.encode(inputs, features["target_space_id"], hparams, features)
-        fixed = init_cache(None, hparams, batch, 0, memory, bias, "body/")
-        caches = {layer: {name: tf.tile(part[name], [beam_size, 1, 1, 1]) for name in "kv"}
+        fixed = init_cache(None, hparams, common_layers.shape_list(memory)[0], 0, memory, bias,
+                           "body/")
+        caches = {layer: {name: tf.tile(part[name], [beams, 1, 1, 1]) for name in "kv"}
                   for layer, part in fixed.items() if layer.startswith("layer_")}
 
-        def step(ids, caches):
-            with tf.variable_scope(scope):
-                x = bottom(ids[:, None, None, None], hparams, symbols)
+        def step(x, caches):
             cache = {layer: {**fixed[layer], **part} for layer, part in caches.items()}
-            with tf.variable_scope("body"):
-                x = self.decode(common_layers.flatten4d3d(x), memory, bias, None, hparams, cache)
-            with tf.variable_scope(scope):
-                logits = modalities.symbol_top(x, None, hparams, symbols)
-            return (tf.reshape(logits, [-1, symbols]),
-                    {layer: {name: cache[layer][name] for name in "kv"} for layer in caches})
+            x = self.decode(x, memory, bias, None, hparams, cache)
+            return x, {layer: {name: cache[layer][name] for name in "kv"} for layer in caches}
 
-        ids, scores = search.beam_search(
-            step, caches, tf.fill([batch], self.get_decode_start_id() or 0), beam_size,
-            length + features.get("decode_length", decode_length), alpha,
-            self.get_decode_end_id() or search.END, top_beams == 1)
-        if top_beams == 1:
-            return {"outputs": ids[:, 0, 1:], "scores": scores[:, 0]}
-        return {"outputs": ids[:, :top_beams, 1:], "scores": scores[:, :top_beams]}
+        return step, caches
