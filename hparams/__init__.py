@@ -1,4 +1,4 @@
 """Registered hparams sets, one file a family; importing this package registers them all."""
-from hparams import base, big, europarl, small, toy
+from hparams import base, big, europarl, seq2seq, small, toy
 
-__all__ = ["base", "big", "europarl", "small", "toy"]
+__all__ = ["base", "big", "europarl", "seq2seq", "small", "toy"]

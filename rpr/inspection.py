@@ -55,7 +55,7 @@ class Inspected:
       extra_length: how many tokens longer than its source a hypothesis may be.
 
     Raises:
-      UserError: a model whose attention T2T does not record, or one that reads no source text.
+      UserError: it reads no source text.
     """
 
     def __init__(self, trained, beam_size=4, alpha=0.6, extra_length=100):
@@ -88,6 +88,11 @@ class Inspected:
             self._session = tf.Session(config=config)
             tf.train.Saver().restore(self._session, trained.checkpoint)
 
+    @property
+    def attends_to_itself(self):
+        """Whether the model records self-attention, in encoder and decoder."""
+        return all(self._weights[:2])
+
     def encode(self, text, side="inputs"):
         """The ids of a line of text with the end mark, as a list; side: "inputs" or "targets"."""
         return [*self._vocabularies[side].encode(text.strip()), EOS]
@@ -117,8 +122,14 @@ class Inspected:
           sources, targets: lists of as many sentences, each a list of ids.
 
         Returns:
-          `Weights`; rows and columns beyond a sentence's end are padding.
+          `Weights`; rows and columns beyond a sentence's end are padding. Where a model has no
+          self-attention, [0].
+
+        Raises:
+          UserError: it does not record its attention.
         """
+        if not any(self._weights):
+            raise UserError("this model does not record its attention weights")
         fetched = self._session.run(self._weights, {self._source: _batch(sources),
                                                     self._target: _batch(targets)})
         return Weights(*(np.asarray(layers, np.float32) for layers in fetched))
@@ -137,12 +148,11 @@ def _attention_weights(recorded):
     layer: encoder, decoder, cross."""
     kinds = {"encoder/self": {}, "decoder/self": {}, "decoder/encdec": {}}
     for name, tensor in recorded.items():
-        match = re.search(r"/(encoder|decoder)/layer_(\d+)/(self|encdec)_attention/", name)
+        match = re.search(r"/(encoder|decoder)/(?:layer_(\d+)/)?(self|encdec)_attention/",
+                          name)
         if match and not name.endswith("/logits"):
             stack, layer, kind = match.groups()
-            kinds[f"{stack}/{kind}"][int(layer)] = tensor
-    if not all(kinds.values()):
-        raise UserError("this model does not record its attention weights")
+            kinds[f"{stack}/{kind}"][int(layer or 0)] = tensor
     return tuple([layers[number] for number in sorted(layers)] for layers in kinds.values())
 
 
@@ -205,6 +215,8 @@ def attention_by_distance(run_directory, data_dir, sentences=64, farthest=16):
         where = experiment.Directory(run_directory, data_dir)
         source, target = map(scoring.read_lines, (where.source, where.reference))
     model = Inspected(trained, beam_size=1)
+    if not model.attends_to_itself:
+        raise UserError(f"{run_directory}: a model {trained.name} has no self-attention")
     pairs = list(zip(source, target, strict=True))
     chosen = [pairs[place] for place in
               np.linspace(0, len(pairs) - 1, min(sentences, len(pairs))).astype(int)]

@@ -139,6 +139,8 @@ def draw_attention(weights, source, target, prefix):
     os.makedirs(os.path.dirname(prefix) or ".", exist_ok=True)
     for kind, (queries, keys) in {"encoder": (source, source), "decoder": (target, target),
                                   "cross": (target, source)}.items():
+        if not len(getattr(weights, kind)):               # a recurrent model has the last one alone
+            continue
         figure = _attention_figure(getattr(weights, kind)[:, 0], queries, keys, KINDS[kind])
         path = f"{prefix}.{kind}.png"
         figure.savefig(path + ".part", format="png")
