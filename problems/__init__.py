@@ -7,4 +7,5 @@ from problems import (  # noqa: F401
     text_files,
     toy,
     wmt14,
+    wmt15,
 )

@@ -1,4 +1,4 @@
-"""WMT 2014 from small archives of the same layout, and what its constants must agree with."""
+"""WMT 2014 and 2015 from small archives of the same layout, and what the constants agree with."""
 import dataclasses
 import gzip
 import hashlib
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tensor2tensor.utils import registry
 from test_download import Site, tar
 
-from problems import checks, wmt14
+from problems import checks, wmt14, wmt15
 from rpr.errors import UserError
 
 ENGLISH = [f"This is sentence {number} of the text" for number in range(40)]
@@ -70,10 +70,10 @@ def site(monkeypatch):
         yield served
 
 
-@pytest.fixture(params=["ende", "enfr"])
+@pytest.fixture(params=["ende_wmt14", "enfr_wmt14", "enfr_wmt15"])
 def problem(request, site, tmp_path, monkeypatch):
-    found = registry.problem(f"translate_{request.param}_wmt14_rpr")
-    small = Small(found, tmp_path, request.param[2:])
+    found = registry.problem(f"translate_{request.param}_rpr")
+    small = Small(found, tmp_path, request.param[2:4])
     monkeypatch.setattr(type(found), "corpora", small.corpora)
     monkeypatch.setattr(type(found), "train_shards", 3)
     monkeypatch.setattr(type(found), "approx_vocab_size", 100)
@@ -132,6 +132,14 @@ def test_the_test_set_is_sacrebleus():
     for name, pair in (("ende", "en-de"), ("enfr", "en-fr")):
         problem = registry.problem(f"translate_{name}_wmt14_rpr")
         assert list(problem.corpora["test"][0][1:]) == full.langpairs[pair]
+    later = DATASETS["wmt15"]
+    assert later.data == [wmt15.TEST.url] and wmt15.TEST.digest == f"md5:{later.md5[0]}"
+    corpora = registry.problem("translate_enfr_wmt15_rpr").corpora
+    assert list(corpora["test"][0][1:]) == later.langpairs["en-fr"]
+    # In TensorFlow Datasets: news-commentary-v10.{src}-en.{src}.
+    assert [corpora["train"][0][1:], *corpora["train"][1:]] == [
+        ("news-commentary-v10.fr-en.en", "news-commentary-v10.fr-en.fr"),
+        *wmt14.TranslateEnfrWmt14.corpora["train"][1:]]
 
 
 def test_t2t_names_the_same_files_where_it_has_them():
