@@ -103,22 +103,25 @@ def main(argv, logs):
     """`rpr decode`, with the flags of t2t-decoder and those defined here."""
     import tensorflow.compat.v1 as tf
     from absl import flags as absl_flags
-    from tensor2tensor.bin import t2t_decoder, t2t_trainer
+    from tensor2tensor.bin import t2t_decoder
     from tensor2tensor.utils import trainer_lib
 
-    from rpr import watch
+    from rpr import ensemble, watch
     absl_flags.DEFINE_string("test_set", None, "Decode the source of a test set that `sacrebleu "
                              "--list` knows, such as wmt14/full; with --language_pair.")
     absl_flags.DEFINE_string("language_pair", None, "Of --test_set, such as en-de.")
     absl_flags.DEFINE_string("metrics_file", None, "Where sentences/s and tokens/s are written, a "
                              "JSON object a line (default: metrics.jsonl in --output_dir).")
+    absl_flags.DEFINE_list("ensemble", None, "Directories of runs (the averaged checkpoint counts) "
+                           "or of models, separated by commas: the mean of their probabilities "
+                           "decides, at each step. They need one vocabulary, no more.")
     absl_flags.DEFINE_string("decode_part", None, "K/N, given by rpr decode --worker_gpu=N to the "
                              "processes that it starts.")
     flags, rest = t2t.parse(argv, "t2t-decoder")
     if rest:
         raise UserError(f"{rest[0]}: no such flag (--help lists them)")
-    model = t2t.trained_model(flags)
-    hparams, output_dir = model.hparams, model.hparams.model_dir
+    models = _members(flags) if flags.ensemble else [t2t.trained_model(flags)]
+    hparams, output_dir = models[0].hparams, models[0].hparams.model_dir
     try:
         decode_hparams = t2t_decoder.create_decode_hparams()
     except (ValueError, KeyError) as error:
@@ -134,11 +137,11 @@ def main(argv, logs):
             raise UserError(f"--decode_from_file={flags.decode_from_file}: there is no such file")
         if not os.path.getsize(flags.decode_from_file):
             raise UserError(f"--decode_from_file={flags.decode_from_file}: it is empty")
-    if logs:
+    if logs and not flags.ensemble:
         logs.keep(os.path.join(output_dir, "decode.log"))
     tf.logging.set_verbosity(tf.logging.INFO)
     trainer_lib.set_random_seed(flags.random_seed)
-    if flags.score_file:
+    if flags.score_file and not flags.ensemble:
         t2t_decoder.main(None)
         return
     in_batches = (flags.decode_from_file and flags.decode_to_file and decode_hparams.shards == 1
@@ -146,20 +149,43 @@ def main(argv, logs):
     if flags.worker_gpu > 1 and not in_batches:
         raise UserError(f"--worker_gpu={flags.worker_gpu}: several devices decode "
                         "--decode_from_file to --decode_to_file, or a --test_set")
-    run_config = t2t_trainer.create_run_config(hparams)
-    if flags.disable_grappler_optimizations:
-        run_config.session_config.graph_options.rewrite_options.disable_meta_optimizer = True
-    estimator = trainer_lib.create_estimator(flags.model, hparams, run_config,
-                                             decode_hparams=decode_hparams)
+    if flags.ensemble:
+        if not in_batches:
+            raise UserError("--ensemble: it decodes --decode_from_file, or a --test_set, to "
+                            "--decode_to_file")
+        estimator = ensemble.estimator(models, decode_hparams)
+    else:
+        estimator = _estimator(flags, models[0], decode_hparams)
     if in_batches:
-        record = _decode_file(argv, flags, model, estimator, decode_hparams)
+        record = _decode_file(argv, flags, models, estimator, decode_hparams)
     else:
         watched = watch.WatchedEstimator(estimator, None)
         t2t_decoder.decode(watched, hparams, decode_hparams)
         record = watched.record()
-    if record:
+    if record and (flags.metrics_file or not flags.ensemble):
         metrics.append(flags.metrics_file or os.path.join(output_dir, t2t.METRICS_FILE), "decode",
                        **record)
+
+
+def _members(flags):
+    """The models of --ensemble, which says all that other flags say of one model."""
+    for name in ("output_dir", "checkpoint_path", "model", "hparams_set", "hparams", "problem"):
+        if flags[name].value:
+            raise UserError(f"--{name}={flags[name].value}: not with --ensemble, whose directories "
+                            "say it")
+    from rpr import ensemble
+    return ensemble.members(flags.ensemble, flags.data_dir)
+
+
+def _estimator(flags, model, decode_hparams):
+    """T2T's Estimator of one model."""
+    from tensor2tensor.bin import t2t_trainer
+    from tensor2tensor.utils import trainer_lib
+    run_config = t2t_trainer.create_run_config(model.hparams)
+    if flags.disable_grappler_optimizations:
+        run_config.session_config.graph_options.rewrite_options.disable_meta_optimizer = True
+    return trainer_lib.create_estimator(flags.model, model.hparams, run_config,
+                                        decode_hparams=decode_hparams)
 
 
 def _check_devices(count):
@@ -169,38 +195,45 @@ def _check_devices(count):
         raise UserError(f"--worker_gpu={count}: {gpus} GPUs are visible")
 
 
-def _decode_file(argv, flags, model, estimator, decode_hparams):
+def _decode_file(argv, flags, models, estimator, decode_hparams):
     """Decodes --decode_from_file to --decode_to_file; returns what metrics.jsonl gets."""
     from tensor2tensor.utils import decoding
 
     from rpr import watch
     decode_hparams.batch_size = decode_hparams.batch_size or 32
     sentences, place = decoding._get_sorted_inputs(flags.decode_from_file, decode_hparams.delimiter)
-    read = os.stat(model.checkpoint + ".index")
-    batches = Batches(flags.decode_to_file, sentences, decode_hparams.batch_size, [
-        flags.model, flags.problem, flags.hparams_set, flags.hparams, flags.decode_hparams,
-        model.checkpoint, read.st_size, read.st_mtime_ns])
+    made_from = [flags.hparams, flags.decode_hparams]
+    for model in models:
+        read = os.stat(model.checkpoint + ".index")
+        made_from += [model.name, model.hparams.problem.name, model.checkpoint, read.st_size,
+                      read.st_mtime_ns]
+    model = models[0]
+    # The Estimator of an ensemble finds its checkpoints itself, and so do other devices.
+    checkpoint = None if flags.ensemble else model.checkpoint
+    batches = Batches(flags.decode_to_file, sentences, decode_hparams.batch_size, made_from)
     part, parts = map(int, flags.decode_part.split("/")) if flags.decode_part else (0, 1)
     if not flags.decode_part:
         batches.begin()
     todo = batches.missing(part, parts)
     began = time.time()
     if flags.worker_gpu > 1:
-        _decode_on(flags.worker_gpu, [*argv, f"--checkpoint_path={model.checkpoint}"], batches)
+        _decode_on(flags.worker_gpu,
+                   [*argv, *([f"--checkpoint_path={checkpoint}"] if checkpoint else [])], batches)
     elif todo:
         watched = watch.WatchedEstimator(estimator, len(batches.sentences(todo)))
         results = watched.predict(
             _input_fn(batches.sentences(todo), model.hparams, decode_hparams),
-            checkpoint_path=model.checkpoint)
+            checkpoint_path=checkpoint)
         batches.decode(todo, results,
-                       lambda result: _as_text(result, flags.problem, model.hparams,
-                                               decode_hparams))
+                       lambda result: _as_text(result, model.hparams, decode_hparams))
     if flags.decode_part:
         return None
     record = watch.decoded(len(batches.sentences(todo)), batches.tokens(todo), time.time() - began)
     batches.end(place, decode_hparams.delimiter)
     if flags.checkpoint_path and flags.keep_timestamp:
         os.utime(flags.decode_to_file, (read.st_mtime, read.st_mtime))
+    if flags.ensemble:
+        return record
     directory = os.path.join(model.hparams.model_dir, "decode")
     os.makedirs(directory, exist_ok=True)
     decoding.run_postdecode_hooks(decoding.DecodeHookArgs(
@@ -223,15 +256,15 @@ def _input_fn(sentences, hparams, decode_hparams):
     return input_fn
 
 
-def _as_text(result, problem, hparams, decode_hparams):
+def _as_text(result, hparams, decode_hparams):
     """The line of a prediction: its text, or with return_beams all of them, separated by tabs."""
     from tensor2tensor.utils import decoding
     vocabulary = hparams.problem_hparams.vocabulary
 
     def text(ids):
         return decoding.log_decode_results(
-            result["inputs"], ids, problem, None, vocabulary["inputs"], vocabulary["targets"],
-            log_results=decode_hparams.log_results,
+            result["inputs"], ids, hparams.problem.name, None, vocabulary["inputs"],
+            vocabulary["targets"], log_results=decode_hparams.log_results,
             skip_eos_postprocess=decode_hparams.skip_eos_postprocess)[1]
 
     if not decode_hparams.return_beams:
