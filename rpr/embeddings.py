@@ -28,7 +28,15 @@ def serve(hparams, vocabularies):
       hparams: of the model; changed in place.
       vocabularies: a function that gives T2T's encoders by feature.
     """
-    for feature, (hparam, stock) in _SIDES.items():
+    for feature in _asked(hparams):
+        stock = _SIDES[feature][1]
+        hparams.bottom = {**hparams.bottom, feature: functools.partial(
+            _bottom, feature, stock, vocabularies)}
+
+
+def _asked(hparams):
+    """The features whose embedded words come from files; `UserError` where that cannot be."""
+    for feature, (hparam, _) in _SIDES.items():
         if not hparams.get(hparam):
             continue
         said = f"{hparam}={hparams.get(hparam)}"
@@ -37,8 +45,7 @@ def serve(hparams, vocabularies):
                             "shared_embedding_and_softmax_weights=False is needed")
         if hparams.symbol_modality_num_shards != 1:
             raise UserError(f"{said}: one table; symbol_modality_num_shards=1 is needed")
-        hparams.bottom = {**hparams.bottom, feature: functools.partial(
-            _bottom, feature, stock, vocabularies)}
+        yield feature
 
 
 def _bottom(feature, stock, vocabularies, ids, hparams, symbols):
@@ -70,10 +77,9 @@ def check(hparams, problem, data_dir):
       problem: a T2T problem.
       data_dir: of the training.
     """
-    for feature, (hparam, _) in _SIDES.items():
-        if hparams.get(hparam):
-            problem.get_feature_encoders(data_dir)
-            _table(hparams, feature, problem.get_hparams(hparams).vocabulary[feature], data_dir)
+    for feature in _asked(hparams):
+        problem.get_feature_encoders(data_dir)
+        _table(hparams, feature, problem.get_hparams(hparams).vocabulary[feature], data_dir)
 
 
 def _table(hparams, feature, vocabulary, data_dir=None):
