@@ -302,13 +302,14 @@ class RprTransformer(stepwise.Stepwise, transformer.Transformer):
     def __init__(self, hparams, *args, **kwargs):
         hparams = _own_hparams(hparams)
         embeddings.serve(hparams, lambda: self._problem_hparams.vocabulary)
-        if hparams.get("loss_per_sentence", False):
-            hparams.weights_fn = {**hparams.weights_fn, "targets": losses.by_sentence}
         super().__init__(hparams, *args, **kwargs)
         # Under this scope a checkpoint is one of T2T's `transformer`, and theirs are ours.
         self._name = self._base_name = self.scope
         self._init_cache_fn = init_cache
         self._prepare_decoder_fn = prepare_decoder
+        if (hparams.get("loss_per_sentence", False)
+                and self._hparams.mode == tf.estimator.ModeKeys.TRAIN):      # metrics count words
+            self._hparams.weights_fn = {**hparams.weights_fn, "targets": losses.by_sentence}
         losses.serve(self._hparams, self._problem_hparams)
         tables.serve(self._hparams, self._problem_hparams)
 

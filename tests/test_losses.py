@@ -116,7 +116,10 @@ def test_a_training_step_is_that_of_stock_t2t(shards):
 
 
 def test_each_sentence_counts_the_same():
-    """The mean over the sentences of a batch of their mean loss a word; one may be padding."""
+    """The mean over the sentences of a batch of their mean loss a word; one may be padding.
+
+    An evaluation counts words, as T2T's metrics do, which would take a weight for a count.
+    """
     targets = np.zeros([3, 6, 1, 1], np.int32)
     targets[0, :6, 0, 0], targets[1, :2, 0, 0] = [3, 4, 5, 6, 7, 1], [8, 1]
     inputs = tiny_models.sentences([5, 3, 4])
@@ -136,4 +139,6 @@ def test_each_sentence_counts_the_same():
     log_shares = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     words = -np.take_along_axis(log_shares, targets[:, :, 0], axis=2)[:, :, 0]
     expected = (words[0].mean() + words[1, :2].mean()) / 2
-    assert losses_found == pytest.approx([expected, expected], rel=1e-4)
+    by_word = (words[0].sum() + words[1, :2].sum()) / 8
+    assert losses_found == pytest.approx([expected, by_word], rel=1e-4)
+    assert abs(expected - by_word) > 1e-3
