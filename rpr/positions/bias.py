@@ -1,7 +1,7 @@
 """Numbers by distance and head, added to the logits: T5's and ALiBi's.
 
-What T5's cost beside the sum is to bring numbers to the pairs, and their gradients back: layers that
-share them do it once.
+What T5's cost beside the sum is to bring numbers to the pairs, and their gradients back: layers
+that share them do it once.
 """
 import math
 
