@@ -29,7 +29,7 @@ from tensor2tensor.data_generators import generator_utils, text_encoder
 from problems import checks, subwords
 from rpr import console, metrics
 from rpr.errors import UserError
-from rpr.processes import die_with_parent
+from rpr.processes import die_with
 
 _CHUNK = 5000                                         # pairs
 _SAVE_SECONDS = 2.0
@@ -188,9 +188,7 @@ class _Worker:
 
     @classmethod
     def begin(cls, problem, data_dir, tmp_dir, folder, parent):
-        die_with_parent()
-        if os.getppid() != parent:
-            os._exit(1)                               # it died before that
+        die_with(parent)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C: the parent ends us
         encoder = problem.get_or_create_vocab(data_dir, tmp_dir)
         if type(encoder) is text_encoder.SubwordTextEncoder:      # not a class derived from it

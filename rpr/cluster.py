@@ -30,7 +30,7 @@ class RunJob:
         with open(self.log, "ab") as out:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "rpr.cli", *self.argv], stdin=subprocess.DEVNULL,
-                stdout=out, stderr=out, preexec_fn=processes.die_with_parent)
+                stdout=out, stderr=out, preexec_fn=processes.with_parent())
         return self._process.wait()
 
     def checkpoint(self):

@@ -20,7 +20,7 @@ import numpy as np
 from rpr import metrics, t2t
 from rpr.console import Task
 from rpr.errors import UserError
-from rpr.processes import die_with_parent
+from rpr.processes import with_parent
 
 
 class Batches:
@@ -293,7 +293,7 @@ def _decode_on(count, argv, batches):
                 [sys.executable, "-P", "-m", "rpr.cli", "decode", *argv, "--worker_gpu=1",
                  f"--decode_part={number}/{count}"], stdout=said, stderr=said,
                 env={**os.environ, "CUDA_VISIBLE_DEVICES": visible[number % len(visible)]},
-                preexec_fn=die_with_parent)))
+                preexec_fn=with_parent())))
         with Task(f"decoding on {count} devices", todo, "sentences") as task:
             while any([_still_runs(*worker) for worker in workers]):
                 time.sleep(0.2)

@@ -32,7 +32,7 @@ from typing import NamedTuple
 from rpr import metrics
 from rpr.console import terminal
 from rpr.errors import LONGEST_REASON, REASON_PIPE, UserError
-from rpr.processes import die_with_parent
+from rpr.processes import with_parent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -325,7 +325,7 @@ def _run_process(argv, *inherited):
     process = subprocess.Popen(
         # -P: a folder named problems where the user stands must not hide ours.
         [sys.executable, "-P", "-m", "rpr.cli", *argv], pass_fds=(*inherited, pipe),
-        env={**os.environ, REASON_PIPE: str(pipe)}, process_group=0, preexec_fn=die_with_parent)
+        env={**os.environ, REASON_PIPE: str(pipe)}, process_group=0, preexec_fn=with_parent())
     os.close(pipe)
     try:
         code = process.wait()

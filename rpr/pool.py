@@ -15,7 +15,7 @@ import tempfile
 from typing import NamedTuple
 
 from rpr.errors import UserError
-from rpr.processes import die_with_parent
+from rpr.processes import with_parent
 
 
 class Machine(NamedTuple):
@@ -121,8 +121,10 @@ class Pool:
         if self._machine.kind == "GPU":
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(names)
 
+        end_with_us = with_parent()
+
         def prepare():
-            die_with_parent()
+            end_with_us()
             signal.signal(signal.SIGINT, signal.SIG_DFL)      # ignored below a shell's `&`
             if self._machine.kind == "core":
                 os.sched_setaffinity(0, names)

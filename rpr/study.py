@@ -23,7 +23,7 @@ from concurrent import futures
 from rpr import cluster, experiment, metrics, pool, progress, t2t
 from rpr.console import terminal
 from rpr.errors import UserError
-from rpr.processes import die_with_parent
+from rpr.processes import with_parent
 
 _FIELDS = {field.name for field in dataclasses.fields(experiment.Run)}
 
@@ -147,7 +147,7 @@ def check(found):
     new = [member.run for member in found if not os.path.exists(member.where.config)]
     if new:                                           # TensorFlow stays out of this process
         with futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"),
-                                         die_with_parent) as process:
+                                         with_parent()) as process:
             process.submit(t2t.check, new).result()
 
 

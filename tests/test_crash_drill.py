@@ -40,8 +40,9 @@ def family(pid):
     return found
 
 
-def kill_one(process, dice, typical):
-    """Waits for a stage to begin, then for a random moment in it, and kills one of the processes.
+def kill_one(process, dice, typical, killed):
+    """Waits for a stage to begin, then for a random moment in it, and kills one of the processes:
+    of a kind that is not among those `killed`, where there is one.
 
     Returns:
       what was killed; None where the study ended before a stage began.
@@ -51,7 +52,8 @@ def kill_one(process, dice, typical):
         for pid, verb in family(process.pid):
             if verb in VERBS and pid not in known:
                 time.sleep(dice.random() * 0.8 * typical[verb])
-                victim, name = dice.choice(family(process.pid))
+                there = family(process.pid)
+                victim, name = dice.choice([one for one in there if one[1] not in killed] or there)
                 try:
                     os.kill(victim, signal.SIGKILL)
                 except ProcessLookupError:            # it ended just now: the next stage then
@@ -132,7 +134,7 @@ def test_killed_at_twenty_random_moments_it_ends_as_if_undisturbed(one_pair, tmp
                 time.sleep(0.05)
             passes.discard(len(killed))
             continue
-        name = kill_one(process, dice, typical)
+        name = kill_one(process, dice, typical, killed)
         if name is None:
             process.wait()
             continue

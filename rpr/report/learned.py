@@ -16,7 +16,7 @@ import sys
 
 import numpy as np
 
-from rpr import config, experiment, scoring
+from rpr import config, experiment, processes, scoring
 from rpr.console import Task, terminal
 from rpr.errors import UserError
 
@@ -57,7 +57,7 @@ def look(places):
             done = subprocess.run(
                 [sys.executable, "-P", "-m", "rpr.report.learned", where.path, where.data_dir],
                 capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
-                preexec_fn=experiment.die_with_parent)
+                preexec_fn=processes.with_parent())
             if done.returncode:
                 lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
                 terminal.print(f"{where.path}: not looked into: {lines[-1]}", style="yellow",

@@ -1,0 +1,49 @@
+"""Processes end with the one that started them, whenever that is killed."""
+import functools
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from rpr import processes
+
+PARENT = """
+import subprocess, sys
+from rpr import processes
+child = subprocess.Popen(["sleep", "60"], preexec_fn=processes.with_parent())
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+def ended(pid):
+    """Whether a process is gone; nobody may have asked for its exit code."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_a_child_is_killed_with_its_parent():
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    child = int(parent.stdout.readline())
+    assert not ended(child)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    deadline = time.time() + 10
+    while not ended(child):
+        assert time.time() < deadline
+        time.sleep(0.01)
+
+
+def test_a_child_whose_parent_was_killed_before_it_began_does_not_begin():
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    began = time.time()
+    child = subprocess.Popen(["sleep", "60"], preexec_fn=functools.partial(
+        processes.die_with, gone.pid))
+    assert child.wait(30) == 1 and time.time() - began < 30
+    assert subprocess.run(["true"], preexec_fn=functools.partial(
+        processes.die_with, os.getpid()), check=False).returncode == 0
