@@ -83,6 +83,9 @@ def add_position_hparams(hparams, position, max_relative_position, heads_share_r
 def _own_hparams(hparams):
     """The hparams of a model, checked; those of a set of T2T's own with positions translated."""
     hparams = hparams_lib.copy_hparams(hparams)
+    if "use_pad_remover" not in hparams:
+        raise ValueError("no hparam use_pad_remover: rpr_transformer needs a --hparams_set of a "
+                         "Transformer (rpr list hparams)")
     if "position" not in hparams and hparams.get("pos") in T2T_POSITIONS:
         position = T2T_POSITIONS[hparams.get("pos")]
         if hparams.self_attention_type == "dot_product_relative":

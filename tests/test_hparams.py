@@ -5,6 +5,8 @@ import tensorflow.compat.v1 as tf
 import tiny_models
 from tensor2tensor.utils import learning_rate, registry
 
+from rpr import seq2seq, transformer
+
 VOCABULARY = 32768
 # Shaw et al. 2018, sections 4.1 to 4.3 and tables 1 to 3, and Vaswani et al. 2017.
 SHARED = dict(
@@ -112,3 +114,12 @@ def test_the_papers_models_are_as_large_as_its_authors_say():
     big = registry.hparams("rpr_big_ende_absolute")
     theirs = parameters(big) + (37000 - VOCABULARY) * big.hidden_size
     assert theirs == pytest.approx(213e6, rel=0.01)
+
+
+@pytest.mark.parametrize("model, hparams_set, words", [
+    (transformer.RprTransformer, "qkv_seq2seq_tiny", "needs a --hparams_set of a Transformer"),
+    (seq2seq.QkvSeq2seq, "rpr_tiny", "encoder=None"),
+])
+def test_the_set_of_another_model_is_refused(model, hparams_set, words):
+    with pytest.raises(ValueError, match=words):
+        model.check_hparams(registry.hparams(hparams_set))
