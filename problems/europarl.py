@@ -95,7 +95,7 @@ class WordProblem(translation.TranslationProblem):
 
     @property
     def approx_vocab_size(self):
-        return _number("RPR_WORDS_VOCAB_SIZE", self.vocabulary_size)
+        return files.number("RPR_WORDS_VOCAB_SIZE", self.vocabulary_size)
 
     @property
     def source_vocab_name(self):
@@ -150,7 +150,7 @@ class WordProblem(translation.TranslationProblem):
                 continue                              # it was there before
             known = counts[side]
             if given:
-                most = _number("RPR_VECTORS_ROWS", 200000)
+                most = files.number("RPR_VECTORS_ROWS", 200000)
                 known = {word.lower() for _, word, _ in vectors.read(given, most)} & known.keys()
             chosen = sorted(known, key=lambda word: (-counts[side][word], word))
             chosen = chosen[:self.approx_vocab_size]
@@ -175,13 +175,6 @@ class WordProblem(translation.TranslationProblem):
         return text_problems.text2text_generate_encoded(
             self.generate_samples(data_dir, tmp_dir, dataset_split),
             *self.get_or_create_vocab(data_dir, tmp_dir))
-
-
-def _number(variable, default):
-    text = os.environ.get(variable, str(default))
-    if not text.isdecimal() or int(text) < 1:
-        raise UserError(f"{variable}={text}: a positive number")
-    return int(text)
 
 
 @registry.register_problem("translate_deen_europarl_words")

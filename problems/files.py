@@ -1,4 +1,4 @@
-"""Text and data files: line-aligned text, digests, locks."""
+"""Text and data files: line-aligned text, digests, locks; numbers that the environment gives."""
 import contextlib
 import fcntl
 import gzip
@@ -13,6 +13,14 @@ def sha256(path):
     """SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def number(variable, default):
+    """The positive number in an environment variable, or the default where it is not set."""
+    text = os.environ.get(variable, str(default))
+    if not text.isdecimal() or int(text) < 1:
+        raise UserError(f"{variable}={text}: a positive number")
+    return int(text)
 
 
 @contextlib.contextmanager

@@ -38,10 +38,7 @@ class TranslateTextFiles(translation.TranslationProblem):
 
     @property
     def approx_vocab_size(self):
-        text = os.environ.get("RPR_TEXT_VOCAB_SIZE", "8192")
-        if not text.isdecimal() or int(text) < 1:
-            raise UserError(f"RPR_TEXT_VOCAB_SIZE={text}: a positive number")
-        return int(text)
+        return files.number("RPR_TEXT_VOCAB_SIZE", 8192)
 
     @property
     def vocab_filename(self):

@@ -10,7 +10,7 @@ import types
 import tensorflow.compat.v1 as tf
 from tensor2tensor.utils import registry
 
-from rpr import metrics, preflight, search, stepwise, t2t
+from rpr import preflight, search, stepwise, t2t
 from rpr.errors import UserError
 from rpr.relations import shape_list
 
@@ -35,7 +35,7 @@ def members(directories, data_dir):
         model_dir = os.path.join(directory, "model")
         if not os.path.isdir(model_dir):
             model_dir = directory
-        asked = metrics.read_json(os.path.join(model_dir, preflight.TRAINED_WITH))
+        asked = preflight.trained_with(model_dir)
         if not asked:
             raise UserError(f"{said} is neither a run's directory nor the output directory of rpr "
                             f"train (no {preflight.TRAINED_WITH})")

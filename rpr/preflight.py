@@ -126,11 +126,7 @@ def same_training(output_dir, asked):
 
 def trained_with(output_dir):
     """What `remember_training` wrote; nothing in a directory of stock T2T's, or a new one."""
-    try:
-        with open(os.path.join(output_dir, TRAINED_WITH), encoding="utf-8") as text:
-            return json.load(text)
-    except FileNotFoundError:
-        return {}
+    return metrics.read_json(os.path.join(output_dir, TRAINED_WITH))
 
 
 def remember_training(output_dir, **asked):
