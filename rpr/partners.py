@@ -44,6 +44,7 @@ class Partners:
         self._peers = {}                              # index -> connection, its lines
         self._left = {}                               # index -> an event: it has done its work
         self._ending = threading.Event()
+        self._verdict = threading.Lock()              # never given back: the process ends with it
 
     def join(self):
         """Waits until all are there; from then on they are watched.
@@ -140,6 +141,9 @@ class Partners:
                 return
             if self._ending.is_set():
                 return
+            # One loss brings others about, as those that were told of it start over: the first
+            # one alone is told.
+            self._verdict.acquire()
             if word == "failed":
                 if not self._index:
                     self._tell(f"failed {rest}")

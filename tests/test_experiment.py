@@ -100,7 +100,8 @@ def test_killed_in_every_stage_it_ends_as_if_undisturbed(undisturbed, tmp_path):
     run_dir = tmp_path / "relative"
 
     def trained_beyond_a_checkpoint(entries):
-        return running("train")(entries) and (run_dir / "model" / "model.ckpt-20.index").exists()
+        state = run_dir / "model" / "checkpoint"      # written last: what a training goes on from
+        return running("train")(entries) and state.exists() and "ckpt-20" in state.read_text()
 
     for stage in STAGES:
         start_and_kill(gin, run_dir, trained_beyond_a_checkpoint if stage == "train"

@@ -6,9 +6,13 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+import types
 
 import pytest
+
+from rpr import partners
 
 SCRIPTS = pathlib.Path(__file__).parent.parent / "scripts"
 PROGRAM = """
@@ -108,6 +112,41 @@ def test_a_lost_worker_sends_all_back_to_the_start_in_the_same_processes(group):
     lost = f"lost 127.0.0.1:{group.port + 2}; going on from the last checkpoint when it is back"
     assert lost in " ".join(told[0].split()) and lost in " ".join(told[2].split())
     assert len({*(group.folder / "joined.0").read_text().splitlines()}) == 1
+
+
+def test_the_lost_one_is_named_though_others_start_over_for_it(monkeypatch):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    addresses = tuple(f"127.0.0.1:{port + 2 * index}" for index in range(3))
+    told = []
+
+    def start_over(why):                              # slower than the others are
+        told.append(why)
+        others[2].close()
+        time.sleep(0.5)
+
+    monkeypatch.setattr(partners, "_start_over", start_over)
+    chief = partners.Partners(types.SimpleNamespace(addresses=addresses, index=0), "same")
+    joining = threading.Thread(target=chief.join)
+    joining.start()
+    others = {}
+    for index in (1, 2):
+        wait_for(lambda index=index: connect(others, index, port + 1))
+        others[index].sendall(f"join {index} same\n".encode())
+    joining.join()
+    others[1].close()
+    wait_for(lambda: told)
+    time.sleep(1)
+    assert told[0] == f"lost {addresses[1]}" and f"lost {addresses[2]}" not in told
+
+
+def connect(others, index, port):
+    try:
+        others[index] = socket.create_connection(("127.0.0.1", port))
+    except ConnectionRefusedError:
+        return False
+    return True
 
 
 def test_the_chiefs_death_ends_the_workers_with_one_line(group):
