@@ -221,10 +221,15 @@ def test_debertas_ways_give_the_same(causal, depth):
     arrays, ways = [random.randn(*size) for size in sizes], []
     seen = visible((7, 7, 0, causal)).astype(float)
     dy = random.randn(2, 3, 7, 7)
+    relation = relations.Distances(7, 7, causal=causal)
     for limit in (0, deberta.PER_PAIR):
         with mock.patch.object(deberta, "PER_PAIR", limit), tf.Graph().as_default():
             at = [tf.constant(x) for x in arrays]
-            y = deberta.score_terms(*at, relations.Distances(7, 7, causal=causal), 6) * seen
+            keys, queries = (deberta.met(tf.transpose(table, [1, 0, 2]), relation, 6)[which]
+                             for which, table in enumerate(at[2:]))
+            y = seen * deberta.score_terms(
+                *at[:2], tf.transpose(keys, [1, 0, 2]), tf.transpose(queries, [1, 0, 2]), relation,
+                4, 6)
             with tf.Session() as session:
                 ways.append(session.run([y, *tf.gradients(y, at, dy)]))
     for one, other in zip(*ways, strict=True):
@@ -327,7 +332,7 @@ from rpr.positions import transformer_xl, unclipped
 random = np.random.RandomState(0)
 x = {name: random.randn(*shape).astype("float32") for name, shape in dict(
     q=(2, 2, 5, 4), k=(2, 2, 5, 4), v=(2, 2, 5, 4), table=(7, 4), t5=(8, 2), rows=(2, 10, 4),
-    u=(2, 4), buckets=(2, 8, 4), edges=(5, 5, 4)).items()}
+    u=(2, 4), buckets=(8, 2, 4), edges=(5, 5, 4)).items()}
 
 def everything(q, k, v, table, t5, rows, u, buckets, edges):
     n = relations.shape_list(q)[2]
@@ -342,7 +347,8 @@ def everything(q, k, v, table, t5, rows, u, buckets, edges):
              absolute.learned(tf.range(n), table), attention.additive(q, k, u, edges),
              unclipped.score_term(q, rows, relation),
              transformer_xl.scores(q, k, rows, u, u, relation),
-             deberta.score_terms(q, k, buckets, buckets, relation, 16),
+             deberta.score_terms(q, k, *(tf.transpose(rows, [1, 0, 2]) for rows in deberta.met(
+                 buckets, relation, 16)), relation, 4, 16),
              attention.attention(q, k, v, None, lambda q, k: relative.scores(q, k, table, relation),
                                  lambda w, v: relative.outputs(w, v, table, relation))]
     total = tf.add_n([tf.reduce_sum(term * term) for term in terms])

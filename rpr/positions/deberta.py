@@ -4,9 +4,9 @@
 
 delta(i, j) is the bucket of the distance i - j, with DeBERTa's later logarithmic buckets.
 
-Two terms, each with tables by head, cost 1.2 times T2T's relative attention in an encoder of 64
-words and twice as much at 16, where two fifths of what they add is the projection of the buckets'
-embeddings; from 256 words on, and in a decoder from 64 on, less than T2T's.
+Two terms, each with tables by head, cost 1.1 times T2T's relative attention in an encoder of 64
+words and 1.7 times at 16, where the projection of the embeddings weighs most; from 256 words on, and
+in a decoder from 64 on, no more than T2T's.
 """
 import tensorflow.compat.v1 as tf
 
@@ -22,56 +22,97 @@ from rpr.relations import shape_list
 PER_PAIR = 512 * 512 * 64
 
 
-def score_terms(q, k, keys, queries, relation, max_distance):
+def _reach(relation):
+    """The least and the greatest distance i - j of a query i and a key j that it may look at."""
+    n, m, offset, causal = relation[:4]
+    return 0 if causal else offset - m + 1, offset + n - 1
+
+
+def _bucket(distance, span, max_distance):
+    return relations.log_buckets(tf.convert_to_tensor(distance), span, max_distance)
+
+
+def met(embeddings, relation, max_distance):
+    """The rows of the buckets that occur: none other need be projected.
+
+    Args:
+      embeddings: [2 * span, ...], a row for each bucket from -span on.
+      relation: a `rpr.relations.Distances`.
+      max_distance: see `rpr.relations.log_buckets`.
+
+    Returns:
+      the rows for keys and the rows for queries, which meet minus those distances.
+    """
+    span, (nearest, furthest) = shape_list(embeddings)[0] // 2, _reach(relation)
+
+    def rows(least, most):
+        first, last = (_bucket(distance, span, max_distance) + span for distance in (least, most))
+        return embeddings[first:last + 1]
+
+    return rows(nearest, furthest), rows(-furthest, -nearest)
+
+
+def score_terms(q, k, keys, queries, relation, span, max_distance):
     """q_i . k^r_delta(i, j) + k_j . q^r_delta(j, i).
 
     Args:
       q: [batch, heads, len_q, depth], scaled by the caller.
       k: [batch, heads, len_k, depth].
-      keys: k^r, [heads, 2 * span, depth], a row for each bucket from -span on.
-      queries: q^r, likewise, scaled as q is.
+      keys: k^r, [heads, labels, depth], projections of the rows for keys that `met` gives.
+      queries: q^r, likewise of those for queries, scaled as q is.
       relation: a `rpr.relations.Distances`.
-      max_distance: see `rpr.relations.log_buckets`.
+      span, max_distance: see `rpr.relations.log_buckets`.
 
     Returns:
       [batch, heads, len_q, len_k] of the dtype of q.
     """
-    n, m, offset, causal = relation[:4]
-    span = shape_list(keys)[-2] // 2
-
-    def label(distances):                                    # of query less key, from 0 on
-        return relations.log_buckets(distances, span, max_distance) + span
-
-    if isinstance(n, int) and n == 1:
-        by_content = unclipped.score_term(
-            q, tf.gather(keys, label(-relations.span(relation)), axis=-2), relation)
-        places = tf.gather(queries, label(tf.range(m) - offset), axis=-2)
-        return by_content + tf.reduce_sum(k * places, axis=3)[:, :, None]
+    n, m, offset, _ = relation[:4]
+    nearest, furthest = _reach(relation)
     turned = relations.Distances(m, n, -offset)              # keys ask, queries answer
 
-    def skewed():
-        def term(x, table, relation):
-            labels = label(-relations.span(relation))
-            if 2 * span > x.shape.as_list()[3]:
-                return unclipped.score_term(x, tf.gather(table, labels, axis=-2), relation)
-            rows = tf.one_hot(labels, 2 * span, dtype=x.dtype.base_dtype)    # as wide as its label
-            return unclipped.score_term(tf.matmul(x, table, transpose_b=True), rows, relation)
-        return term(q, keys, relation) + tf.transpose(term(k, queries, turned), [0, 1, 3, 2])
+    def place(distances, table, least):
+        """Rows of a table for distances; of pairs that a mask hides, any row."""
+        rows = _bucket(distances, span, max_distance) - _bucket(least, span, max_distance)
+        return tf.clip_by_value(rows, 0, shape_list(table)[1] - 1)
+
+    def by_content(distances):
+        return place(distances, keys, nearest)
+
+    def by_place(distances):
+        return place(distances, queries, -furthest)
+
+    def both(term):
+        return (term(q, keys, relation, by_content)
+                + tf.transpose(term(k, queries, turned, by_place), [0, 1, 3, 2]))
+
+    def by_distance(x, table, relation, row):
+        rows = tf.gather(table, row(-relations.span(relation)), axis=-2)
+        return unclipped.score_term(x, rows, relation)
+
+    def by_label(x, table, relation, row):
+        rows = tf.one_hot(row(-relations.span(relation)), shape_list(table)[1],
+                          dtype=x.dtype.base_dtype)          # as wide as its label
+        return unclipped.score_term(tf.matmul(x, table, transpose_b=True), rows, relation)
+
+    if isinstance(n, int) and n == 1:
+        places = tf.gather(queries, by_place(tf.range(m) - offset), axis=-2)
+        return (by_distance(q, keys, relation, by_content)
+                + tf.reduce_sum(k * places, axis=3)[:, :, None])
+
+    def far():
+        return both(by_distance if 2 * span > q.shape.as_list()[3] else by_label)
 
     def per_pair():
-        least, most = label(0 if causal else 1 - m), label(m - 1)    # no others are met
-        by_content = _per_pair(
-            q, keys[:, least:most + 1], label(-relations.pairs(relation)) - least)
-        least, most = label(1 - m), label(0 if causal else m - 1)
-        by_position = _per_pair(
-            k, queries[:, least:most + 1], label(-relations.pairs(turned)) - least)
-        return tf.transpose(by_content, [1, 2, 0, 3]) + tf.transpose(by_position, [1, 2, 3, 0])
+        return (tf.transpose(_per_pair(q, keys, by_content(-relations.pairs(relation))),
+                             [1, 2, 0, 3])
+                + tf.transpose(_per_pair(k, queries, by_place(-relations.pairs(turned))),
+                               [1, 2, 3, 0]))
 
     if isinstance(m, int):
-        return per_pair() if 2 * m * m * span <= PER_PAIR else skewed()
+        return per_pair() if 2 * m * m * span <= PER_PAIR else far()
     if tf.control_flow_v2_enabled():
-        return skewed()
-    return tf.cond(2 * m * m * span <= PER_PAIR, per_pair, skewed)
+        return far()
+    return tf.cond(2 * m * m * span <= PER_PAIR, per_pair, far)
 
 
 def _per_pair(x, table, labels):
@@ -111,17 +152,17 @@ class Deberta(Scheme):
     def scores(self, q, k, relation):
         heads, depth = shape_list(q)[1], q.shape.as_list()[3]
 
-        def rows(which):
-            """One projection of the embeddings: [heads, 2 * span, depth]."""
+        def project(which, rows):
             kernel = tf.get_variable(
                 f"{which}/kernel", [self._hidden, heads * depth], dtype=q.dtype)
-            table = tf.reshape(tf.matmul(embeddings, kernel), [2 * self._span, heads, depth])
-            return tf.transpose(table, [1, 0, 2])
+            table = tf.reshape(tf.matmul(rows, kernel), [-1, heads, depth])
+            return tf.transpose(table, [1, 0, 2])            # [heads, labels, depth]
 
         with tf.variable_scope("deberta"):
-            embeddings = self.once(relation, lambda: tf.get_variable(
-                "embeddings", [2 * self._span, self._hidden], dtype=q.dtype))
-            keys, queries = rows("k"), rows("q")
+            for_keys, for_queries = self.once(relation, lambda: met(
+                tf.get_variable("embeddings", [2 * self._span, self._hidden], dtype=q.dtype),
+                relation, self._max_distance))
+            keys, queries = project("k", for_keys), project("q", for_queries)
         q *= 3 ** -0.5
         return tf.matmul(q, k, transpose_b=True) + score_terms(
-            q, k, keys, queries * (3 * depth) ** -0.5, relation, self._max_distance)
+            q, k, keys, queries * (3 * depth) ** -0.5, relation, self._span, self._max_distance)
