@@ -135,7 +135,7 @@ def beam_search(step, caches, start, beams, length, alpha, end, first_only):
         wide = min(2 * beams, logits.shape.as_list()[-1])
         best, symbols = top_k(logits, wide)                  # [batch * beams, wide]
         # At its highest the softmax is 1 / symbols or more: its logarithm is safe.
-        highest = tf.reduce_max(tf.nn.softmax(logits), axis=1, keepdims=True)
+        highest = tf.gather(tf.nn.softmax(logits), symbols[:, :1], batch_dims=1)
         best += tf.log(highest) - best[:, :1]
         best = tf.reshape(best, [-1, beams, wide]) + open_chances[:, :, None]
         scores, where = tf.nn.top_k(                         # [batch, 2 * beams]
