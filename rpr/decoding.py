@@ -17,10 +17,9 @@ import time
 
 import numpy as np
 
-from rpr import metrics, t2t
+from rpr import metrics, processes, t2t
 from rpr.console import Task
 from rpr.errors import UserError
-from rpr.processes import with_parent
 
 
 class Batches:
@@ -293,7 +292,7 @@ def _decode_on(count, argv, batches):
                 [sys.executable, "-P", "-m", "rpr.cli", "decode", *argv, "--worker_gpu=1",
                  f"--decode_part={number}/{count}"], stdout=said, stderr=said,
                 env={**os.environ, "CUDA_VISIBLE_DEVICES": visible[number % len(visible)]},
-                preexec_fn=with_parent())))
+                preexec_fn=processes.with_parent())))
         with Task(f"decoding on {count} devices", todo, "sentences") as task:
             while any([_still_runs(*worker) for worker in workers]):
                 time.sleep(0.2)
@@ -323,7 +322,7 @@ def _test_set_file(name, pair):
     """The source of a sacreBLEU test set as a file for T2T's decoder."""
     from rpr import scoring
     source = scoring.test_set_source(name, pair)
-    path = os.path.join(tempfile.mkdtemp(prefix="rpr-test-set-"), "source")
+    path = os.path.join(processes.folder("test-set"), "source")
     with open(path, "w", encoding="utf-8") as out:
         out.writelines(line + "\n" for line in source)
     return path

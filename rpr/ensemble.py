@@ -4,13 +4,12 @@ The probability of a word is the arithmetic mean of what the models give it, aft
 so far. Models may differ in everything but their vocabulary.
 """
 import os
-import tempfile
 import types
 
 import tensorflow.compat.v1 as tf
 from tensor2tensor.utils import registry
 
-from rpr import preflight, search, stepwise, t2t
+from rpr import preflight, processes, search, stepwise, t2t
 from rpr.errors import UserError
 from rpr.relations import shape_list
 
@@ -85,7 +84,7 @@ def estimator(models, decode_hparams):
     config = tf.ConfigProto(allow_soft_placement=True)
     config.gpu_options.allow_growth = True
     return tf.estimator.Estimator(
-        model_fn, tempfile.mkdtemp(prefix="rpr-ensemble-"),
+        model_fn, processes.folder("ensemble"),
         tf.estimator.RunConfig(session_config=config))
 
 

@@ -1,8 +1,18 @@
-"""Processes that do not outlive the one that started them."""
+"""Processes, and folders, that do not outlive the one that made them."""
+import atexit
 import ctypes
 import functools
 import os
+import shutil
 import signal
+import tempfile
+
+
+def folder(purpose):
+    """The path of a new folder that goes when this process ends, unless that is killed."""
+    path = tempfile.mkdtemp(prefix=f"rpr-{purpose}-")
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
 
 
 def with_parent():

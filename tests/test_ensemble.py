@@ -1,5 +1,6 @@
 """Ensembles: the mean of the models' probabilities at each step, alike and unlike ones."""
 import json
+import os
 import shutil
 
 import numpy as np
@@ -136,8 +137,11 @@ def test_from_the_command_line(trained, lively, runs, tmp_path):
     flags = [f"--data_dir={trained.text.data_dir}", f"--decode_from_file={tmp_path}/in",
              "--decode_hparams=beam_size=2,alpha=0.6,batch_size=3,extra_length=9"]
     one, recurrent = runs / "transformer", runs / "recurrent"
+    (tmp_path / "tmp").mkdir()
     rpr_command("decode", *flags, f"--ensemble={one},{one}", f"--decode_to_file={tmp_path}/twice",
-                f"--metrics_file={tmp_path}/metrics")
+                f"--metrics_file={tmp_path}/metrics",
+                env={**os.environ, "TMPDIR": str(tmp_path / "tmp")})
+    assert not list((tmp_path / "tmp").iterdir())
     rpr_command("decode", *flags, *trained.flags, f"--checkpoint_path={lively}",
                 f"--decode_to_file={tmp_path}/alone")
     assert (tmp_path / "twice").read_text() == (tmp_path / "alone").read_text()
@@ -147,7 +151,7 @@ def test_from_the_command_line(trained, lively, runs, tmp_path):
     both = (tmp_path / "both").read_text()
     assert both.count("\n") == 8 and both != (tmp_path / "alone").read_text()
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "alone", "both", "in", "metrics", "twice"]
+        "alone", "both", "in", "metrics", "tmp", "twice"]
 
 
 def test_a_recurrent_model_translates_and_shows_where_it_looks(trained, runs, tmp_path):
