@@ -163,19 +163,40 @@ def by_pair(x, relation):
             x = tf.gather(x, tf.zeros([n], tf.int32), axis=-2)      # tf.tile is slower
         y = tf.reshape(x, [*outer, n * (width + 1)])[..., n - 1:n - 1 + n * width]
         y = tf.reshape(y, [*outer, n, width])
-        return y if relation.causal else y[..., :m], move_back
 
-    @tf.custom_gradient
-    def move_back(dy):                                       # a tenth of slices' own gradients
-        before = n - 1 if relation.causal else 0
-        if not relation.causal:
-            dy = tf.pad(dy, [[0, 0]] * (len(outer) + 1) + [[n - 1, 0]])
-        dy = tf.reshape(dy, [*outer, n * width])
-        dy = tf.pad(dy, [[0, 0]] * len(outer) + [[before, n - before]])
-        dx = tf.reshape(dy, [*outer, n, width + 1])
-        return tf.reduce_sum(dx, axis=-2, keepdims=True) if alike else dx, move
+        def gradient(dy):                                    # a tenth of slices' own
+            dx = by_distance(dy, relation)
+            return tf.reduce_sum(dx, axis=-2, keepdims=True) if alike else dx
+
+        return y if relation.causal else y[..., :m], gradient
 
     return move(x)
+
+
+def by_distance(x, relation):
+    """Brings numbers of pairs to their distances: the transpose of `by_pair`.
+
+    Args:
+      x: [..., queries, keys]; where the relation is causal, 0 for pairs that look ahead.
+      relation: a `Distances`.
+
+    Returns:
+      [..., queries, distances] of the dtype of x, for the distances of `span`; 0 where a query
+      meets no key.
+    """
+    *outer, n, m = shape_list(x)
+    width = m if relation.causal else n + m - 1              # as in `by_pair`
+
+    @tf.custom_gradient
+    def move_back(x):
+        before = n - 1 if relation.causal else 0
+        if not relation.causal:
+            x = tf.pad(x, [[0, 0]] * (len(outer) + 1) + [[n - 1, 0]])
+        y = tf.reshape(x, [*outer, n * width])
+        y = tf.pad(y, [[0, 0]] * len(outer) + [[before, n - before]])
+        return tf.reshape(y, [*outer, n, width + 1]), lambda dy: by_pair(dy, relation)
+
+    return move_back(x)
 
 
 def smaller(*sizes):

@@ -19,9 +19,10 @@ NAMES = ("q", "k", "v", "keys", "values")
 
 
 # Every way in which a product with the relation is computed: by the band, by a vector for each
-# pair, and as the length chooses when the graph runs (sentences of up to four: vectors).
-PATHS = {path: dict.fromkeys(relative.PER_PAIR, ((99, longest),)) for path, longest in
-         (("banded", 0), ("per_pair", 99), ("either", 4))}
+# pair, by every distance, and as the length chooses when the graph runs (sentences of up to three:
+# vectors, up to five: distances).
+PATHS = {path: dict.fromkeys(relative.WAYS, ((99, *longest),)) for path, longest in
+         (("banded", (0, 0)), ("per_pair", (99, 0)), ("skewed", (0, 99)), ("either", (3, 5)))}
 
 
 def attend(q, k, v, keys, values, relation, bias=None, **kwargs):
@@ -39,7 +40,7 @@ def graph(path, heads, depth, k, shared, keys, values, causal, sizes=None):
     g = tf.Graph()
     batch, n, m, offset = sizes or [None] * 4
     with g.as_default(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(relative, "PER_PAIR", PATHS[path])
+        patch.setattr(relative, "WAYS", PATHS[path])
         at = {"q": tf.placeholder(tf.float64, [batch, heads, n, depth]),
               "k": tf.placeholder(tf.float64, [batch, heads, m, depth]),
               "v": tf.placeholder(tf.float64, [batch, heads, m, depth])}
@@ -163,10 +164,10 @@ def test_some_queries_among_more_keys(seed, n, keys, spare, k, shared, causal, p
 
 
 @pytest.mark.parametrize("dtype, tolerance", [("float16", 2e-2), ("bfloat16", 1e-1)])
-@pytest.mark.parametrize("path", ["banded", "per_pair"])
+@pytest.mark.parametrize("path", ["banded", "per_pair", "skewed"])
 @pytest.mark.parametrize("causal", [True, False])
 def test_half_precision_is_near_and_masks_hold(dtype, tolerance, causal, path, monkeypatch):
-    monkeypatch.setattr(relative, "PER_PAIR", PATHS[path])
+    monkeypatch.setattr(relative, "WAYS", PATHS[path])
     random = np.random.RandomState(0)
     heads, n, depth, k = 2, 7, 8, 3
     q, key, v = random.randn(3, 2, heads, n, depth)
@@ -277,7 +278,7 @@ lengths_unknown = [tf.TensorSpec([None, 3, None, 4], tf.float64)] * 3 + [
     tf.TensorSpec([3, 7, 4], tf.float64)] * 2
 lengths_unknown = dict(input_signature=lengths_unknown)
 masked = reference.causal(5, 5) + np.zeros([2, 3, 1, 1])
-relative.PER_PAIR = dict.fromkeys(relative.PER_PAIR, ((99, 4),))   # the band: lengths are 5
+relative.WAYS = dict.fromkeys(relative.WAYS, ((99, 4, 0),))    # the band: lengths are 5
 for function, bias in ((layer, None), (tf.function(layer), None), (decoder, masked),
                        (tf.function(layer, **lengths_unknown), None),
                        (tf.function(decoder, **lengths_unknown), masked)):

@@ -11,7 +11,8 @@ of a causal relation. Of a bidirectional one the right tail (c = 2k) is folded, 
 one number a query for all other pairs and a band of 2k - 1 diagonals. Only numbers go from rows of
 the table to pairs and back, and nothing of the size of the weights is kept for the gradient. Where
 the band is as wide as the sentence, one vector for every pair and a product for each query, as T2T
-has them, cost less; `PER_PAIR` says where.
+has them, cost less, or, where each head has a table, one product with the rows of all distances,
+skewed; `WAYS` says where.
 
 Tried, and lost on CPU: expanding numbers from labels to pairs by a gather or a one-hot product; all
 2n - 1 diagonals by skewing (2.1 to 3.3 times absolute attention) or as one band (2.5 to 5.9); the
@@ -26,16 +27,18 @@ from rpr import relations
 from rpr.positions.scheme import Scheme
 from rpr.relations import larger, shape_list, smaller
 
-# Up to which length a vector for every pair (T2T's way) costs less than the band: rows of
-# (greatest k, length) for a direction and for tables that the heads share, or do not. Measured on
-# two CPU cores with the functions of scripts/bench_attention, one way and the other forced, at
-# k = 2, 16, 64 and 256 and some of n = 16 to 1024. Not measured but interpolated: what lies
-# between, the entries of k = 128, and of tables not shared k = 2 and all n beyond 64.
-PER_PAIR = {
-    ("causal", True): ((16, 16), (64, 64), (256, 256)),
-    ("causal", False): ((256, 0),),
-    ("bidirectional", True): ((2, 0), (16, 32), (64, 256), (128, 384), (256, 768)),
-    ("bidirectional", False): ((2, 0), (16, 32), (256, 128)),
+# Up to which length a vector for every pair (T2T's way), and beyond it up to which length every
+# distance, cost less than the band: rows of (greatest k, length, length) for a direction and for
+# tables that the heads share, or do not. Measured on two CPU cores with the functions of
+# scripts/bench_attention, one way and the others forced, at k = 2, 16, 64 and 256 and some of
+# n = 16 to 1024. Not measured but interpolated: what lies between, the entries of k = 128, and of
+# tables not shared k = 2.
+WAYS = {
+    ("causal", True): ((16, 16, 0), (64, 64, 0), (256, 256, 0)),
+    ("causal", False): ((2, 0, 0), (16, 0, 16), (64, 0, 64), (128, 0, 128), (256, 0, 512)),
+    ("bidirectional", True): ((2, 0, 0), (16, 32, 0), (64, 256, 0), (128, 384, 0), (256, 768, 0)),
+    ("bidirectional", False): (
+        (2, 0, 0), (16, 32, 0), (64, 64, 128), (128, 64, 192), (256, 64, 512)),
 }
 
 
@@ -55,7 +58,8 @@ def scores(q, k, table, relation, left=None):
     """
     left = _left(table) if left is None else left
     return _choose(table, relation, left, one=_scores_one, folded=_scores_folded,
-                   banded=_scores_banded, per_pair=_scores_per_pair)(q, k, table, relation, left)
+                   banded=_scores_banded, per_pair=_scores_per_pair, skewed=_scores_skewed)(
+                       q, k, table, relation, left)
 
 
 def outputs(weights, v, table, relation, left=None):
@@ -73,7 +77,7 @@ def outputs(weights, v, table, relation, left=None):
     """
     left = _left(table) if left is None else left
     return _choose(table, relation, left, one=_outputs_one, folded=_outputs_folded,
-                   banded=_outputs_banded, per_pair=_outputs_per_pair)(
+                   banded=_outputs_banded, per_pair=_outputs_per_pair, skewed=_outputs_skewed)(
                        weights, v, table, relation, left)
 
 
@@ -86,7 +90,7 @@ def _right(table, left):
     return table.shape.as_list()[-2] - 1 - left
 
 
-def _choose(table, relation, left, one, folded, banded, per_pair):
+def _choose(table, relation, left, one, folded, banded, per_pair, skewed):
     """The function for this table and this relation; the only place where that is decided."""
     k = left if relation.causal else max(left, _right(table, left))
     length = relation.keys
@@ -94,15 +98,21 @@ def _choose(table, relation, left, one, folded, banded, per_pair):
         return one
     if k == 0:
         return folded
-    direction = "causal" if relation.causal else "bidirectional"
-    limits = PER_PAIR[direction, table.shape.rank == 2]
-    longest = next((longest for most, longest in limits if k <= most), limits[-1][1])
+    rows = WAYS["causal" if relation.causal else "bidirectional", table.shape.rank == 2]
+    limits = next((limits for most, *limits in rows if k <= most), rows[-1][1:])
+    ways = list(zip(limits, (per_pair, skewed), strict=True))
     if isinstance(length, int):
-        return per_pair if length <= longest else banded
-    if not longest or tf.control_flow_v2_enabled():          # cond_v2 cannot differentiate the band
-        return banded
-    return lambda *args: tf.cond(length <= longest, lambda: per_pair(*args),
-                                 lambda: banded(*args))
+        return next((way for longest, way in ways if length <= longest), banded)
+    chosen = banded
+    if not tf.control_flow_v2_enabled():                     # cond_v2 cannot differentiate the band
+        for longest, way in reversed(ways):
+            if longest:
+                chosen = _up_to(longest, length, way, chosen)
+    return chosen
+
+
+def _up_to(longest, length, short, long):
+    return lambda *args: tf.cond(length <= longest, lambda: short(*args), lambda: long(*args))
 
 
 # One label for all pairs (k = 0): nothing but the fold. Rows that a mask hides may come after it.
@@ -258,6 +268,24 @@ def _scores_per_pair(q, k, table, relation, left):
 def _outputs_per_pair(weights, v, table, relation, left):
     terms = tf.matmul(_query_first(weights, table), _vectors(table, relation, left))
     return tf.matmul(weights, v) + _query_third(terms, shape_list(weights)[:3], table)
+
+
+# A number for every distance, moved to the pairs (Huang et al. 2018).
+
+def _by_distance(table, relation, left):
+    """The row of each distance of `relations.span`: [(heads,) distances, depth]."""
+    labels = relations.clip(relations.span(relation), left, _right(table, left))
+    return tf.gather(table, labels, axis=-2)
+
+
+def _scores_skewed(q, k, table, relation, left):
+    terms = tf.matmul(q, _by_distance(table, relation, left), transpose_b=True)
+    return tf.matmul(q, k, transpose_b=True) + relations.by_pair(terms, relation)
+
+
+def _outputs_skewed(weights, v, table, relation, left):
+    rows = _by_distance(table, relation, left)
+    return tf.matmul(weights, v) + tf.matmul(relations.by_distance(weights, relation), rows)
 
 
 # One query, as in a cached step of decoding.
