@@ -168,14 +168,16 @@ def test_the_tables_say_the_same(clipping):
     text = tables.as_markdown(found)
     header, _, *rows = [line for line in text.splitlines() if line.startswith("|")]
     assert header.startswith("| k | seeds | BLEU | paper | difference [95%] | p | p (Holm) | chrF "
-                             "| exact | parameters |")
+                             "| exact | loss | parameters |")
     cells = [cell.strip() for cell in rows[1].split("|")[1:-1]]
     zero = found.arms[1]
     assert cells[0] == "0" and cells[2] == f"{zero.bleu.mean:.1f} ± {zero.bleu.deviation:.1f}"
+    assert cells[9] == f"{900 / 1099:.2f}"
     assert cells[4].startswith(f"{zero.bleu.difference:.1f} [")
     assert rows[0].split("|")[6].strip() == "baseline" and "1 of 2" in rows[3]
     assert found.signatures["BLEU"] in text and "NaN in step 30_0" in text
     lines = list(csv.DictReader(tables.as_csv(found).splitlines()))
+    assert float(lines[1]["loss"]) == pytest.approx(900 / 1099, abs=1e-4)
     assert float(lines[1]["bleu_mean"]) == zero.bleu.mean and lines[4]["bleu_mean"] == ""
     assert [float(run) for run in lines[1]["bleu_runs"].split(";")] == [
         run.bleu for run in zero.runs]

@@ -26,6 +26,7 @@ class Trained:
       train_minutes: wall time of the train stage's last attempt.
       bleu, chrf: sacreBLEU's, 0 to 100.
       exact: per cent of the lines that equal their reference.
+      loss: on the development set, of the last evaluation, nats a sub-word.
     """
     path: str
     seed: int
@@ -37,6 +38,7 @@ class Trained:
     bleu: float | None = None
     chrf: float | None = None
     exact: float | None = None
+    loss: float | None = None
 
 
 @dataclasses.dataclass
@@ -55,6 +57,7 @@ class Arm:
       train_minutes: mean over the runs.
       bleu, chrf: `significance.Estimate`s, or None while no run is done.
       exact: mean over the runs, per cent of the lines.
+      loss: mean over the runs, on the development set, nats a sub-word.
       bleu_by_length: mean over the runs for each of the record's buckets.
     """
     name: str
@@ -69,6 +72,7 @@ class Arm:
     bleu: significance.Estimate | None = None
     chrf: significance.Estimate | None = None
     exact: float | None = None
+    loss: float | None = None
     bleu_by_length: list = dataclasses.field(default_factory=list)
 
     @property
@@ -197,6 +201,8 @@ def _read_run(path, directory, seed=None):
     done = "step" in scores
     run = Trained(directory, seed, "done" if done else experiment.state(at))
     run.exact = scores.get("exact")
+    evaluated = [event.get("loss") for event in events if event["event"] == "eval"]
+    run.loss = evaluated[-1] if evaluated else None
     if not done:
         run.note = _note(run.state, status, events)
     run.parameters = next((event["parameters"] for event in events if event["event"] == "start"),
@@ -225,7 +231,8 @@ def _note(state, status, events):
 def _summarise_training(arm):
     runs = arm.done or arm.runs
     arm.parameters = next((run.parameters for run in runs if run.parameters), None)
-    for name, digits in (("steps_per_second", 3), ("train_minutes", 2), ("exact", 2)):
+    for name, digits in (("steps_per_second", 3), ("train_minutes", 2), ("exact", 2),
+                         ("loss", 4)):
         values = [getattr(run, name) for run in runs if getattr(run, name) is not None]
         if values:
             setattr(arm, name, round(statistics.fmean(values), digits))

@@ -55,6 +55,7 @@ def columns(record):
             and f"{arm.bleu.p_holm:.4f}")
     add("chrF", "result", lambda arm: arm.chrf and _spread(arm.chrf))
     add("exact", "result", lambda arm: arm.exact is not None and f"{arm.exact:.1f}%")
+    add("loss", "result", lambda arm: arm.loss is not None and f"{arm.loss:.2f}")
     add("parameters", "cost", lambda arm: arm.parameters and f"{arm.parameters:,}")
     add("steps", "cost", lambda arm: arm.steps and f"{arm.steps:,}")
     add("steps/s", "cost", lambda arm: arm.steps_per_second and f"{arm.steps_per_second:.2f}")
@@ -105,6 +106,7 @@ def notes(record):
         lines.append("p (Holm): corrected over the arms.")
     if any(arm.exact is not None for arm in record.arms):
         lines.append("exact: lines that equal their reference.")
+    lines.append("loss: of the last evaluation on the development set, nats a sub-word.")
     lines.append(f"speed: steps/s as a multiple of {record.baseline}'s; it compares arms only as "
                  "far as their machines were alike and equally busy.")
     if any(arm.paper is not None for arm in record.arms):
@@ -233,13 +235,13 @@ def as_csv(record):
     settings = list(record.arms[0].settings)
     names = ["name", *(name for name in settings if name != "name"), "runs", "done", "paper",
              "parameters", "steps", "steps_per_second", "relative_speed", "train_minutes", "exact",
-             *metrics, "bleu_runs", "chrf_runs"]
+             "loss", *metrics, "bleu_runs", "chrf_runs"]
     writer = csv.DictWriter(out, names, lineterminator="\n")
     writer.writeheader()
     for arm in record.arms:
         row = {**arm.settings, "name": arm.name, "runs": len(arm.runs), "done": len(arm.done)}
         row |= {name: getattr(arm, name) for name in ("paper", "parameters", "steps",
-                "steps_per_second", "relative_speed", "train_minutes", "exact")}
+                "steps_per_second", "relative_speed", "train_minutes", "exact", "loss")}
         for metric in ("bleu", "chrf"):
             if getattr(arm, metric):
                 row |= {f"{metric}_{name}": value for name, value
