@@ -15,11 +15,11 @@ has them, cost less, or, where each head has a table, one product with the rows 
 skewed; `WAYS` says where.
 
 Tried, and lost on CPU: expanding numbers from labels to pairs by a gather or a one-hot product; all
-2n - 1 diagonals by skewing (2.1 to 3.3 times absolute attention) or as one band (2.5 to 5.9); the
-right tail as blocks of keys, which are columns beside the keys in the main product (1.8 at n = 256,
-k = 16, where masked numbers take 1.6); Einsum for products with the rows (twice the time of batched
-products); slices without a gradient of their own (a tenth of the whole step); masks by
-MatrixBandPart where it cannot work in place.
+2n - 1 diagonals as one band (2.5 to 5.9 times absolute attention), or skewed where the heads share
+a table (2.1 to 3.3); the right tail as blocks of keys, which are columns beside the keys in the
+main product (1.8 at n = 256, k = 16, where masked numbers take 1.6); Einsum for products with the
+rows (twice the time of batched products); slices without a gradient of their own (a tenth of the
+whole step); masks by MatrixBandPart where it cannot work in place.
 """
 import tensorflow.compat.v1 as tf
 
@@ -30,9 +30,9 @@ from rpr.relations import larger, shape_list, smaller
 # Up to which length a vector for every pair (T2T's way), and beyond it up to which length every
 # distance, cost less than the band: rows of (greatest k, length, length) for a direction and for
 # tables that the heads share, or do not. Measured on two CPU cores with the functions of
-# scripts/bench_attention, one way and the others forced, at k = 2, 16, 64 and 256 and some of
-# n = 16 to 1024. Not measured but interpolated: what lies between, the entries of k = 128, and of
-# tables not shared k = 2.
+# scripts/bench_attention, one way and another forced, at k = 2, 16, 64 and 256 and some of n = 16
+# to 1024. Not measured but interpolated: what lies between, the entries of k = 128, and of tables
+# not shared k = 2.
 WAYS = {
     ("causal", True): ((16, 16, 0), (64, 64, 0), (256, 256, 0)),
     ("causal", False): ((2, 0, 0), (16, 0, 16), (64, 0, 64), (128, 0, 128), (256, 0, 512)),
