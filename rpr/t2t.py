@@ -305,12 +305,15 @@ def _train(argv, logs):
 def _evaluate(argv, logs):
     from tensor2tensor.bin import t2t_eval
 
+    from problems.checks import check_data
     from rpr import preflight
     flags, _ = parse(argv, "t2t-eval")
     _need(flags, "output_dir", "data_dir")
     preflight.one_of("model", "model", flags.model, _known("model", flags.model))
-    find_problem(flags.problem)
+    problem = find_problem(flags.problem)
     build_hparams(flags)
+    check_data(problem, os.path.expanduser(flags.data_dir),
+               ("test",) if flags.eval_use_test_set else ("dev",))
     if logs:
         logs.keep(os.path.join(os.path.expanduser(flags.output_dir), "evaluate.log"))
     t2t_eval.main(None)

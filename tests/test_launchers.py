@@ -83,6 +83,13 @@ def test_evaluation_through_the_launcher(trained):
     assert "neg_log_perplexity" in done.stderr
 
 
+def test_an_evaluation_without_its_data_is_refused_in_one_line(tmp_path):
+    line = refused("evaluate", "--problem=translate_ende_libreoffice", "--model=rpr_transformer",
+                   "--hparams_set=rpr_tiny", f"--data_dir={tmp_path}/no",
+                   f"--output_dir={tmp_path}/o")
+    assert f"--data_dir={tmp_path}/no" in line and not list(tmp_path.iterdir())
+
+
 def test_score_file(trained, tmp_path):
     """It dies on tf.placeholder where T2T was loaded in TF2 mode."""
     (tmp_path / "pairs").write_text("Save the file\tSpeichern\n", encoding="utf-8")
