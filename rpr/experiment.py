@@ -287,14 +287,10 @@ def _input_hash(stage, before, where):
 
 def _do_stage(stage, input_hash, status, where, lock):
     entry = status.get(stage.name, {})
-    if entry.get("input") == input_hash and os.path.exists(stage.output):
-        if entry["state"] == "done":
-            terminal.print(f"{where.path}: {stage.name} is done", style="dim", highlight=False)
-            return
-        # Killed between the end of the stage and the note of it: outputs appear whole or not.
-        if entry["state"] == "running" and os.path.getmtime(stage.output) >= entry["started"]:
-            _note(status, where, stage.name, {**entry, "state": "done"})
-            return
+    if (entry.get("input"), entry.get("state")) == (input_hash, "done") and os.path.exists(
+            stage.output):
+        terminal.print(f"{where.path}: {stage.name} is done", style="dim", highlight=False)
+        return
     began = time.time()
     attempts = entry.get("attempts", 0) + 1 if entry.get("input") == input_hash else 1
     entry = {"state": "running", "input": input_hash, "started": began, "attempts": attempts}

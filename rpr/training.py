@@ -7,7 +7,7 @@ import time
 import tensorflow.compat.v1 as tf
 from tensor2tensor.bin import t2t_trainer
 
-from rpr import devices, partners, preflight, throughput, watch
+from rpr import devices, metrics, partners, preflight, throughput, watch
 from rpr.console import terminal
 from rpr.errors import UserError
 
@@ -78,16 +78,14 @@ def _run(flags, hparams, asked, metrics_path, machines):
     exporters = (*(eval_spec.exporters or ()), record)
     experiment._eval_spec = eval_spec = eval_spec._replace(exporters=exporters)
     try:
-        if machines:
-            # No evaluator among them: nothing is evaluated while they train.
+        if machines or flags.schedule == "continuous_train_and_eval":
+            # No machine evaluates while several train. T2T evaluates the last checkpoint twice.
             tf.estimator.train_and_evaluate(experiment.estimator, train_spec, eval_spec)
-            if is_chief and flags.schedule != "train":
+            if is_chief and flags.schedule != "train" and not _evaluated(experiment.estimator,
+                                                                         metrics_path):
                 result = experiment.estimator.evaluate(eval_spec.input_fn, eval_spec.steps,
                                                        eval_spec.hooks)
                 record.export(None, None, None, result, True)
-        elif flags.schedule == "continuous_train_and_eval":
-            # T2T evaluates the last checkpoint once more after this: the same numbers again.
-            tf.estimator.train_and_evaluate(experiment.estimator, train_spec, eval_spec)
         elif flags.schedule == "train":
             experiment.estimator.train(train_spec.input_fn, list(train_spec.hooks),
                                        max_steps=train_spec.max_steps,
@@ -100,6 +98,13 @@ def _run(flags, hparams, asked, metrics_path, machines):
         raise UserError(f"--data_dir={flags.data_dir}: damaged data ({error.message})") from None
     finally:
         hook.close()
+
+
+def _evaluated(estimator, metrics_path):
+    """Whether metrics.jsonl knows what the last checkpoint gives: none where several machines
+    trained, or where the evaluation after the last step was killed."""
+    last = metrics.last(metrics_path).get("eval", {})
+    return last.get("step") == int(estimator.get_variable_value("global_step"))
 
 
 def _read_ahead(input_fn):

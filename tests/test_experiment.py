@@ -127,6 +127,24 @@ def test_killed_in_every_stage_it_ends_as_if_undisturbed(undisturbed, tmp_path):
                 whole.parent / "data" / name).read_bytes(), name
 
 
+def test_killed_in_the_last_evaluation_it_evaluates_again(undisturbed, tmp_path):
+    gin, _, _ = undisturbed
+    run_dir = tmp_path / "relative"
+
+    def evaluations():
+        return [event["step"] for event in metrics.read(str(run_dir / "metrics.jsonl"))
+                if event["event"] == "eval"]
+
+    def trained(entries):
+        state = run_dir / "model" / "checkpoint"
+        return running("train")(entries) and state.exists() and "ckpt-60" in state.read_text()
+
+    start_and_kill(gin, run_dir, trained)
+    assert 60 not in evaluations()
+    rpr_command("run", gin, f"--run_dir={run_dir}")
+    assert evaluations()[-1] == 60 and evaluations().count(60) == 1
+
+
 def test_killed_after_training_it_gives_the_same_hypotheses(undisturbed, tmp_path):
     gin, whole, _ = undisturbed
     run_dir = tmp_path / "relative"
