@@ -174,10 +174,14 @@ def run_config(flags, hparams):
     """
     os.environ.update(FLOAT32_OPS)
     config = t2t_trainer.create_run_config(hparams)
-    # TensorFlow rewrites a graph twice, for seconds: the second time it finds nothing.
-    config.session_config.graph_options.rewrite_options.meta_optimizer_iterations = 1
     machines = cluster()
     has_gpu = bool(tf.config.list_physical_devices("GPU"))
+    # TensorFlow rewrites a graph twice, for seconds: the second time it finds nothing.
+    rewriting = config.session_config.graph_options.rewrite_options
+    rewriting.meta_optimizer_iterations = 1
+    if not has_gpu:                                   # these look for what to do on a GPU
+        rewriting.layout_optimizer = rewriting.implementation_selector = rewriting.OFF
+        rewriting.memory_optimization = rewriting.NO_MEM_OPT
     devices = [f"{'gpu' if has_gpu else 'cpu'}:{number}" for number in range(flags.worker_gpu)]
     if not has_gpu:
         config.session_config.device_count["CPU"] = max(1, flags.worker_gpu)

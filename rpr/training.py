@@ -116,6 +116,7 @@ def _read_ahead(input_fn):
             return dataset
         options = tf.data.Options()
         options.experimental_warm_start = True
+        options.autotune.enabled = False              # T2T says how many threads; tuning takes one
         return dataset.with_options(options)
     return read_ahead
 

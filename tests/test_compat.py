@@ -4,9 +4,12 @@ import sys
 import unicodedata
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 from tensor2tensor.layers import common_layers
-from tensor2tensor.utils import contrib
+from tensor2tensor.utils import contrib, registry
+
+import rpr
 
 
 def test_layers_are_tf1_layers_that_towers_share():
@@ -67,3 +70,24 @@ def test_no_letter_number_punctuation_or_symbol_is_beyond_the_planes_that_are_se
     found = {chr(point) for point in range(0x40000) if unicodedata.category(chr(point))[0] in "LN"}
     assert found == tokenizer._ALPHANUMERIC_CHAR_SET
     assert bleu_hook.bleu_tokenize("a\u2014b\U0001f600") == ["a", "\u2014", "b", "\U0001f600"]
+
+
+@pytest.mark.parametrize("split", [0, 2])
+def test_every_example_is_read_once_even_where_it_becomes_several(text, split):
+    rpr.register()
+    problem = registry.problem(text.problem)
+    if split:
+        problem.preprocess_example = lambda example, mode, hparams: (
+            tf.data.Dataset.from_tensors(example).repeat(split))
+    with tf.Graph().as_default(), tf.Session() as session:
+        examples = problem.dataset("train", str(text.data_dir))
+        following = tf.data.make_one_shot_iterator(examples).get_next()["targets"]
+        found = []
+        with pytest.raises(tf.errors.OutOfRangeError):
+            while True:
+                found.append(tuple(session.run(following)))
+    written = [tuple(tf.train.Example.FromString(record).features.feature["targets"]
+                     .int64_list.value)
+               for path in text.data_dir.glob(f"{text.problem}-train-*")
+               for record in tf.python_io.tf_record_iterator(str(path))]
+    assert len(written) == 300 and sorted(found) == sorted(max(1, split) * written)
