@@ -104,7 +104,10 @@ def _choose(table, relation, left, one, folded, banded, per_pair, skewed):
     if isinstance(length, int):
         return next((way for longest, way in ways if length <= longest), banded)
     chosen = banded
-    if not tf.control_flow_v2_enabled():                     # cond_v2 cannot differentiate the band
+    # In a while_loop a Switch's gradient is that of the loop's own, and cond_v2's functions
+    # cannot differentiate the band.
+    context = tf.get_default_graph()._get_control_flow_context()
+    if not (tf.control_flow_v2_enabled() or context and context.GetWhileContext()):
         for longest, way in reversed(ways):
             if longest:
                 chosen = _up_to(longest, length, way, chosen)
@@ -112,7 +115,26 @@ def _choose(table, relation, left, one, folded, banded, per_pair, skewed):
 
 
 def _up_to(longest, length, short, long):
-    return lambda *args: tf.cond(length <= longest, lambda: short(*args), lambda: long(*args))
+    """One way for sentences of up to so many keys, and another for longer ones.
+
+    `tf.cond` would hand each input to either branch by itself, each with a gradient that is made
+    of zeros where the other branch was taken, and add those up: 1% of a whole training step.
+    """
+    def choose(x, y, table, relation, left):
+        is_short = length <= longest
+
+        def switch(tensor):
+            found = tf.raw_ops.Switch(data=tensor, pred=is_short)
+            return found.output_true, found.output_false
+
+        tensors = [switch(tensor) for tensor in (x, y, table)]
+        sizes = [switch(size) if tf.is_tensor(size) else (size, size) for size in relation]
+        found = [way(*(tensor[i] for tensor in tensors),
+                     relations.Distances(*(size[i] for size in sizes)), left)
+                 for i, way in enumerate((short, long))]
+        return tf.raw_ops.Merge(inputs=found).output
+
+    return choose
 
 
 # One label for all pairs (k = 0): nothing but the fold. Rows that a mask hides may come after it.
