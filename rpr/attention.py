@@ -26,7 +26,8 @@ def attention(q, k, v, bias=None, scores=None, outputs=None, dropout=None, weigh
       bias: broadcastable to [batch, heads, len_q, len_k], 0 where a query may look and about -1e9
         where it may not, or None.
       scores: a function of the scaled q and of k that gives [batch, heads, len_q, len_k], the
-        products q_i . k_j with what a relation adds, or None for the products alone.
+        products q_i . k_j with what a relation adds, or None for the products alone. What is the
+        same for all keys of a query may be missing: no weight depends on it.
       outputs: a function of the weights and of v that gives [batch, heads, len_q, depth_v], the
         weighted sums with what a relation adds, or None for the sums alone.
       dropout: a function applied to the weights, or None.

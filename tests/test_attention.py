@@ -25,16 +25,16 @@ PATHS = {path: dict.fromkeys(relative.WAYS, ((99, *longest),)) for path, longest
          (("banded", (0, 0)), ("per_pair", (99, 0)), ("skewed", (0, 99)), ("either", (3, 5)))}
 
 
-def attend(q, k, v, keys, values, relation, bias=None, **kwargs):
+def attend(q, k, v, keys, values, relation, bias=None, exact=False, **kwargs):
     """Attention with the tables that are given."""
     return attention.attention(
         q, k, v, bias,
-        None if keys is None else lambda q, k: relative.scores(q, k, keys, relation),
+        None if keys is None else lambda q, k: relative.scores(q, k, keys, relation, exact=exact),
         None if values is None else lambda w, v: relative.outputs(w, v, values, relation), **kwargs)
 
 
 @functools.cache
-def graph(path, heads, depth, k, shared, keys, values, causal, sizes=None):
+def graph(path, heads, depth, k, shared, keys, values, causal, exact, sizes=None):
     """Attention, its output and gradients; lengths and the offset are left to the session, or are
     the `sizes` (batch, queries, keys, offset)."""
     g = tf.Graph()
@@ -54,7 +54,7 @@ def graph(path, heads, depth, k, shared, keys, values, causal, sizes=None):
         relation = relations.Distances(
             tf.shape(at["q"])[2] if n is None else n, tf.shape(at["k"])[2] if m is None else m,
             at["offset"] if offset is None else offset, causal)
-        z = attend(*(at.get(name) for name in NAMES), relation, at["bias"])
+        z = attend(*(at.get(name) for name in NAMES), relation, at["bias"], exact)
         learned = {name: at[name] for name in NAMES if name in at}
         gradients = dict(zip(learned, tf.gradients(z, list(learned.values()), at["dz"]),
                              strict=True))
@@ -62,10 +62,10 @@ def graph(path, heads, depth, k, shared, keys, values, causal, sizes=None):
 
 
 def check(random, batch, heads, len_q, len_k, depth, k, shared, keys, values, bias, offset=0,
-          causal=False, path="either", known=False):
+          causal=False, path="either", known=False, exact=False):
     """Output and all gradients against the reference."""
     at, z, gradients, session = graph(
-        path, heads, depth, k, shared, keys, values, causal,
+        path, heads, depth, k, shared, keys, values, causal, exact,
         (batch, len_q, len_k, offset) if known is True else
         (None, len_q, None, None) if known == "queries" else None)
     table = (2 * k + 1, depth) if shared else (heads, 2 * k + 1, depth)
@@ -113,13 +113,37 @@ TERMS = st.sampled_from([(True, True), (True, False), (False, True)])
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2 ** 16), batch=st.integers(1, 3), heads=st.sampled_from([1, 3]),
        n=st.integers(1, 9), k=st.sampled_from([0, 1, 2, 4, 12]), shared=st.booleans(), terms=TERMS,
-       bias=st.sampled_from(BIASES), path=st.sampled_from(list(PATHS)), said=st.booleans())
+       bias=st.sampled_from(BIASES), path=st.sampled_from(list(PATHS)), said=st.booleans(),
+       exact=st.booleans())
 def test_self_attention_is_equations_3_and_4(seed, batch, heads, n, k, shared, terms, bias, path,
-                                             said):
+                                             said, exact):
     """Lengths that no graph knows; `said`: that a mask is causal."""
     random = np.random.RandomState(seed)
     check(random, batch, heads, n, n, 4, k, shared, *terms, bias(random, batch, n),
-          causal=said and bias in CAUSAL, path=path)
+          causal=said and bias in CAUSAL, path=path, exact=exact)
+
+
+def test_a_loop_has_the_gradients_of_its_steps():
+    """Where the way depends on the length: 2 and 5 would each take another."""
+    random = np.random.RandomState(0)
+    arrays = {name: random.randn(5, 3) for name in ("keys", "values")}
+    for n in (2, 5):
+        with (tf.Graph().as_default(), tf.Session() as session,
+              pytest.MonkeyPatch.context() as patch):
+            patch.setattr(relative, "WAYS", dict.fromkeys(relative.WAYS, ((99, 3, 0),)))
+            x = tf.placeholder(tf.float64, [2, 2, None, 3])
+            tables = [tf.constant(array) for array in arrays.values()]
+            length = tf.shape(x)[2]
+
+            def step(x, tables=tables, length=length):
+                return attend(x, x, x, *tables, relations.Distances(length, length))
+
+            _, looped = tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, step(x)), (0, x))
+            plain = step(step(x))
+            found = session.run([[y, *tf.gradients(y, [x, *tables])] for y in (looped, plain)],
+                                {x: random.randn(2, 2, n, 3)})
+            for one, other in zip(*found, strict=True):
+                np.testing.assert_allclose(one, other, atol=1e-10)
 
 
 @pytest.mark.parametrize("path", PATHS)

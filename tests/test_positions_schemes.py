@@ -238,8 +238,9 @@ def test_debertas_ways_give_the_same(causal, depth):
 
 @settings(deadline=None, max_examples=30)
 @given(n=st.integers(1, 6), more=st.integers(0, 5), left=st.integers(0, 7), right=st.integers(0, 7),
-       causal=st.booleans(), shared=st.booleans(), seed=st.integers(0, 99))
-def test_a_clipping_distance_for_each_side(n, more, left, right, causal, shared, seed):
+       causal=st.booleans(), shared=st.booleans(), way=st.sampled_from([(9, 0), (0, 9), (0, 0)]),
+       seed=st.integers(0, 99))
+def test_a_clipping_distance_for_each_side(n, more, left, right, causal, shared, way, seed):
     random = np.random.RandomState(seed)
     rows, m = left + right + 1, n + more
     keys, values = (random.randn(*([] if shared else [2]), rows, 3) for _ in range(2))
@@ -247,7 +248,9 @@ def test_a_clipping_distance_for_each_side(n, more, left, right, causal, shared,
     relation = relations.Distances(n, m, more, causal)
     if causal:
         weights *= visible(relation[:4])
-    with tf.Graph().as_default(), tf.Session() as session:
+    ways = dict.fromkeys(positions.relative.WAYS, ((99, *way),))
+    with (mock.patch.object(positions.relative, "WAYS", ways), tf.Graph().as_default(),
+          tf.Session() as session):
         got, z = session.run([
             positions.relative.scores(*map(tf.constant, (q, k, keys)), relation, left),
             positions.relative.outputs(*map(tf.constant, (weights, v, values)), relation, left)])

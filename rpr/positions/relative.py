@@ -42,7 +42,7 @@ WAYS = {
 }
 
 
-def scores(q, k, table, relation, left=None):
+def scores(q, k, table, relation, left=None, exact=True):
     """The numerator of equation (4): q_i . (k_j + a^K_ij).
 
     Args:
@@ -52,14 +52,16 @@ def scores(q, k, table, relation, left=None):
       relation: a `rpr.relations.Distances`.
       left: how many rows of the table are for keys to the left of the query, where they are not as
         many as for those to its right.
+      exact: False where a softmax over the keys follows, which does not see what is added to all
+        scores of a query: it may be left out then.
 
     Returns:
       [batch, heads, len_q, len_k] of the dtype of q.
     """
     left = _left(table) if left is None else left
     return _choose(table, relation, left, one=_scores_one, folded=_scores_folded,
-                   banded=_scores_banded, per_pair=_scores_per_pair, skewed=_scores_skewed)(
-                       q, k, table, relation, left)
+                   banded=_scores_banded if exact else _scores_banded_less,
+                   per_pair=_scores_per_pair, skewed=_scores_skewed)(q, k, table, relation, left)
 
 
 def outputs(weights, v, table, relation, left=None):
@@ -151,7 +153,13 @@ def _outputs_folded(weights, v, table, relation, left):
 
 def _scores_banded(q, k, table, relation, left):
     band = _Band(table, relation, left)
-    return band.add(tf.matmul(q, _add_row(k, band.base), transpose_b=True), _by_row(q, band.rows))
+    return _scores_banded_less(q, _add_row(k, band.base()), table, relation, left, band)
+
+
+def _scores_banded_less(q, k, table, relation, left, band=None):
+    """Less the product with the folded row, which is a number for each query."""
+    band = band or _Band(table, relation, left)
+    return band.add(tf.matmul(q, k, transpose_b=True), _by_row(q, band.rows))
 
 
 def _outputs_banded(weights, v, table, relation, left):
@@ -167,37 +175,45 @@ def _outputs_banded(weights, v, table, relation, left):
 
         return tf.matmul(weights, v) + _of_rows(sums, rows), gradient
 
-    return function(weights, _add_row(v, band.base), band.rows)
+    return function(weights, _add_row(v, band.base()), band.rows)
 
 
 class _Band:
     """What is left of a table and a relation once a tail is folded.
 
     Attributes:
-      base: the row that is folded, [(heads,) 1, depth].
-      rows: what is added to it, [(heads,) rows, depth]: for each diagonal of the band, the furthest
-        to the right first; before them, where there is a right tail, what all others have less.
+      rows: what is added to the folded row, [(heads,) rows, depth]: for each diagonal of the band,
+        the furthest to the right first; before them, where there is a right tail, what all others
+        have less.
     """
 
     def __init__(self, table, relation, zero):
         n, m, offset, causal = relation[:4]
         right = _right(table, zero)
-        if zero == 0:                                        # a band has a row on either side
-            table, zero = tf.concat([table[..., :1, :], table], axis=-2), 1
-        if right == 0 and not causal:
-            table, right = tf.concat([table, table[..., -1:, :]], axis=-2), 1
+        # A band has a row on either side, in a table that has none too.
         left = larger(1, smaller(zero, offset + n - 1))      # no distance is greater than that
         right = 0 if causal else larger(1, smaller(right, m - 1 - offset))
+        self._table, count = table, table.shape.as_list()[-2]
         self._lowest, self._highest = offset - left + 1, offset + right
-        self.base = first = table[..., zero - left:zero - left + 1, :]
-        self.rows = tf.reverse(table[..., zero - left + 1:zero + right + 1, :] - first, [-2])
-        self._tail = None                                    # [len_q, len_k], 0 in the right tail
+
+        def one(labels):
+            return tf.one_hot(tf.clip_by_value(labels, 0, count - 1), count,
+                              dtype=table.dtype.base_dtype)
+
+        first = one(zero - left)
+        rows = one(zero + right - tf.range(left + right)) - first
+        self._base, self._tail = first, None                 # [len_q, len_k], 0 in the right tail
         if not (causal or isinstance(right, int) and right == m - 1 - offset):
             # This tail is folded, not the left one: TensorFlow masks what lies above a diagonal.
-            self.base = table[..., zero + right:zero + right + 1, :]
-            self.rows = tf.concat([first - self.base, self.rows[..., 1:, :]], axis=-2)
+            self._base = first + rows[0]
+            rows = tf.concat([-rows[:1], rows[1:]], axis=0)
             self._highest -= 1
             self._tail = tf.cast(relations.pairs(relation) < right, table.dtype)
+        self.rows = _combine(rows, table)
+
+    def base(self):
+        """The row that is folded, [(heads,) 1, depth]."""
+        return _combine(self._base[None], self._table)
 
     def add(self, x, by_row):
         """Adds to each pair the numbers that its query has for its rows.
@@ -228,6 +244,16 @@ class _Band:
             return sums
         others = tf.reduce_sum(x * self._tail, axis=3)
         return tf.concat([others[:, :, None], sums], axis=2)
+
+
+def _combine(parts, table):
+    """Products of parts, [rows, labels], with a table: [(heads,) rows, depth]. Slices and their
+    differences would be a dozen operations, each with its gradient."""
+    @tf.custom_gradient
+    def function(table):
+        return tf.matmul(parts, table), lambda dy: tf.matmul(parts, dy, transpose_a=True)
+
+    return function(table)
 
 
 @tf.custom_gradient
@@ -382,7 +408,7 @@ class Relative(Scheme):
     def scores(self, q, k, relation):
         if self._keys:
             rows = table(f"{_SCOPE}_keys", self._keys, q.dtype)
-            return scores(q, k, rows, relation, self._left)
+            return scores(q, k, rows, relation, self._left, exact=False)
 
     def vectors(self, relation, dtype):
         if self._keys:
