@@ -350,8 +350,7 @@ def _window(table, relation, zero):
 def _one_product(x, rows, transpose_b=False):
     """x [batch, heads, 1, ...] times rows: one product of matrices, or one for each head."""
     if rows.shape.rank == 3:
-        y = tf.matmul(tf.transpose(tf.squeeze(x, [2]), [1, 0, 2]), rows, transpose_b=transpose_b)
-        return tf.expand_dims(tf.transpose(y, [1, 0, 2]), 2)
+        return tf.matmul(x, rows[None], transpose_b=transpose_b)
     batch, heads, _, depth = shape_list(x)
     y = tf.matmul(tf.reshape(x, [-1, depth]), rows, transpose_b=transpose_b)
     return tf.reshape(y, [batch, heads, 1, shape_list(y)[1]])
