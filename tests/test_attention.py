@@ -123,6 +123,36 @@ def test_self_attention_is_equations_3_and_4(seed, batch, heads, n, k, shared, t
           causal=said and bias in CAUSAL, path=path, exact=exact)
 
 
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("ways", [(3, 0), (0, 3), (2, 4)])
+def test_a_way_by_a_length_that_queries_and_keys_share(ways, causal):
+    """As in a model, where one tensor is both."""
+    random = np.random.RandomState(0)
+    tables = {name: random.randn(2, 5, 3) for name in ("keys", "values")}
+    with tf.Graph().as_default(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(relative, "WAYS", dict.fromkeys(relative.WAYS, ((99, *ways),)))
+        x = tf.placeholder(tf.float64, [None, 2, None, 3])
+        length = tf.shape(x)[2]
+        learned = [tf.get_variable(name, initializer=table, use_resource=True)
+                   for name, table in tables.items()]
+        z = attend(x, x, x, *learned, relations.Distances(length, length, 0, causal),
+                   tf.cast(tf.linalg.band_part(tf.ones([length, length]), -1, 0) - 1, x.dtype) * 1e9
+                   if causal else None)
+        gradients = tf.gradients(z, [x, *learned], z)
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            for n in (2, 3, 4, 5):
+                at = random.randn(3, 2, n, 3)
+                got, (dx, *dtables) = session.run([z, gradients], {x: at})
+                arrays = dict(q=at, k=at, v=at, **tables)
+                bias = np.broadcast_to(reference.causal(n, n) if causal else 0.0, (3, 2, n, n))
+                np.testing.assert_allclose(got, reference.attention(**arrays, bias=bias)[0],
+                                           atol=1e-10)
+                *parts, dkeys, dvalues = reference.gradients(got, **arrays, bias=bias)
+                np.testing.assert_allclose(dx, sum(parts), atol=1e-9)
+                np.testing.assert_allclose(dtables, [dkeys, dvalues], atol=1e-9)
+
+
 def test_a_loop_has_the_gradients_of_its_steps():
     """Where the way depends on the length: 2 and 5 would each take another."""
     random = np.random.RandomState(0)

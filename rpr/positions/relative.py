@@ -127,7 +127,8 @@ def _up_to(longest, length, short, long):
 
         def switch(tensor):
             found = tf.raw_ops.Switch(data=tensor, pred=is_short)
-            return found.output_true, found.output_false
+            # Grappler takes one output for the other where it rewrites n + n.
+            return tf.identity(found.output_true), tf.identity(found.output_false)
 
         tensors = [switch(tensor) for tensor in (x, y, table)]
         sizes = [switch(size) if tf.is_tensor(size) else (size, size) for size in relation]
