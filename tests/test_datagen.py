@@ -1,5 +1,6 @@
 """Datagen that is killed, repeated, or finds foreign data; what check_data refuses."""
 import glob
+import json
 import os
 import pathlib
 import shutil
@@ -19,6 +20,7 @@ from problems import checks, datagen
 from rpr.errors import UserError
 
 NAME = "translate_text_files"
+BENCH = pathlib.Path(__file__).parent.parent / "scripts" / "bench_data"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -330,3 +332,11 @@ def test_a_cut_vocabulary_is_not_used(undisturbed, tmp_path, keep):
     with pytest.raises(UserError, match="vocabulary is (empty|cut off)"):
         generate(tmp_path / "data")
     assert not glob.glob(str(tmp_path / "data" / f"{NAME}-*"))
+
+
+def test_the_benchmark_of_the_input_reads_batches(text):
+    done = subprocess.run(
+        [sys.executable, BENCH, "input", *text.flags,
+         "--hparams_set=rpr_tiny", "--batches=10"], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert found["batches_per_second"] > 0 and 0 < found["target_padding"] < 1

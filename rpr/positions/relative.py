@@ -6,20 +6,22 @@ most of the work, one for keys and one for values:
     q_i . (k_j + a_c)           =  q_i . (k_j + a_0)          +  q_i . (a_c - a_0)
     sum_j alpha_ij (v_j + a_c)  =  sum_j alpha_ij (v_j + a_0) +  sum_j alpha_ij (a_c - a_0)
 
-Whatever lies k or more to the left (c = 0) is folded into keys and values, and k diagonals are left
-of a causal relation. Of a bidirectional one the right tail (c = 2k) is folded, and what is left is
-one number a query for all other pairs and a band of 2k - 1 diagonals. Only numbers go from rows of
-the table to pairs and back, and nothing of the size of the weights is kept for the gradient. Where
-the band is as wide as the sentence, one vector for every pair and a product for each query, as T2T
-has them, cost less, or, where each head has a table, one product with the rows of all distances,
-skewed; `WAYS` says where.
+Whatever lies k or more to the left (c = 0) is folded into keys and values (into keys only where the
+numbers themselves are asked for: a softmax does not see what all keys of a query get), and k
+diagonals are left of a causal relation. Of a bidirectional one the right tail (c = 2k) is folded,
+and what is left is one number a query for all other pairs and a band of 2k - 1 diagonals. Only
+numbers go from rows of the table to pairs and back, and nothing of the size of the weights is kept
+for the gradient. Where the band is as wide as the sentence, one vector for every pair and a product
+for each query, as T2T has them, cost less, or, where each head has a table, one product with the
+rows of all distances, skewed; `WAYS` says where.
 
 Tried, and lost on CPU: expanding numbers from labels to pairs by a gather or a one-hot product; all
 2n - 1 diagonals as one band (2.5 to 5.9 times absolute attention), or skewed where the heads share
 a table (2.1 to 3.3); the right tail as blocks of keys, which are columns beside the keys in the
 main product (1.8 at n = 256, k = 16, where masked numbers take 1.6); Einsum for products with the
 rows (twice the time of batched products); slices without a gradient of their own (a tenth of the
-whole step); masks by MatrixBandPart where it cannot work in place.
+whole step); `tf.cond` for lengths that only the run knows (an eighth of the attention); masks by
+MatrixBandPart where it cannot work in place.
 """
 import tensorflow.compat.v1 as tf
 
