@@ -185,9 +185,9 @@ def _no_graph_as_text():
 
 
 def _examples_in_place():
-    """T2T makes a data set of each example, which a thread then reads: nearly half of what reading
-    costs, and of the wait for the first step, which 512 batches are read for. One data set is
-    needed where an example becomes several."""
+    """T2T makes a data set of each example, which a thread then reads: two fifths of what reading
+    costs, and the first step waits for 512 batches. It is needed where an example becomes several.
+    """
     import tensorflow.compat.v1 as tf
     from tensor2tensor.data_generators import problem
     preprocess = problem.Problem.preprocess

@@ -20,9 +20,11 @@ Tried, and lost on CPU: expanding numbers from labels to pairs by a gather or a 
 a table (2.1 to 3.3); the right tail as blocks of keys, which are columns beside the keys in the
 main product (1.8 at n = 256, k = 16, where masked numbers take 1.6); Einsum for products with the
 rows (twice the time of batched products); slices without a gradient of their own (a tenth of the
-whole step); `tf.cond` for lengths that only the run knows (an eighth of the attention); masks by
+whole step); `tf.cond` for lengths that only the run knows (a tenth of the attention); masks by
 MatrixBandPart where it cannot work in place.
 """
+import functools
+
 import tensorflow.compat.v1 as tf
 
 from rpr import relations
@@ -62,7 +64,7 @@ def scores(q, k, table, relation, left=None, exact=True):
     """
     left = _left(table) if left is None else left
     return _choose(table, relation, left, one=_scores_one, folded=_scores_folded,
-                   banded=_scores_banded if exact else _scores_banded_less,
+                   banded=functools.partial(_scores_banded, exact=exact),
                    per_pair=_scores_per_pair, skewed=_scores_skewed)(q, k, table, relation, left)
 
 
@@ -122,7 +124,7 @@ def _up_to(longest, length, short, long):
     """One way for sentences of up to so many keys, and another for longer ones.
 
     `tf.cond` would hand each input to either branch by itself, each with a gradient that is made
-    of zeros where the other branch was taken, and add those up: 1% of a whole training step.
+    of zeros where the other branch was taken, and add those up: about 1% of a whole step.
     """
     def choose(x, y, table, relation, left):
         is_short = length <= longest
@@ -154,14 +156,10 @@ def _outputs_folded(weights, v, table, relation, left):
 
 # A band of diagonals.
 
-def _scores_banded(q, k, table, relation, left):
+def _scores_banded(q, k, table, relation, left, exact):
     band = _Band(table, relation, left)
-    return _scores_banded_less(q, _add_row(k, band.base()), table, relation, left, band)
-
-
-def _scores_banded_less(q, k, table, relation, left, band=None):
-    """Less the product with the folded row, which is a number for each query."""
-    band = band or _Band(table, relation, left)
+    if exact:                                                # else less a number for each query
+        k = _add_row(k, band.base())
     return band.add(tf.matmul(q, k, transpose_b=True), _by_row(q, band.rows))
 
 
