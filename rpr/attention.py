@@ -221,7 +221,24 @@ def project(x, channels, name):
     batch, length, depth = shape_list(x)
     with tf.variable_scope(name):
         kernel = tf.get_variable("kernel", [depth, channels], dtype=x.dtype)
-    return reshape(tf.matmul(tf.reshape(x, [-1, depth]), kernel), [batch, length, channels])
+    return reshape(_product(tf.reshape(x, [-1, depth]), kernel), [batch, length, channels])
+
+
+def _product(x, kernel):
+    """The product of [words, depth] and [depth, channels]."""
+    depth, channels = kernel.shape.as_list()
+    if not depth <= 512 <= channels:
+        return tf.matmul(x, kernel)
+
+    @tf.custom_gradient
+    def function(x, kernel):
+        # As one of a batch: oneDNN has another way for those, which takes 0.7 to 0.9 of the time
+        # for these shapes, transposed, and no less for others.
+        return tf.matmul(x, kernel), lambda dy: (
+            tf.matmul(dy[None], kernel[None], transpose_b=True)[0],
+            tf.matmul(x, dy, transpose_a=True))
+
+    return function(x, kernel)
 
 
 def project_memory(memory, key_channels, value_channels, heads):

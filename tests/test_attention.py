@@ -275,6 +275,22 @@ def test_projection_is_initialised_as_t2t_initialises_it():
     assert spread[0] == pytest.approx(spread[1], rel=0.02)
 
 
+@pytest.mark.parametrize("depth, channels", [(3, 5), (3, 600), (600, 3), (512, 512)])
+def test_a_projection_has_the_gradients_of_a_product(depth, channels):
+    random = np.random.RandomState(depth)
+    x, kernel, dy = (random.randn(*shape) for shape in (
+        (2, 4, depth), (depth, channels), (2, 4, channels)))
+    with tf.Graph().as_default(), tf.Session() as session:
+        at = tf.constant(x)
+        y = attention.project(at, channels, "q")
+        (variable,) = tf.global_variables()
+        variable.load(kernel, session)
+        found = session.run([y, *tf.gradients(y, [at, variable], tf.constant(dy))])
+    expected = [x @ kernel, dy @ kernel.T, np.einsum("bnd,bnc->dc", x, dy)]
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-10)
+
+
 def test_heads_must_divide_the_channels():
     with tf.Graph().as_default():
         x = tf.zeros([1, 2, 10])
