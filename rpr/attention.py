@@ -7,7 +7,7 @@ import functools
 
 import tensorflow.compat.v1 as tf
 
-from rpr.relations import reshape, shape_list
+from rpr.relations import reshape, shape_list, transpose
 
 FORBIDDEN = -1e9                                      # T2T's bias of what may not be seen
 
@@ -185,26 +185,15 @@ def split_heads(x, heads):
     batch, length, channels = shape_list(x)
     if isinstance(length, int) and length == 1:              # in a step of decoding, say
         return reshape(x, [batch, heads, 1, channels // heads])
-    return _swap(reshape(x, [batch, length, heads, channels // heads]))
+    return transpose(reshape(x, [batch, length, heads, channels // heads]), [0, 2, 1, 3])
 
 
 def combine_heads(x):
     """[batch, heads, length, depth] -> [batch, length, heads * depth]."""
     batch, heads, length, depth = shape_list(x)
     if not (isinstance(length, int) and length == 1):
-        x = _swap(x)
+        x = transpose(x, [0, 2, 1, 3])
     return reshape(x, [batch, length, heads * depth])
-
-
-@tf.custom_gradient
-def _swap(x):
-    """[batch, length, heads, depth] <-> [batch, heads, length, depth].
-
-    As bits: oneDNN, which would transpose floats on CPU, takes 9 times as long for a step's beams.
-    """
-    if x.dtype != tf.float32:
-        return tf.transpose(x, [0, 2, 1, 3]), _swap
-    return tf.bitcast(tf.transpose(tf.bitcast(x, tf.int32), [0, 2, 1, 3]), x.dtype), _swap
 
 
 def project(x, channels, name):

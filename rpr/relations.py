@@ -50,6 +50,23 @@ def reshape(x, sizes):
     return tf.reshape(x, sizes)
 
 
+def transpose(x, order):
+    """`tf.transpose`, faster on CPU where the last axis stays the last.
+
+    Floats are moved as bits then: oneDNN, which would move floats, takes up to twice as long, and
+    nine times for the few words of a step of decoding.
+    """
+    if x.dtype.base_dtype != tf.float32 or order[-1] != len(order) - 1:
+        return tf.transpose(x, order)
+
+    @tf.custom_gradient
+    def move(x):
+        y = tf.bitcast(tf.transpose(tf.bitcast(x, tf.int32), order), tf.float32)
+        return y, lambda dy: transpose(dy, [order.index(axis) for axis in range(len(order))])
+
+    return move(x)
+
+
 def clip(distances, left, right=None):
     """The labels of Shaw et al. 2018, section 3.2: clip(distance, -k, k) + k, in 0..2k.
 

@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -23,6 +25,21 @@ def run(shape, known, function, **arrays):
               for name, x in arrays.items()}
         feed.update({at[name]: x for name, x in arrays.items()})
         return session.run(function(relations.Distances(*sizes), **at), feed)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_transposing_and_its_gradient(order, dtype):
+    array = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5).astype(dtype)
+    weights = array.transpose(order) ** 2
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.constant(array)
+        y = relations.transpose(x, list(order))
+        assert y.shape.as_list() == list(weights.shape)
+        np.testing.assert_array_equal(session.run(y), array.transpose(order))
+        if dtype != "int32":
+            np.testing.assert_array_equal(
+                session.run(tf.gradients(y, x, tf.constant(weights))[0]), array ** 2)
 
 
 @pytest.fixture(params=[True, False], ids=["static", "dynamic"])

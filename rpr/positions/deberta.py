@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 from rpr import relations
 from rpr.positions import unclipped
 from rpr.positions.scheme import Scheme
-from rpr.relations import shape_list
+from rpr.relations import shape_list, transpose
 
 # Up to how many numbers, len_k ** 2 * labels, the labels of all pairs are had as one-hot vectors.
 # Measured on two CPU cores by scripts/bench_attention with one way and the other forced, over
@@ -83,7 +83,7 @@ def score_terms(q, k, keys, queries, relation, span, max_distance):
 
     def both(term):
         return (term(q, keys, relation, by_content)
-                + tf.transpose(term(k, queries, turned, by_place), [0, 1, 3, 2]))
+                + transpose(term(k, queries, turned, by_place), [0, 1, 3, 2]))
 
     def by_distance(x, table, relation, row):
         rows = tf.gather(table, row(-relations.span(relation)), axis=-2)
@@ -103,9 +103,9 @@ def score_terms(q, k, keys, queries, relation, span, max_distance):
         return both(by_distance if 2 * span > q.shape.as_list()[3] else by_label)
 
     def per_pair():
-        return (tf.transpose(_per_pair(q, keys, by_content(-relations.pairs(relation))),
+        return (transpose(_per_pair(q, keys, by_content(-relations.pairs(relation))),
                              [1, 2, 0, 3])
-                + tf.transpose(_per_pair(k, queries, by_place(-relations.pairs(turned))),
+                + transpose(_per_pair(k, queries, by_place(-relations.pairs(turned))),
                                [1, 2, 3, 0]))
 
     if isinstance(m, int):
@@ -127,7 +127,7 @@ def _per_pair(x, table, labels):
     Returns:
       [asking, batch, heads, answering].
     """
-    by_label = tf.transpose(tf.matmul(x, table, transpose_b=True), [2, 0, 1, 3])
+    by_label = transpose(tf.matmul(x, table, transpose_b=True), [2, 0, 1, 3])
     asking, batch, heads, count = shape_list(by_label)
     met = tf.one_hot(labels, count, dtype=x.dtype.base_dtype)    # [asking, answering, labels]
     terms = tf.matmul(tf.reshape(by_label, [asking, batch * heads, count]), met, transpose_b=True)
@@ -156,7 +156,7 @@ class Deberta(Scheme):
             kernel = tf.get_variable(
                 f"{which}/kernel", [self._hidden, heads * depth], dtype=q.dtype)
             table = tf.reshape(tf.matmul(rows, kernel), [-1, heads, depth])
-            return tf.transpose(table, [1, 0, 2])            # [heads, labels, depth]
+            return transpose(table, [1, 0, 2])            # [heads, labels, depth]
 
         with tf.variable_scope("deberta"):
             for_keys, for_queries = self.once(relation, lambda: met(

@@ -8,6 +8,7 @@ as one-hot vectors.
 import tensorflow.compat.v1 as tf
 
 from rpr.positions import relative
+from rpr.relations import transpose
 
 
 def scores(q, table, edges):
@@ -43,7 +44,7 @@ def outputs(weights, table, edges):
 
 def _swap(x):
     """[batch, heads, len_q, ...] <-> [batch, len_q, heads, ...]."""
-    return tf.transpose(x, [0, 2, 1, 3])
+    return transpose(x, [0, 2, 1, 3])
 
 
 def _one_hot(edges, table):

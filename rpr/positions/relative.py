@@ -29,7 +29,7 @@ import tensorflow.compat.v1 as tf
 
 from rpr import relations
 from rpr.positions.scheme import Scheme
-from rpr.relations import larger, shape_list, smaller
+from rpr.relations import larger, shape_list, smaller, transpose
 
 # Up to which length a vector for every pair (T2T's way), and beyond it up to which length every
 # distance, cost less than the band: rows of (greatest k, length, length) for a direction and for
@@ -296,8 +296,8 @@ def _query_first(x, table):
     [heads, len_q, batch, depth]."""
     batch, heads, n, depth = shape_list(x)
     if table.shape.rank == 2:
-        return tf.reshape(tf.transpose(x, [2, 0, 1, 3]), [n, batch * heads, depth])
-    return tf.transpose(x, [1, 2, 0, 3])
+        return tf.reshape(transpose(x, [2, 0, 1, 3]), [n, batch * heads, depth])
+    return transpose(x, [1, 2, 0, 3])
 
 
 def _query_third(x, shape, table):
@@ -305,8 +305,8 @@ def _query_third(x, shape, table):
     if table.shape.rank == 2:
         batch, heads, n = shape
         x = tf.reshape(x, [n, batch, heads, shape_list(x)[-1]])
-        return tf.transpose(x, [1, 2, 0, 3])
-    return tf.transpose(x, [2, 0, 1, 3])
+        return transpose(x, [1, 2, 0, 3])
+    return transpose(x, [2, 0, 1, 3])
 
 
 def _scores_per_pair(q, k, table, relation, left):

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 from rpr import relations
 from rpr.positions import absolute, unclipped
 from rpr.positions.scheme import Scheme
-from rpr.relations import shape_list
+from rpr.relations import shape_list, transpose
 
 
 def scores(q, k, rows, u, v, relation):
@@ -58,4 +58,4 @@ class TransformerXL(Scheme):
                 tf.cast(absolute.sinusoid(-relations.span(relation), self._hidden), q.dtype)))
         rows = tf.reshape(tf.matmul(signal, kernel), [shape_list(signal)[0], heads, depth])
         scale = depth ** -0.5                                # q comes scaled
-        return scores(q, k, tf.transpose(rows, [1, 0, 2]), u * scale, v * scale, relation)
+        return scores(q, k, transpose(rows, [1, 0, 2]), u * scale, v * scale, relation)
