@@ -250,7 +250,7 @@ def add_band(x, band, lowest, highest):
     """
     @tf.custom_gradient
     def function(x, band):
-        return (_set_band(x, _take_band(x, lowest, highest) + band, lowest, highest),
+        return (set_band(x, _take_band(x, lowest, highest) + band, lowest, highest),
                 lambda dy: (dy, take_band(dy, lowest, highest)))
     return function(x, band)
 
@@ -273,8 +273,9 @@ def _take_band(x, lowest, highest):
     return tf.reshape(y, [batch, heads, highest - lowest + 1, queries])
 
 
-def _set_band(x, band, lowest, highest):
-    """x with other diagonals. One alone has no axis of its own in TensorFlow."""
+def set_band(x, band, lowest, highest):
+    """x with other diagonals, as `add_band` takes them; in place where nothing else needs x."""
+    # One diagonal alone has no axis of its own in TensorFlow.
     shape = batch, heads, count, queries = shape_list(band)
     if isinstance(count, int):
         shape = shape if count > 1 else [batch, heads, queries]

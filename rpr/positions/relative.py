@@ -184,8 +184,7 @@ class _Band:
 
     Attributes:
       rows: what is added to the folded row, [(heads,) rows, depth]: for each diagonal of the band,
-        the furthest to the right first; before them, where there is a right tail, what all others
-        have less.
+        the furthest to the right first; after them, where there is a right tail, the left one.
     """
 
     def __init__(self, table, relation, zero):
@@ -201,15 +200,14 @@ class _Band:
             return tf.one_hot(tf.clip_by_value(labels, 0, count - 1), count,
                               dtype=table.dtype.base_dtype)
 
-        first = one(zero - left)
-        rows = one(zero + right - tf.range(left + right)) - first
-        self._base, self._tail = first, None                 # [len_q, len_k], 0 in the right tail
+        self._base, self._tail = one(zero - left), None      # [len_q, len_k], 1 in the left tail
+        rows = one(zero + right - tf.range(left + right))
         if not (causal or isinstance(right, int) and right == m - 1 - offset):
-            # This tail is folded, not the left one: TensorFlow masks what lies above a diagonal.
-            self._base = first + rows[0]
-            rows = tf.concat([-rows[:1], rows[1:]], axis=0)
+            # The right tail is folded, not the left: TensorFlow masks what lies above a diagonal.
+            rows, self._base = tf.concat([rows[1:], self._base[None]], axis=0), rows[0]
             self._highest -= 1
-            self._tail = tf.cast(relations.pairs(relation) < right, table.dtype)
+            self._tail = tf.cast(relations.pairs(relation) < self._lowest - offset, table.dtype)
+        rows -= self._base
         self.rows = _combine(rows, table)
 
     def base(self):
@@ -231,10 +229,10 @@ class _Band:
 
         @tf.custom_gradient
         def function(x, by_row):
-            others = tf.broadcast_to(by_row[:, :, 0, :, None], tf.shape(x))
-            y = x + tf.linalg.band_part(others, -1, self._highest)      # in place, unlike a product
-            return (relations.add_band(y, by_row[:, :, 1:], self._lowest, self._highest),
-                    lambda dy: (dy, self.sums(dy)))
+            y = tf.broadcast_to(by_row[:, :, -1, :, None], tf.shape(x))
+            y = tf.linalg.band_part(y, -1, self._highest)    # in place, unlike a product
+            y = relations.set_band(y, by_row[:, :, :-1], self._lowest, self._highest)
+            return x + y, lambda dy: (dy, self.sums(dy))
 
         return function(x, by_row)
 
@@ -244,7 +242,7 @@ class _Band:
         if self._tail is None:
             return sums
         others = tf.reduce_sum(x * self._tail, axis=3)
-        return tf.concat([others[:, :, None], sums], axis=2)
+        return tf.concat([sums, others[:, :, None]], axis=2)
 
 
 def _combine(parts, table):
