@@ -67,6 +67,39 @@ def transpose(x, order):
     return move(x)
 
 
+def can_choose():
+    """Whether `choose` serves here: not in a while_loop, where a Switch's gradient is that of the
+    loop's own, nor where there is nothing but functions."""
+    context = tf.get_default_graph()._get_control_flow_context()
+    return not (tf.control_flow_v2_enabled() or context and context.GetWhileContext())
+
+
+def choose(which, one, other, *given):
+    """One function of what is given, or another, as it turns out when the graph runs.
+
+    `tf.cond` would hand each tensor to either branch by itself, each with a gradient that is made
+    of zeros where the other branch was taken, and add those up: a tenth of an attention layer.
+
+    Args:
+      which: a bool scalar, whether it is the first.
+      one, other: functions of the tensors, sizes and whatever else is given; each returns a tensor,
+        alike in shape and dtype. They must not take tensors from elsewhere that have gradients.
+      given: what they are called with.
+
+    Returns:
+      the tensor.
+    """
+    def switch(x):
+        if not tf.is_tensor(x):
+            return x, x
+        found = tf.raw_ops.Switch(data=x, pred=which)
+        # Grappler takes one output for the other where it rewrites n + n.
+        return tf.identity(found.output_true), tf.identity(found.output_false)
+
+    for_one, for_other = zip(*(switch(x) for x in given), strict=True)
+    return tf.raw_ops.Merge(inputs=[one(*for_one), other(*for_other)]).output
+
+
 def clip(distances, left, right=None):
     """The labels of Shaw et al. 2018, section 3.2: clip(distance, -k, k) + k, in 0..2k.
 

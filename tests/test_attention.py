@@ -153,6 +153,14 @@ def test_a_way_by_a_length_that_queries_and_keys_share(ways, causal):
                 np.testing.assert_allclose(dtables, [dkeys, dvalues], atol=1e-9)
 
 
+@pytest.mark.parametrize("n, found", [(5, "per pair"), (6, "skewed"), (8, "skewed"), (9, "band")])
+def test_a_clip_between_two_that_were_measured_has_lengths_between_theirs(n, found, monkeypatch):
+    monkeypatch.setattr(relative, "WAYS", {("causal", True): ((2, 0, 0), (4, 10, 16))})
+    assert relative._choose(
+        tf.zeros([7, 4]), relations.Distances(n, n, causal=True), 3, "one", "folded", "band",
+        "per pair", "skewed") == found
+
+
 def test_a_loop_has_the_gradients_of_its_steps():
     """Where the way depends on the length: 2 and 5 would each take another."""
     random = np.random.RandomState(0)

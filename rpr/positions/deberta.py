@@ -66,67 +66,66 @@ def score_terms(q, k, keys, queries, relation, span, max_distance):
     Returns:
       [batch, heads, len_q, len_k] of the dtype of q.
     """
-    n, m, offset, _ = relation[:4]
-    nearest, furthest = _reach(relation)
-    turned = relations.Distances(m, n, -offset)              # keys ask, queries answer
-
-    def place(distances, table, least):
-        """Rows of a table for distances; of pairs that a mask hides, any row."""
-        rows = _bucket(distances, span, max_distance) - _bucket(least, span, max_distance)
-        return tf.clip_by_value(rows, 0, shape_list(table)[1] - 1)
-
-    def by_content(distances):
-        return place(distances, keys, nearest)
-
-    def by_place(distances):
-        return place(distances, queries, -furthest)
-
-    def both(term):
-        return (term(q, keys, relation, by_content)
-                + transpose(term(k, queries, turned, by_place), [0, 1, 3, 2]))
+    def place(table, least):
+        """From distances j - i to rows of a table; of pairs that a mask hides, to any."""
+        first = _bucket(least, span, max_distance)
+        return lambda distances: tf.clip_by_value(
+            _bucket(-distances, span, max_distance) - first, 0, shape_list(table)[1] - 1)
 
     def by_distance(x, table, relation, row):
-        rows = tf.gather(table, row(-relations.span(relation)), axis=-2)
+        rows = tf.gather(table, row(relations.span(relation)), axis=-2)
         return unclipped.score_term(x, rows, relation)
 
     def by_label(x, table, relation, row):
-        rows = tf.one_hot(row(-relations.span(relation)), shape_list(table)[1],
+        rows = tf.one_hot(row(relations.span(relation)), shape_list(table)[1],
                           dtype=x.dtype.base_dtype)          # as wide as its label
         return unclipped.score_term(tf.matmul(x, table, transpose_b=True), rows, relation)
 
+    n, m, offset, _ = relation[:4]
     if isinstance(n, int) and n == 1:
-        places = tf.gather(queries, by_place(tf.range(m) - offset), axis=-2)
-        return (by_distance(q, keys, relation, by_content)
-                + tf.reduce_sum(k * places, axis=3)[:, :, None])
+        nearest, furthest = _reach(relation)
+        rows = tf.gather(
+            queries, place(queries, -furthest)(offset - tf.range(m)), axis=-2)
+        return (by_distance(q, keys, relation, place(keys, nearest))
+                + tf.reduce_sum(k * rows, axis=3)[:, :, None])
 
-    def far():
-        return both(by_distance if 2 * span > q.shape.as_list()[3] else by_label)
+    def both(term, order):
+        """Both terms; `order`: which axes of one are batch, heads, who asks, and who answers."""
+        batch, heads, asks, answers = order
 
-    def per_pair():
-        return (transpose(_per_pair(q, keys, by_content(-relations.pairs(relation))),
-                             [1, 2, 0, 3])
-                + transpose(_per_pair(k, queries, by_place(-relations.pairs(turned))),
-                               [1, 2, 3, 0]))
+        def way(q, k, keys, queries, *sizes):
+            relation = relations.Distances(*sizes)
+            nearest, furthest = _reach(relation)
+            turned = relations.Distances(relation.keys, relation.queries, -relation.offset)
+            to_place = term(q, keys, relation, place(keys, nearest))
+            to_content = term(k, queries, turned, place(queries, -furthest))      # keys ask
+            return (transpose(to_place, [batch, heads, asks, answers])
+                    + transpose(to_content, [batch, heads, answers, asks]))
 
+        return way
+
+    given = q, k, keys, queries, *relation
+    far = both(by_distance if 2 * span > q.shape.as_list()[3] else by_label, [0, 1, 2, 3])
+    near, is_near = both(_per_pair, [1, 2, 0, 3]), 2 * m * m * span <= PER_PAIR
     if isinstance(m, int):
-        return per_pair() if 2 * m * m * span <= PER_PAIR else far()
-    if tf.control_flow_v2_enabled():
-        return far()
-    return tf.cond(2 * m * m * span <= PER_PAIR, per_pair, far)
+        return near(*given) if is_near else far(*given)
+    return relations.choose(is_near, near, far, *given) if relations.can_choose() else far(*given)
 
 
-def _per_pair(x, table, labels):
+def _per_pair(x, table, relation, row):
     """The numbers by label of those who ask, and for each of them a product with the labels that
     are met, as one-hot vectors.
 
     Args:
       x: [batch, heads, asking, depth].
       table: [heads, labels, depth].
-      labels: int32 [asking, answering]; one beyond the table counts as zero.
+      relation: a `rpr.relations.Distances` of who asks (queries) and who answers (keys).
+      row: a function from distances to rows of the table.
 
     Returns:
       [asking, batch, heads, answering].
     """
+    labels = row(relations.pairs(relation))                      # [asking, answering]
     by_label = transpose(tf.matmul(x, table, transpose_b=True), [2, 0, 1, 3])
     asking, batch, heads, count = shape_list(by_label)
     met = tf.one_hot(labels, count, dtype=x.dtype.base_dtype)    # [asking, answering, labels]

@@ -12,37 +12,37 @@ diagonals are left of a causal relation. Of a bidirectional one the right tail (
 and what is left is one number a query for all other pairs and a band of 2k - 1 diagonals. Only
 numbers go from rows of the table to pairs and back, and nothing of the size of the weights is kept
 for the gradient. Where the band is as wide as the sentence, one vector for every pair and a product
-for each query, as T2T has them, cost less, or, where each head has a table, one product with the
-rows of all distances, skewed; `WAYS` says where.
+for each query, as T2T has them, cost less, or, in a decoder and where each head has a table, one
+product with the rows of all distances, skewed; `WAYS` says where.
 
 Tried, and lost on CPU: expanding numbers from labels to pairs by a gather or a one-hot product; all
-2n - 1 diagonals as one band (2.5 to 5.9 times absolute attention), or skewed where the heads share
-a table (2.1 to 3.3); the right tail as blocks of keys, which are columns beside the keys in the
-main product (1.8 at n = 256, k = 16, where masked numbers take 1.6); Einsum for products with the
-rows (twice the time of batched products); slices without a gradient of their own (a tenth of the
-whole step); `tf.cond` for lengths that only the run knows (a tenth of the attention); masks by
-MatrixBandPart where it cannot work in place.
+2n - 1 diagonals as one band (2.5 to 5.9 times absolute attention), or skewed in an encoder whose
+heads share a table (2.1 to 3.3); the right tail as blocks of keys, which are columns beside the
+keys in the main product (1.8 at n = 256, k = 16, where masked numbers take 1.6); Einsum for
+products with the rows (twice the time of batched products); slices without a gradient of their own
+(a tenth of the whole step); `tf.cond` for lengths that only the run knows (a tenth of the
+attention); masks by MatrixBandPart where it cannot work in place.
 """
 import functools
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from rpr import relations
 from rpr.positions.scheme import Scheme
-from rpr.relations import larger, shape_list, smaller, transpose
+from rpr.relations import larger, reshape, shape_list, smaller, transpose
 
 # Up to which length a vector for every pair (T2T's way), and beyond it up to which length every
-# distance, cost less than the band: rows of (greatest k, length, length) for a direction and for
-# tables that the heads share, or do not. Measured on two CPU cores with the functions of
-# scripts/bench_attention, one way and another forced, at k = 2, 16, 64 and 256 and some of n = 16
-# to 1024. Not measured but interpolated: what lies between, the entries of k = 128, and of tables
-# not shared k = 2.
+# distance, cost less than the band: rows of (k, length, length) for a direction and for tables that
+# the heads share, or do not; between rows in proportion. Measured on two CPU cores with the
+# functions of scripts/bench_attention, one way and another forced, at all these k and at lengths
+# on either side of these.
 WAYS = {
-    ("causal", True): ((16, 16, 0), (64, 64, 0), (256, 256, 0)),
-    ("causal", False): ((2, 0, 0), (16, 0, 16), (64, 0, 64), (128, 0, 128), (256, 0, 512)),
-    ("bidirectional", True): ((2, 0, 0), (16, 32, 0), (64, 256, 0), (128, 384, 0), (256, 768, 0)),
+    ("causal", True): ((2, 0, 0), (16, 0, 36), (64, 0, 120), (128, 0, 240), (256, 0, 512)),
+    ("causal", False): ((2, 0, 0), (16, 0, 24), (64, 0, 96), (128, 0, 224), (256, 0, 512)),
+    ("bidirectional", True): ((2, 0, 0), (16, 44, 0), (64, 180, 0), (128, 304, 0), (256, 512, 0)),
     ("bidirectional", False): (
-        (2, 0, 0), (16, 32, 0), (64, 64, 128), (128, 64, 192), (256, 64, 512)),
+        (2, 0, 0), (16, 32, 0), (64, 76, 0), (128, 72, 192), (256, 72, 464)),
 }
 
 
@@ -104,42 +104,32 @@ def _choose(table, relation, left, one, folded, banded, per_pair, skewed):
         return one
     if k == 0:
         return folded
-    rows = WAYS["causal" if relation.causal else "bidirectional", table.shape.rank == 2]
-    limits = next((limits for most, *limits in rows if k <= most), rows[-1][1:])
-    ways = list(zip(limits, (per_pair, skewed), strict=True))
+    clips, *limits = zip(*WAYS[
+        "causal" if relation.causal else "bidirectional", table.shape.rank == 2], strict=True)
+    ways, reached = [], 0
+    for way, longest in zip((per_pair, skewed), limits, strict=True):
+        longest = round(np.interp(k, clips, longest))
+        if longest > reached:
+            ways.append((longest, way))
+            reached = longest
     if isinstance(length, int):
         return next((way for longest, way in ways if length <= longest), banded)
     chosen = banded
-    # In a while_loop a Switch's gradient is that of the loop's own, and cond_v2's functions
-    # cannot differentiate the band.
-    context = tf.get_default_graph()._get_control_flow_context()
-    if not (tf.control_flow_v2_enabled() or context and context.GetWhileContext()):
+    if relations.can_choose():
         for longest, way in reversed(ways):
-            if longest:
-                chosen = _up_to(longest, length, way, chosen)
+            chosen = _up_to(longest, length, way, chosen)
     return chosen
 
 
 def _up_to(longest, length, short, long):
-    """One way for sentences of up to so many keys, and another for longer ones.
-
-    `tf.cond` would hand each input to either branch by itself, each with a gradient that is made
-    of zeros where the other branch was taken, and add those up: about 1% of a whole step.
-    """
+    """One way for sentences of up to so many keys, and another for longer ones."""
     def choose(x, y, table, relation, left):
-        is_short = length <= longest
+        def way(one):
+            return lambda x, y, table, *sizes: one(
+                x, y, table, relations.Distances(*sizes), left)
 
-        def switch(tensor):
-            found = tf.raw_ops.Switch(data=tensor, pred=is_short)
-            # Grappler takes one output for the other where it rewrites n + n.
-            return tf.identity(found.output_true), tf.identity(found.output_false)
-
-        tensors = [switch(tensor) for tensor in (x, y, table)]
-        sizes = [switch(size) if tf.is_tensor(size) else (size, size) for size in relation]
-        found = [way(*(tensor[i] for tensor in tensors),
-                     relations.Distances(*(size[i] for size in sizes)), left)
-                 for i, way in enumerate((short, long))]
-        return tf.raw_ops.Merge(inputs=found).output
+        return relations.choose(
+            length <= longest, way(short), way(long), x, y, table, *relation)
 
     return choose
 
@@ -319,6 +309,24 @@ def _outputs_per_pair(weights, v, table, relation, left):
 
 # A number for every distance, moved to the pairs (Huang et al. 2018).
 
+def product(x, rows, transpose_b=False):
+    """Products with rows of a table: one of matrices where the heads share it, or one for each.
+
+    Args:
+      x: [batch, heads, len_q, channels].
+      rows: [channels, found], or [heads, channels, found].
+      transpose_b: whether the last two axes of the rows are the other way round.
+
+    Returns:
+      [batch, heads, len_q, found].
+    """
+    if rows.shape.rank == 3:
+        return tf.matmul(x, rows[None], transpose_b=transpose_b)
+    *outer, channels = shape_list(x)
+    y = tf.matmul(tf.reshape(x, [-1, channels]), rows, transpose_b=transpose_b)
+    return reshape(y, [*outer, shape_list(y)[1]])
+
+
 def _by_distance(table, relation, left):
     """The row of each distance of `relations.span`: [(heads,) distances, depth]."""
     labels = relations.clip(relations.span(relation), left, _right(table, left))
@@ -326,13 +334,13 @@ def _by_distance(table, relation, left):
 
 
 def _scores_skewed(q, k, table, relation, left):
-    terms = tf.matmul(q, _by_distance(table, relation, left), transpose_b=True)
+    terms = product(q, _by_distance(table, relation, left), transpose_b=True)
     return tf.matmul(q, k, transpose_b=True) + relations.by_pair(terms, relation)
 
 
 def _outputs_skewed(weights, v, table, relation, left):
     rows = _by_distance(table, relation, left)
-    return tf.matmul(weights, v) + tf.matmul(relations.by_distance(weights, relation), rows)
+    return tf.matmul(weights, v) + product(relations.by_distance(weights, relation), rows)
 
 
 # One query, as in a cached step of decoding.
@@ -346,18 +354,9 @@ def _window(table, relation, zero):
     return table[..., zero - left:zero + right + 1, :], offset - left, m - n - offset - right
 
 
-def _one_product(x, rows, transpose_b=False):
-    """x [batch, heads, 1, ...] times rows: one product of matrices, or one for each head."""
-    if rows.shape.rank == 3:
-        return tf.matmul(x, rows[None], transpose_b=transpose_b)
-    batch, heads, _, depth = shape_list(x)
-    y = tf.matmul(tf.reshape(x, [-1, depth]), rows, transpose_b=transpose_b)
-    return tf.reshape(y, [batch, heads, 1, shape_list(y)[1]])
-
-
 def _scores_one(q, k, table, relation, left):
     rows, left, right = _window(table, relation, left)
-    by_key = _one_product(q, rows, transpose_b=True)         # [batch, heads, 1, labels]
+    by_key = product(q, rows, transpose_b=True)         # [batch, heads, 1, labels]
     batch, heads = shape_list(q)[:2]
     term = tf.concat([tf.broadcast_to(by_key[..., :1], [batch, heads, 1, left]), by_key,
                       tf.broadcast_to(by_key[..., -1:], [batch, heads, 1, right])], axis=3)
@@ -368,7 +367,7 @@ def _outputs_one(weights, v, table, relation, left):
     rows, left, right = _window(table, relation, left)
     end = relation.keys - right
     near = weights[..., left:end]                            # [batch, heads, 1, labels]
-    z = tf.matmul(weights, v) + _one_product(near, rows)
+    z = tf.matmul(weights, v) + product(near, rows)
     z += tf.reduce_sum(weights[..., :left], axis=3, keepdims=True) * rows[..., :1, :]
     if not relation.causal:
         z += tf.reduce_sum(weights[..., end:], axis=3, keepdims=True) * rows[..., -1:, :]

@@ -10,7 +10,6 @@ import tensorflow.compat.v1 as tf
 from rpr import relations
 from rpr.positions import absolute, relative
 from rpr.positions.scheme import Scheme
-from rpr.relations import shape_list
 
 
 def score_term(q, rows, relation):
@@ -25,12 +24,7 @@ def score_term(q, rows, relation):
     Returns:
       [batch, heads, len_q, len_k] of the dtype of q.
     """
-    if rows.shape.rank == 3:
-        return relations.by_pair(tf.matmul(q, rows, transpose_b=True), relation)
-    batch, heads, n, depth = shape_list(q)
-    products = tf.matmul(tf.reshape(q, [-1, depth]), rows, transpose_b=True)
-    return relations.by_pair(
-        tf.reshape(products, [batch, heads, n, shape_list(rows)[0]]), relation)
+    return relations.by_pair(relative.product(q, rows, transpose_b=True), relation)
 
 
 class RelativeUnclipped(Scheme):
