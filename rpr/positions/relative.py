@@ -276,7 +276,16 @@ def _rows_gradient(by_row, dz, rows):
 def _vectors(table, relation, left):
     """The row of each pair: [(heads,) len_q, len_k, depth]."""
     labels = relations.clip(relations.pairs(relation), left, _right(table, left))
-    return tf.gather(table, labels, axis=-2)                 # its gradient is dense
+    if table.shape.rank == 3:
+        return tf.gather(table, labels, axis=1)
+    count, depth = table.shape.as_list()
+
+    @tf.custom_gradient
+    def gather(table):                                       # TensorFlow's gradient is sparse
+        return tf.gather(table, labels), lambda dy: tf.math.unsorted_segment_sum(
+            tf.reshape(dy, [-1, depth]), tf.reshape(labels, [-1]), count)
+
+    return gather(table)
 
 
 def _query_first(x, table):
