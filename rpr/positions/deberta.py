@@ -5,7 +5,7 @@
 delta(i, j) is the bucket of the distance i - j, with DeBERTa's later logarithmic buckets.
 
 Two terms, each with tables by head, cost 1.2 times T2T's relative attention in an encoder of 64
-words and 1.6 to 1.8 times at 16, where the embeddings' projection weighs most; in a decoder of 64
+words and 1.6 to 1.9 times at 16, where the embeddings' projection weighs most; in a decoder of 64
 about as much as T2T's, and from 256 words on less.
 """
 import tensorflow.compat.v1 as tf
