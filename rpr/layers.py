@@ -5,7 +5,8 @@ They replace T2T's, with the same mathematics and variables, and fewer passes ov
 import tensorflow.compat.v1 as tf
 from tensor2tensor.layers import common_layers
 
-from rpr.attention import dropout, project
+from rpr.attention import dropout
+from rpr.projections import project
 from rpr.relations import shape_list
 
 

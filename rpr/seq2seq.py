@@ -13,7 +13,7 @@ from tensor2tensor.layers import common_attention, common_layers
 from tensor2tensor.models import transformer
 from tensor2tensor.utils import hparams_lib, registry, t2t_model
 
-from rpr import attention, losses, positions, stepwise
+from rpr import attention, losses, positions, projections, stepwise
 from rpr.relations import shape_list
 
 
@@ -115,7 +115,7 @@ def init(values, flavour):
     """
     if flavour == "dot":
         return values
-    return attention.project(values, shape_list(values)[2], "keys")
+    return projections.project(values, shape_list(values)[2], "keys")
 
 
 def attend(queries, keys, values, bias, flavour, save_weights_to=None):
@@ -138,7 +138,7 @@ def attend(queries, keys, values, bias, flavour, save_weights_to=None):
     scores, scale = None, None if flavour == "dot" else 1.0
     if flavour == "mlp":
         depth = shape_list(queries)[2]
-        queries = attention.project(queries, depth, "queries")
+        queries = projections.project(queries, depth, "queries")
         vector = tf.get_variable("vector", [1, depth], queries.dtype)
 
         def scores(q, k):
@@ -254,7 +254,7 @@ class QkvSeq2seq(stepwise.Stepwise, t2t_model.T2TModel):
 
     def _start(self, mean):
         """The states before the first word, (c, h) a layer, read from the mean of the values."""
-        return [tuple(tf.tanh(attention.project(mean[:, None], shape_list(mean)[1],
+        return [tuple(tf.tanh(projections.project(mean[:, None], shape_list(mean)[1],
                                                 f"layer_{layer}/start_{part}")[:, 0])
                       for part in "ch") for layer in range(self._hparams.num_decoder_layers)]
 
@@ -280,5 +280,5 @@ class QkvSeq2seq(stepwise.Stepwise, t2t_model.T2TModel):
         with tf.variable_scope("encdec_attention"):
             context = attend(y, memory.keys, memory.values, memory.bias, hparams.attention_flavour,
                              save_weights_to)
-        both = attention.project(tf.concat([context, y], axis=2), hparams.hidden_size, "join")
+        both = projections.project(tf.concat([context, y], axis=2), hparams.hidden_size, "join")
         return attention.dropout(tf.tanh(both), hparams.dropout)

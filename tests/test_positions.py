@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensor2tensor.layers import common_attention
 
-from rpr import attention, positions, relations, t2t
+from rpr import attention, positions, projections, relations, t2t
 from rpr.errors import UserError
 from rpr.positions import absolute
 
@@ -72,7 +72,7 @@ def beside_others(position, side):
             scheme = positions.build(values, side)
             with tf.variable_scope("layer", reuse=tf.AUTO_REUSE,
                                    initializer=tf.random_normal_initializer(seed=1)):
-                q = v = attention.split_heads(scheme.embed(x, tf.range(length)), 2)
+                q = v = projections.split_heads(scheme.embed(x, tf.range(length)), 2)
                 q, k = scheme.rotate(q, q[..., ::-1], relation)
                 logits = scheme.scores(q, k, relation)[:, :, skip:, skip:]
                 z = scheme.outputs(tf.pad(weights, [[0, 0]] * 2 + [[skip, 0]] * 2), v, relation)
@@ -166,7 +166,7 @@ def test_two_schemes_are_summed_or_refused_in_a_line(side):
                 continue
             edges = tf.zeros([1, 5, 5], tf.int32) if side == "inputs" else None
             relation = relations.Distances(5, 5, causal=side == "targets", edges=edges)
-            x = attention.split_heads(scheme.embed(tf.zeros([1, 5, 32]), tf.range(5)), 2)
+            x = projections.split_heads(scheme.embed(tf.zeros([1, 5, 32]), tf.range(5)), 2)
             q, k = scheme.rotate(x, x, relation)
             logits = scheme.scores(q, k, relation)
             assert scheme.outputs(logits, x, relation).shape.as_list() == [1, 2, 5, 16]
