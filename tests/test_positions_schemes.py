@@ -95,9 +95,9 @@ def visible(shape):
 @functools.cache
 def graph(scheme, causal, side, one):
     """Logits and gradients, with lengths left to the session but for a cached step's."""
-    scheme, *skewed = scheme.split()
-    limit = 0 if skewed else deberta.PER_PAIR
-    with tf.Graph().as_default(), mock.patch.object(deberta, "PER_PAIR", limit):
+    scheme, *few = scheme.split(" of ")
+    limit = deberta.SENTENCES if few else 1
+    with tf.Graph().as_default(), mock.patch.object(deberta, "SENTENCES", limit):
         values = tiny_models.hparams(position=scheme, num_heads=HEADS, hidden_size=HIDDEN,
                                      max_length=9, **BUCKETS)
         q, k = (tf.placeholder(tf.float64, [None, HEADS, n, DEPTH]) for n in (one or None, None))
@@ -125,7 +125,7 @@ def graph(scheme, causal, side, one):
 
 def naive(scheme, side, q, k, variables, shape):
     n, m, offset, causal = shape
-    y, scheme = np.zeros([len(q), HEADS, n, m]), scheme.split()[0]
+    y, scheme = np.zeros([len(q), HEADS, n, m]), scheme.split(" of ")[0]
     if scheme == "relative_unclipped" and side == "targets":  # no row is for keys to the right
         variables = {name: np.concatenate([x, np.zeros_like(x)], axis=1)
                      for name, x in variables.items()}
@@ -158,7 +158,7 @@ def naive_gradients(dy, scheme, side, q, k, variables, shape):
     return dq, dk, gradients
 
 
-@pytest.mark.parametrize("scheme", [*SCHEMES, "deberta skewed"])
+@pytest.mark.parametrize("scheme", [*SCHEMES, "deberta of few sentences"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_logits_and_gradients_are_those_of_the_equation(scheme, shape):
     n, m, offset, causal = shape
@@ -215,15 +215,15 @@ def test_alibis_slopes_are_the_papers():
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("depth", [4, 8, 12])
 def test_debertas_ways_give_the_same(causal, depth):
-    """Short and long sentences, more buckets than channels and fewer."""
+    """Few sentences and many."""
     random = np.random.RandomState(depth)
     sizes = [(2, 3, 7, depth), (2, 3, 7, depth), (3, 8, depth), (3, 8, depth)]
     arrays, ways = [random.randn(*size) for size in sizes], []
     seen = visible((7, 7, 0, causal)).astype(float)
     dy = random.randn(2, 3, 7, 7)
     relation = relations.Distances(7, 7, causal=causal)
-    for limit in (0, deberta.PER_PAIR):
-        with mock.patch.object(deberta, "PER_PAIR", limit), tf.Graph().as_default():
+    for limit in (2, 3):
+        with mock.patch.object(deberta, "SENTENCES", limit), tf.Graph().as_default():
             at = [tf.constant(x) for x in arrays]
             keys, queries = (deberta.met(tf.transpose(table, [1, 0, 2]), relation, 6)[which]
                              for which, table in enumerate(at[2:]))

@@ -4,22 +4,24 @@
 
 delta(i, j) is the bucket of the distance i - j, with DeBERTa's later logarithmic buckets.
 
-Two terms, each with tables by head, cost 1.2 times T2T's relative attention in an encoder of 64
-words and 1.6 to 1.9 times at 16, where the embeddings' projection weighs most; in a decoder of 64
-about as much as T2T's, and from 256 words on less.
+The product of a word with the row of a bucket is computed once and laid out beside those of other
+sentences (and heads), so that they go to the pairs together, as copies of stretches of memory, and
+their gradients come back as sums of such.
+
+Tried, and lost on CPU: for each word a product with its pairs' buckets as one-hot vectors (up to
+twice the time, of the scheme with its attention), and products with a row for every distance,
+skewed (likewise).
 """
 import tensorflow.compat.v1 as tf
 
 from rpr import relations
 from rpr.positions import unclipped
 from rpr.positions.scheme import Scheme
+from rpr.projections import project, split_heads
 from rpr.relations import shape_list, transpose
 
-# Up to how many numbers, len_k ** 2 * labels, the labels of all pairs are had as one-hot vectors.
-# Measured on two CPU cores by scripts/bench_attention with one way and the other forced, over
-# absolute attention: 2.4 against 3.0 at n = 256 and 2.7 against 3.2 at n = 512 (causal: 2.0 against
-# 2.5, 2.4 against 2.6). Beyond that they would take too much memory.
-PER_PAIR = 512 * 512 * 64
+# From how many sentences on the numbers of one head make a stretch; of fewer, those of all heads.
+SENTENCES = 16
 
 
 def _reach(relation):
@@ -66,71 +68,96 @@ def score_terms(q, k, keys, queries, relation, span, max_distance):
     Returns:
       [batch, heads, len_q, len_k] of the dtype of q.
     """
-    def place(table, least):
-        """From distances j - i to rows of a table; of pairs that a mask hides, to any."""
+    nearest, furthest = _reach(relation)
+
+    def label(table, distances, least):
+        """Rows of a table, whose first is that of the least; of pairs that a mask hides, any."""
         first = _bucket(least, span, max_distance)
-        return lambda distances: tf.clip_by_value(
-            _bucket(-distances, span, max_distance) - first, 0, shape_list(table)[1] - 1)
+        return tf.clip_by_value(
+            _bucket(distances, span, max_distance) - first, 0, shape_list(table)[1] - 1)
 
-    def by_distance(x, table, relation, row):
-        rows = tf.gather(table, row(relations.span(relation)), axis=-2)
-        return unclipped.score_term(x, rows, relation)
+    if isinstance(relation.queries, int) and relation.queries == 1:
+        to_place = tf.gather(keys, label(keys, -relations.span(relation), nearest), axis=1)
+        to_content = tf.gather(
+            queries, label(queries, relations.pairs(relation)[0], -furthest), axis=1)
+        return (unclipped.score_term(q, to_place, relation)
+                + tf.reduce_sum(k * to_content, axis=3)[:, :, None])
 
-    def by_label(x, table, relation, row):
-        rows = tf.one_hot(row(relations.span(relation)), shape_list(table)[1],
-                          dtype=x.dtype.base_dtype)          # as wide as its label
-        return unclipped.score_term(tf.matmul(x, table, transpose_b=True), rows, relation)
-
-    n, m, offset, _ = relation[:4]
-    if isinstance(n, int) and n == 1:
-        nearest, furthest = _reach(relation)
-        rows = tf.gather(
-            queries, place(queries, -furthest)(offset - tf.range(m)), axis=-2)
-        return (by_distance(q, keys, relation, place(keys, nearest))
-                + tf.reduce_sum(k * rows, axis=3)[:, :, None])
-
-    def both(term, order):
-        """Both terms; `order`: which axes of one are batch, heads, who asks, and who answers."""
-        batch, heads, asks, answers = order
-
-        def way(q, k, keys, queries, *sizes):
+    def of_pairs(by_label):
+        def function(q, k, keys, queries, *sizes):
             relation = relations.Distances(*sizes)
+            n, m, distances = relation.queries, relation.keys, relations.pairs(relation)
             nearest, furthest = _reach(relation)
-            turned = relations.Distances(relation.keys, relation.queries, -relation.offset)
-            to_place = term(q, keys, relation, place(keys, nearest))
-            to_content = term(k, queries, turned, place(queries, -furthest))      # keys ask
-            return (transpose(to_place, [batch, heads, asks, answers])
-                    + transpose(to_content, [batch, heads, answers, asks]))
+            return tf.reshape(_bring(
+                by_label(q, keys), label(keys, -distances, nearest) * n + tf.range(n)[:, None],
+                by_label(k, queries), label(queries, distances, -furthest) * m + tf.range(m)),
+                [*shape_list(q)[:2], n, m])
 
-        return way
+        return function
 
-    given = q, k, keys, queries, *relation
-    far = both(by_distance if 2 * span > q.shape.as_list()[3] else by_label, [0, 1, 2, 3])
-    near, is_near = both(_per_pair, [1, 2, 0, 3]), 2 * m * m * span <= PER_PAIR
-    if isinstance(m, int):
-        return near(*given) if is_near else far(*given)
-    return relations.choose(is_near, near, far, *given) if relations.can_choose() else far(*given)
+    batch, given = shape_list(q)[0], (q, k, keys, queries, *relation)
+    if isinstance(batch, int):
+        return of_pairs(_by_head if batch >= SENTENCES else _by_sentence)(*given)
+    if not relations.can_choose():
+        return of_pairs(_by_sentence)(*given)
+    return relations.choose(
+        batch >= SENTENCES, of_pairs(_by_head), of_pairs(_by_sentence), *given)
 
 
-def _per_pair(x, table, relation, row):
-    """The numbers by label of those who ask, and for each of them a product with the labels that
-    are met, as one-hot vectors.
+def _by_head(x, table):
+    """Products of words and rows: [heads, labels * words, batch].
 
     Args:
-      x: [batch, heads, asking, depth].
+      x: [batch, heads, words, depth].
       table: [heads, labels, depth].
-      relation: a `rpr.relations.Distances` of who asks (queries) and who answers (keys).
-      row: a function from distances to rows of the table.
+    """
+    batch, heads, words, depth = shape_list(x)
+    x = tf.reshape(transpose(x, [1, 2, 0, 3]), [heads, words * batch, depth])
+    return tf.reshape(tf.matmul(table, x, transpose_b=True), [heads, -1, batch])
+
+
+def _by_sentence(x, table):
+    """The same, but as [1, labels * words, batch * heads]."""
+    batch, heads = shape_list(x)[:2]
+    y = tf.matmul(table[None], x, transpose_b=True)          # [batch, heads, labels, words]
+    return tf.transpose(tf.reshape(y, [batch * heads, -1]))[None]
+
+
+def _bring(by_query, query_rows, by_key, key_rows):
+    """For each pair the sum of a number of its query and one of its key.
+
+    Args:
+      by_query: [groups, rows, width], groups of heads and as many numbers a row as there are
+        sentences and heads in a group.
+      query_rows: int32 [len_q, len_k], the row of each pair.
+      by_key, key_rows: likewise.
 
     Returns:
-      [asking, batch, heads, answering].
+      [width, groups, len_q, len_k].
     """
-    labels = row(relations.pairs(relation))                      # [asking, answering]
-    by_label = transpose(tf.matmul(x, table, transpose_b=True), [2, 0, 1, 3])
-    asking, batch, heads, count = shape_list(by_label)
-    met = tf.one_hot(labels, count, dtype=x.dtype.base_dtype)    # [asking, answering, labels]
-    terms = tf.matmul(tf.reshape(by_label, [asking, batch * heads, count]), met, transpose_b=True)
-    return tf.reshape(terms, [asking, batch, heads, shape_list(labels)[1]])
+    @tf.custom_gradient
+    def function(by_query, by_key):
+        y = tf.gather(by_query, query_rows, axis=1) + tf.gather(by_key, key_rows, axis=1)
+        groups, n, m, width = shape_list(y)
+
+        def gradient(dy):
+            dy = tf.transpose(tf.reshape(dy, [width, groups * n * m]))
+
+            def sums(x, rows):
+                count = shape_list(x)[1]
+                rows = (tf.range(groups) * count)[:, None] + tf.reshape(rows, [-1])
+                # Half precision has too few digits for a long sum.
+                kind = tf.float32 if dy.dtype in (tf.float16, tf.bfloat16) else dy.dtype
+                found = tf.math.unsorted_segment_sum(
+                    tf.cast(dy, kind), tf.reshape(rows, [-1]), groups * count)
+                return tf.reshape(tf.cast(found, dy.dtype), [groups, count, width])
+
+            return sums(by_query, query_rows), sums(by_key, key_rows)
+
+        y = tf.transpose(tf.reshape(y, [groups * n * m, width]))
+        return tf.reshape(y, [width, groups, n, m]), gradient
+
+    return function(by_query, by_key)
 
 
 class Deberta(Scheme):
@@ -150,18 +177,13 @@ class Deberta(Scheme):
 
     def scores(self, q, k, relation):
         heads, depth = shape_list(q)[1], q.shape.as_list()[3]
-
-        def project(which, rows):
-            kernel = tf.get_variable(
-                f"{which}/kernel", [self._hidden, heads * depth], dtype=q.dtype)
-            table = tf.reshape(tf.matmul(rows, kernel), [-1, heads, depth])
-            return transpose(table, [1, 0, 2])            # [heads, labels, depth]
-
         with tf.variable_scope("deberta"):
-            for_keys, for_queries = self.once(relation, lambda: met(
+            rows = self.once(relation, lambda: met(
                 tf.get_variable("embeddings", [2 * self._span, self._hidden], dtype=q.dtype),
                 relation, self._max_distance))
-            keys, queries = project("k", for_keys), project("q", for_queries)
+            keys, queries = (                                # [heads, labels, depth]
+                split_heads(project(table[None], heads * depth, name), heads)[0]
+                for name, table in zip("kq", rows, strict=True))
         q *= 3 ** -0.5
         return tf.matmul(q, k, transpose_b=True) + score_terms(
             q, k, keys, queries * (3 * depth) ** -0.5, relation, self._span, self._max_distance)
