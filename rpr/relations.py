@@ -249,6 +249,21 @@ def by_distance(x, relation):
     return move_back(x)
 
 
+def sum_rows(x, places, count):
+    """Adds rows up at their places: the transpose of `tf.gather`.
+
+    Args:
+      x: [rows, width]; sums of half precision are kept in float32, and returned as halves.
+      places: int32 [rows], each in 0..count - 1.
+      count: how many places there are.
+
+    Returns:
+      [count, width] of the dtype of x, 0 where no row came.
+    """
+    kind = tf.float32 if x.dtype in (tf.float16, tf.bfloat16) else x.dtype
+    return tf.cast(tf.math.unsorted_segment_sum(tf.cast(x, kind), places, count), x.dtype)
+
+
 def smaller(*sizes):
     """The least of some ints and int32 scalars: an int where all are, else a scalar."""
     known = [size for size in sizes if isinstance(size, int)]

@@ -55,7 +55,7 @@ def test_attention_and_its_gradient_are_the_equations(batch, heads, n, labels, s
     dice = np.random.RandomState(seed)
     q, k, v, dz = dice.randn(4, batch, heads, n, 4)
     keys, values = dice.randn(2, *([] if shared else [heads]), labels, 4)
-    edges = dice.randint(0, labels, [batch, n, n])
+    edges = dice.randint(0, labels + 2, [batch, n, n])       # two labels have no row
     bias = np.where(np.arange(n) < dice.randint(1, n + 1, [batch, 1, 1, 1]), 0.0, -1e9)
     with tf.Graph().as_default(), tf.Session() as session:
         at = [tf.constant(x) for x in (q, k, v, keys, values)]
@@ -65,7 +65,9 @@ def test_attention_and_its_gradient_are_the_equations(batch, heads, n, labels, s
             lambda q, k: tf.matmul(q, k, transpose_b=True) + graph.scores(q, at[3], to),
             lambda w, v: tf.matmul(w, v) + graph.outputs(w, at[4], to))
         got = session.run([z, *tf.gradients(z, at, tf.constant(dz))])
-    z, expected = naive(q, k, v, keys, values, edges, bias, dz)
+    tables = (np.concatenate([x, np.zeros([*x.shape[:-2], 2, 4])], axis=-2) for x in (keys, values))
+    z, (*expected, dkeys, dvalues) = naive(q, k, v, *tables, edges, bias, dz)
+    expected += [dkeys[..., :labels, :], dvalues[..., :labels, :]]
     for found, right in zip(got, [z, *expected], strict=True):
         np.testing.assert_allclose(found, right, atol=1e-10)
 

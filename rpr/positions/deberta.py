@@ -49,7 +49,9 @@ def met(embeddings, relation, max_distance):
 
     def rows(least, most):
         first, last = (_bucket(distance, span, max_distance) + span for distance in (least, most))
-        return embeddings[first:last + 1]
+        others = shape_list(embeddings)[1:]
+        # The gradient of embeddings[first:last + 1] takes longer.
+        return tf.slice(embeddings, [first, *[0] * len(others)], [last + 1 - first, *others])
 
     return rows(nearest, furthest), rows(-furthest, -nearest)
 
@@ -146,11 +148,8 @@ def _bring(by_query, query_rows, by_key, key_rows):
             def sums(x, rows):
                 count = shape_list(x)[1]
                 rows = (tf.range(groups) * count)[:, None] + tf.reshape(rows, [-1])
-                # Half precision has too few digits for a long sum.
-                kind = tf.float32 if dy.dtype in (tf.float16, tf.bfloat16) else dy.dtype
-                found = tf.math.unsorted_segment_sum(
-                    tf.cast(dy, kind), tf.reshape(rows, [-1]), groups * count)
-                return tf.reshape(tf.cast(found, dy.dtype), [groups, count, width])
+                found = relations.sum_rows(dy, tf.reshape(rows, [-1]), groups * count)
+                return tf.reshape(found, [groups, count, width])
 
             return sums(by_query, query_rows), sums(by_key, key_rows)
 
