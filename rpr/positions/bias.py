@@ -26,7 +26,8 @@ def t5_bias(table, relation, max_distance):
     """
     labels = relations.t5_buckets(
         relations.span(relation), table.shape.as_list()[0], max_distance, relation.causal)
-    by_distance = tf.gather(tf.transpose(table), labels, axis=-1)          # [heads, distances]
+    rows = tf.one_hot(labels, table.shape.as_list()[0], dtype=table.dtype.base_dtype)
+    by_distance = tf.matmul(table, rows, transpose_a=True, transpose_b=True)    # [heads, distances]
     return relations.by_pair(by_distance[None, :, None], relation)
 
 

@@ -8,7 +8,8 @@ import tensorflow.compat.v1 as tf
 from rpr import relations
 from rpr.positions import absolute, unclipped
 from rpr.positions.scheme import Scheme
-from rpr.relations import shape_list, transpose
+from rpr.projections import project, split_heads
+from rpr.relations import shape_list
 
 
 def scores(q, k, rows, u, v, relation):
@@ -51,11 +52,10 @@ class TransformerXL(Scheme):
     def scores(self, q, k, relation):
         heads, depth = shape_list(q)[1], q.shape.as_list()[3]
         with tf.variable_scope("transformer_xl"):
-            kernel = tf.get_variable("r/kernel", [self._hidden, heads * depth], dtype=q.dtype)
             u, v, signal = self.once(relation, lambda: (
                 tf.get_variable("u", [heads, depth], dtype=q.dtype),
                 tf.get_variable("v", [heads, depth], dtype=q.dtype),
                 tf.cast(absolute.sinusoid(-relations.span(relation), self._hidden), q.dtype)))
-        rows = tf.reshape(tf.matmul(signal, kernel), [shape_list(signal)[0], heads, depth])
+            rows = split_heads(project(signal[None], heads * depth, "r"), heads)[0]
         scale = depth ** -0.5                                # q comes scaled
-        return scores(q, k, transpose(rows, [1, 0, 2]), u * scale, v * scale, relation)
+        return scores(q, k, rows, u * scale, v * scale, relation)
