@@ -126,6 +126,7 @@ def main(argv, logs):
     except (ValueError, KeyError) as error:
         raise UserError(f"--decode_hparams={flags.decode_hparams}: {error}") from None
     _check_devices(flags.worker_gpu)
+    _take_shard(flags, decode_hparams)
     if flags.test_set:
         for name in ("language_pair", "decode_to_file"):
             if not flags[name].value:
@@ -143,7 +144,7 @@ def main(argv, logs):
     if flags.score_file and not flags.ensemble:
         t2t_decoder.main(None)
         return
-    in_batches = (flags.decode_from_file and flags.decode_to_file and decode_hparams.shards == 1
+    in_batches = (flags.decode_from_file and flags.decode_to_file
                   and "inputs" in hparams.problem_hparams.vocabulary)
     if flags.worker_gpu > 1 and not in_batches:
         raise UserError(f"--worker_gpu={flags.worker_gpu}: several devices decode "
@@ -192,6 +193,22 @@ def _check_devices(count):
     gpus = len(tf.config.list_physical_devices("GPU"))
     if gpus and count > gpus:                         # without any, processes share the CPU
         raise UserError(f"--worker_gpu={count}: {gpus} GPUs are visible")
+
+
+def _take_shard(flags, decode_hparams):
+    """Names the files of the shard that --decode_shards asks for: T2T's in000, in001, ..."""
+    from tensor2tensor.utils import decoding
+    if decode_hparams.shards == 1:
+        return
+    if flags.test_set:
+        raise UserError(f"--decode_shards={flags.decode_shards}: shards are of --decode_from_file, "
+                        "not of a --test_set")
+    if flags.decode_from_file:
+        for name in ("decode_from_file", "decode_to_file"):
+            if flags[name].value:
+                flags[name].value = decoding._add_shard_to_filename(
+                    flags[name].value, decode_hparams)
+        decode_hparams.shards = 1
 
 
 def _decode_file(argv, flags, models, estimator, decode_hparams):

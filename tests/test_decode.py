@@ -60,6 +60,17 @@ def test_a_killed_decoding_goes_on_from_what_was_decoded(command, by_t2t, tmp_pa
     assert event["sentences"] <= 54
 
 
+def test_a_shard_has_files_of_its_own(command, by_t2t, tmp_path):
+    folder, flags = command
+    (folder / "in001").write_bytes((folder / "in").read_bytes())
+    flags = [*flags, f"--decode_to_file={tmp_path}/out", "--decode_shards=2", "--worker_id=1"]
+    rpr_command("decode", *flags)
+    assert (tmp_path / "out001").read_bytes() == by_t2t and os.listdir(tmp_path) == ["out001"]
+    flags = [flag for flag in flags if not flag.startswith("--decode_from_file")]
+    said = refused("decode", *flags, "--test_set=wmt14", "--language_pair=en-de")
+    assert "--decode_shards=2" in said
+
+
 def test_batches_of_another_make_are_dropped(tmp_path):
     sentences = [f"sentence {number}" for number in range(7)]
 
