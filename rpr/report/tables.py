@@ -106,7 +106,8 @@ def notes(record):
         lines.append("p (Holm): corrected over the arms.")
     if any(arm.exact is not None for arm in record.arms):
         lines.append("exact: lines that equal their reference.")
-    lines.append("loss: of the last evaluation on the development set, nats a sub-word.")
+    if any(arm.loss is not None for arm in record.arms):
+        lines.append("loss: of the last evaluation on the development set, nats a sub-word.")
     lines.append(f"speed: steps/s as a multiple of {record.baseline}'s; it compares arms only as "
                  "far as their machines were alike and equally busy.")
     if any(arm.paper is not None for arm in record.arms):
