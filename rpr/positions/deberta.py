@@ -21,6 +21,9 @@ from rpr.projections import project, split_heads
 from rpr.relations import shape_list, transpose
 
 # From how many sentences on the numbers of one head make a stretch; of fewer, those of all heads.
+# Measured on two CPU cores, an encoder over absolute attention, the first way against the second:
+# 2.05 against 2.44 for 128 sentences of 16 words, 1.91 against 2.15 for 32 of 64, 1.86 against 1.80
+# for 16 of 256, 1.86 against 1.68 for 8 of 256, 3.5 against 1.7 for 2 of 1024.
 SENTENCES = 16
 
 
@@ -70,8 +73,6 @@ def score_terms(q, k, keys, queries, relation, span, max_distance):
     Returns:
       [batch, heads, len_q, len_k] of the dtype of q.
     """
-    nearest, furthest = _reach(relation)
-
     def label(table, distances, least):
         """Rows of a table, whose first is that of the least; of pairs that a mask hides, any."""
         first = _bucket(least, span, max_distance)
@@ -79,6 +80,7 @@ def score_terms(q, k, keys, queries, relation, span, max_distance):
             _bucket(distances, span, max_distance) - first, 0, shape_list(table)[1] - 1)
 
     if isinstance(relation.queries, int) and relation.queries == 1:
+        nearest, furthest = _reach(relation)
         to_place = tf.gather(keys, label(keys, -relations.span(relation), nearest), axis=1)
         to_content = tf.gather(
             queries, label(queries, relations.pairs(relation)[0], -furthest), axis=1)
