@@ -204,23 +204,50 @@ def by_pair(x, relation):
     n, m = relation.queries, relation.keys
     if isinstance(n, int) and n == 1:
         return x[..., :m]
-    alike = isinstance(rows, int) and rows == 1
+    if isinstance(rows, int) and rows == 1:
+        return _alike(x, relation)
     width = m if relation.causal else n + m - 1              # of a row, once it is one shorter
 
     @tf.custom_gradient
     def move(x):
-        if alike:
-            x = tf.gather(x, tf.zeros([n], tf.int32), axis=-2)      # tf.tile is slower
         y = tf.reshape(x, [*outer, n * (width + 1)])[..., n - 1:n - 1 + n * width]
         y = tf.reshape(y, [*outer, n, width])
-
-        def gradient(dy):                                    # a tenth of slices' own
-            dx = by_distance(dy, relation)
-            return tf.reduce_sum(dx, axis=-2, keepdims=True) if alike else dx
-
-        return y if relation.causal else y[..., :m], gradient
+        # The gradient takes a tenth of slices' own.
+        return y if relation.causal else y[..., :m], lambda dy: by_distance(dy, relation)
 
     return move(x)
+
+
+def _alike(x, relation):
+    """`by_pair` where all queries have the same numbers, [..., 1, distances].
+
+    Rows are no wider than in a decoder: a query's last keys find their numbers at the beginning
+    of the next row, where nothing of that row's own is needed.
+    """
+    *outer, _, count = shape_list(x)
+    n, m, *_ = relation
+
+    @tf.custom_gradient
+    def spread(x):
+        own = tf.range(m + 1) >= n - 1 - tf.range(n)[:, None]        # [queries, keys + 1]
+        y = tf.gather(x[..., :m + 1], tf.zeros([n], tf.int32), axis=-2)      # tf.tile is slower
+        if not relation.causal:
+            last = tf.pad(x[..., m + 1:], [[0, 0]] * (len(outer) + 1) + [[0, m + 2 - n]])
+            y = tf.where_v2(own, y, last)
+        y = tf.reshape(y, [*outer, n * (m + 1)])[..., n - 1:n - 1 + n * m]
+
+        def gradient(dy):
+            dx = tf.pad(tf.reshape(dy, [*outer, n * m]), [[0, 0]] * len(outer) + [[n - 1, 1]])
+            dx = tf.reshape(dx, [*outer, n, m + 1])
+            every = tf.reduce_sum(dx, axis=-2, keepdims=True)
+            if relation.causal:
+                return every
+            dx = tf.reduce_sum(dx * tf.cast(own, dx.dtype), axis=-2, keepdims=True)
+            return tf.concat([dx, (every - dx)[..., :count - m - 1]], axis=-1)
+
+        return tf.reshape(y, [*outer, n, m]), gradient
+
+    return spread(x)
 
 
 def by_distance(x, relation):

@@ -3,6 +3,8 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from reference import label
 
 from rpr import relations
@@ -118,6 +120,30 @@ def test_gradients_of_any_order_are_those_of_linear_maps(low, high, known):
     np.testing.assert_allclose(ddband, dband * there)
     np.testing.assert_allclose(on_diagonals(ddx, low, high), dband)
     np.testing.assert_allclose(on_diagonals(dddx, low, high), 2 * dband)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@settings(deadline=None, max_examples=20)
+@given(n=st.integers(1, 7), more=st.integers(0, 5), alike=st.booleans(), known=st.booleans())
+def test_numbers_by_distance_come_to_their_pairs(causal, n, more, alike, known):
+    m, offset, random = n + more, more, np.random.RandomState(n)
+    x = random.randn(3, 2, 1 if alike else n, m + 1 if causal else n + m)
+    distance = np.arange(m) - np.arange(n)[:, None] - offset
+    seen = distance <= 0 if causal else np.ones([n, m], bool)
+    row = np.zeros([n, 1], int) if alike else np.arange(n)[:, None]
+    at = np.where(seen, distance + n - 1 + offset, 0)
+    weights = np.where(seen, random.randn(3, 2, n, m), 0)
+
+    def both(relation, x, weights):
+        rows = x[:, :, 0][:, :, None] if alike else x        # one row, and known to be one
+        y = relations.by_pair(rows, relation._replace(causal=causal))
+        return y, *tf.gradients(y, x, weights)
+
+    y, dx = run((n, m, offset), known, both, x=x, weights=weights)
+    np.testing.assert_array_equal(np.where(seen, y, 0), np.where(seen, x[:, :, row, at], 0))
+    expected = np.zeros_like(x)
+    np.add.at(expected, (slice(None), slice(None), row, at), weights)
+    np.testing.assert_allclose(dx, expected, atol=1e-12)
 
 
 def test_the_least_and_the_greatest_are_ints_where_all_are_known():
