@@ -15,12 +15,13 @@ for the gradient. Where the band is as wide as the sentence, one vector for ever
 for each query, as T2T has them, cost less, or, in a decoder and where each head has a table, one
 product with the rows of all distances, skewed; `WAYS` says where.
 
-Tried, and lost on CPU: expanding numbers from labels to pairs by a gather or a one-hot product; all
-2n - 1 diagonals as one band (2.5 to 5.9 times absolute attention), or skewed in an encoder whose
-heads share a table (2.1 to 3.3); the right tail as blocks of keys, which are columns beside the
-keys in the main product (1.8 at n = 256, k = 16, where masked numbers take 1.6); Einsum for
-products with the rows (twice the time of batched products); slices without a gradient of their own
-(a tenth of the whole step); `tf.cond` for lengths that only the run knows (a tenth of the
+Tried, and lost on CPU: expanding numbers from labels to pairs by a gather (laid out as `deberta`
+and `graph` do it, 1.9 in an encoder at n = 256, k = 16, where the band took 1.7) or a one-hot
+product; all 2n - 1 diagonals as one band (2.5 to 5.9 times absolute attention), or skewed in an
+encoder whose heads share a table (2.1 to 3.3); the right tail as blocks of keys, which are columns
+beside the keys in the main product (1.8 at n = 256, k = 16, where masked numbers take 1.6); Einsum
+for products with the rows (twice the time of batched products); slices without a gradient of their
+own (a tenth of the whole step); `tf.cond` for lengths that only the run knows (a tenth of the
 attention); masks by MatrixBandPart where it cannot work in place.
 """
 import functools
