@@ -1,4 +1,4 @@
-"""Query-key-value attention on recurrent and convolutional encoders (`rpr.seq2seq`)."""
+"""Query-key-value attention on recurrent and convolutional encoders (`rpr.models.seq2seq`)."""
 from tensor2tensor.layers import common_hparams
 from tensor2tensor.utils import registry
 

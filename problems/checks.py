@@ -16,7 +16,7 @@ from tensor2tensor.data_generators import problem as t2t_problem
 from tensor2tensor.data_generators import text_encoder
 
 from problems.files import sha256
-from rpr.errors import UserError
+from rpr.utils.errors import UserError
 
 SPLITS = {"train": t2t_problem.DatasetSplit.TRAIN,
           "dev": t2t_problem.DatasetSplit.EVAL,

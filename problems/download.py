@@ -16,8 +16,8 @@ import zlib
 import requests
 
 from problems import files
-from rpr import console
-from rpr.errors import UserError
+from rpr.utils import console
+from rpr.utils.errors import UserError
 
 _CHUNK = 1 << 18
 _ATTEMPTS = 5                                         # in a row that bring nothing

@@ -24,8 +24,8 @@ from tensor2tensor.data_generators import text_encoder, text_problems
 from tensor2tensor.utils import registry
 
 from problems import checks, files, libreoffice, text_files, translation, vectors, wmt14
-from rpr import console, metrics
-from rpr.errors import UserError
+from rpr.utils import console, metrics_log
+from rpr.utils.errors import UserError
 
 _KEPT = (".", ",")
 
@@ -164,7 +164,7 @@ class WordProblem(translation.TranslationProblem):
                         found.setdefault(word.lower(), values)
                 vectors.write(os.path.join(data_dir, self._name("vectors", side, "vec")),
                               vectors.dimension(given), list(found.items()))
-            metrics.write_atomically(paths[side], "".join(
+            metrics_log.write_atomically(paths[side], "".join(
                 f"{word}\n" for word in (*text_encoder.RESERVED_TOKENS, vectors.UNKNOWN, *chosen)))
 
     def feature_encoders(self, data_dir):

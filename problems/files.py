@@ -6,7 +6,7 @@ import hashlib
 import os
 import zlib
 
-from rpr.errors import UserError
+from rpr.utils.errors import UserError
 
 
 def sha256(path):

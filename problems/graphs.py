@@ -12,12 +12,13 @@ from tensor2tensor.data_generators import text_encoder
 from tensor2tensor.utils import registry
 
 from problems import text_files, toy
-from rpr import metrics, relations
-from rpr.errors import UserError
+from rpr.positions import distances
+from rpr.utils import metrics_log
+from rpr.utils.errors import UserError
 
 
 class GraphEncoder(text_encoder.TextEncoder):
-    """Words and edges of a line as one list of ids, as `rpr.relations.split_edges` reads it.
+    """Words and edges of a line as one list of ids, as `rpr.positions.distances.split_edges` reads it.
 
     An edge from i to j is also one from j to i, with a label of its own, unless the line has one
     there. Where a word has several ids, its edges are those of each.
@@ -123,7 +124,7 @@ class GraphProblem:
     def preprocess_example(self, example, mode, hparams):
         example = super().preprocess_example(example, mode, hparams)
         length = tf.shape(example["inputs"])[0]
-        example["edges"] = relations.dense_edges(example["edges"][None], length)[0]
+        example["edges"] = distances.dense_edges(example["edges"][None], length)[0]
         return example
 
     def hparams(self, defaults, model_hparams):
@@ -159,7 +160,7 @@ class GraphTextFiles(GraphProblem, text_files.TranslateTextFiles):
         if not force_get and not os.path.exists(path):
             labels = {edge.split()[-1] for source, _ in self.text_pairs("train", tmp_dir)
                       for edge in source.split("\t")[1:] if edge.strip()}
-            metrics.write_atomically(path, "".join(label + "\n" for label in sorted(labels)))
+            metrics_log.write_atomically(path, "".join(label + "\n" for label in sorted(labels)))
         return super().get_or_create_vocab(data_dir, tmp_dir, force_get)
 
 

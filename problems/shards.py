@@ -27,9 +27,9 @@ import tensorflow.compat.v1 as tf
 from tensor2tensor.data_generators import generator_utils, text_encoder
 
 from problems import checks, subwords
-from rpr import console, metrics
-from rpr.errors import UserError
-from rpr.processes import die_with
+from rpr.utils import console, metrics_log
+from rpr.utils.errors import UserError
+from rpr.utils.processes import die_with
 
 _CHUNK = 5000                                         # pairs
 _SAVE_SECONDS = 2.0
@@ -64,7 +64,7 @@ class Progress:
         """Notes what is done of a split."""
         if split:
             self._content["splits"][split] = done
-        metrics.write_atomically(self._path, json.dumps(self._content) + "\n")
+        metrics_log.write_atomically(self._path, json.dumps(self._content) + "\n")
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from tensor2tensor.utils import registry
 
 from problems import files, translation
 from problems.checks import SPLITS
-from rpr.errors import UserError
+from rpr.utils.errors import UserError
 
 # Of a development or test set that is taken from the training text: at least so many lines and at
 # most so many, as far as the text goes; in between, one in a hundred.

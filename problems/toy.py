@@ -6,7 +6,7 @@ from tensor2tensor.data_generators import text_encoder
 from tensor2tensor.utils import registry
 
 from problems import translation
-from rpr.errors import UserError
+from rpr.utils.errors import UserError
 
 
 class Tokens(text_encoder.TokenTextEncoder):

@@ -5,8 +5,8 @@ from tensor2tensor.data_generators import translate
 
 from problems import datagen
 from problems.checks import SPLITS
-from rpr import watch
-from rpr.errors import UserError
+from rpr.training import hooks
+from rpr.utils.errors import UserError
 
 
 class TranslationProblem(translate.TranslateProblem):
@@ -84,4 +84,4 @@ class TranslationProblem(translate.TranslateProblem):
         datagen.generate(self, data_dir, tmp_dir)
 
     def eval_hooks(self, features, logits, hparams):
-        return [watch.ExampleLog(features, logits, hparams.problem_hparams.vocabulary)]
+        return [hooks.ExampleLog(features, logits, hparams.problem_hparams.vocabulary)]

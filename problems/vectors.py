@@ -10,8 +10,8 @@ import zlib
 import numpy as np
 
 from problems import files
-from rpr import metrics
-from rpr.errors import UserError
+from rpr.utils import metrics_log
+from rpr.utils.errors import UserError
 
 UNKNOWN, END = "<unk>", "</s>"                       # of a vocabulary; fastText's end of a line
 _DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)
@@ -100,7 +100,7 @@ def write(path, size, rows):
       size: how many numbers a vector has.
       rows: a list of (word, its numbers as text).
     """
-    metrics.write_atomically(path, f"{len(rows)} {size}\n" + "".join(
+    metrics_log.write_atomically(path, f"{len(rows)} {size}\n" + "".join(
         f"{word} {values}\n" for word, values in rows))
 
 

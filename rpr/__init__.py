@@ -3,7 +3,7 @@
 Named as `--t2t_usr_dir=rpr` it registers the models `rpr_transformer` and `qkv_seq2seq`, the
 hparams sets and the problems with T2T.
 In a program of your own call `rpr.register()` before tensor2tensor is imported; a plain
-`import rpr` loads neither TensorFlow nor T2T, so that the functions of `rpr.attention` and
+`import rpr` loads neither TensorFlow nor T2T, so that the functions of `rpr.nn.attention` and
 `rpr.positions` serve an eager program as it is.
 """
 import sys
@@ -15,13 +15,13 @@ def register():
     """Makes T2T run on this TensorFlow; registers this project's models, hparams and problems.
 
     Raises:
-      rpr.compat.WrongMode: tensor2tensor was imported before.
+      rpr.t2t.compat.WrongMode: tensor2tensor was imported before.
     """
-    from rpr import compat
+    from rpr.t2t import compat
     compat.install()
     import hparams  # noqa: F401
     import problems  # noqa: F401
-    from rpr import seq2seq, transformer  # noqa: F401
+    from rpr.models import seq2seq, transformer  # noqa: F401
 
 
 if "tensor2tensor" in sys.modules:

@@ -16,9 +16,9 @@ import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import rpr.compat  # noqa: E402
+import rpr.t2t.compat  # noqa: E402
 
-rpr.compat.install()
+rpr.t2t.compat.install()
 
 ROOT = pathlib.Path(__file__).parent.parent
 CORPUS = ROOT / "problems" / "libreoffice_help"
@@ -109,7 +109,7 @@ def lively(trained, tmp_path_factory):
     import numpy as np
     import tensorflow.compat.v1 as tf
 
-    from rpr import averaging
+    from rpr.training import averaging
     reader = tf.train.load_checkpoint(str(trained.output_dir / "model.ckpt-20"))
     random = np.random.RandomState(4)
     values = {"global_step": np.int64(20)}

@@ -12,8 +12,8 @@ import tensorflow.compat.v1 as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rpr import attention, relations
-from rpr.positions import relative
+from rpr.nn import attention
+from rpr.positions import distances, relative
 
 NAMES = ("q", "k", "v", "keys", "values")
 
@@ -51,7 +51,7 @@ def graph(path, heads, depth, k, shared, keys, values, causal, exact, sizes=None
         at["bias"] = tf.placeholder(tf.float64, [None, None, None, None])
         at["offset"] = tf.placeholder(tf.int32, [])
         at["dz"] = tf.placeholder(tf.float64, [batch, heads, n, depth])
-        relation = relations.Distances(
+        relation = distances.Distances(
             tf.shape(at["q"])[2] if n is None else n, tf.shape(at["k"])[2] if m is None else m,
             at["offset"] if offset is None else offset, causal)
         z = attend(*(at.get(name) for name in NAMES), relation, at["bias"], exact)
@@ -135,7 +135,7 @@ def test_a_way_by_a_length_that_queries_and_keys_share(ways, causal):
         length = tf.shape(x)[2]
         learned = [tf.get_variable(name, initializer=table, use_resource=True)
                    for name, table in tables.items()]
-        z = attend(x, x, x, *learned, relations.Distances(length, length, 0, causal),
+        z = attend(x, x, x, *learned, distances.Distances(length, length, 0, causal),
                    tf.cast(tf.linalg.band_part(tf.ones([length, length]), -1, 0) - 1, x.dtype) * 1e9
                    if causal else None)
         gradients = tf.gradients(z, [x, *learned], z)
@@ -157,7 +157,7 @@ def test_a_way_by_a_length_that_queries_and_keys_share(ways, causal):
 def test_a_clip_between_two_that_were_measured_has_lengths_between_theirs(n, found, monkeypatch):
     monkeypatch.setattr(relative, "WAYS", {("causal", True): ((2, 0, 0), (4, 10, 16))})
     assert relative._choose(
-        tf.zeros([7, 4]), relations.Distances(n, n, causal=True), 3, "one", "folded", "band",
+        tf.zeros([7, 4]), distances.Distances(n, n, causal=True), 3, "one", "folded", "band",
         "per pair", "skewed") == found
 
 
@@ -174,7 +174,7 @@ def test_a_loop_has_the_gradients_of_its_steps():
             length = tf.shape(x)[2]
 
             def step(x, tables=tables, length=length):
-                return attend(x, x, x, *tables, relations.Distances(length, length))
+                return attend(x, x, x, *tables, distances.Distances(length, length))
 
             _, looped = tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, step(x)), (0, x))
             plain = step(step(x))
@@ -236,7 +236,7 @@ def test_half_precision_is_near_and_masks_hold(dtype, tolerance, causal, path, m
     tables = random.randn(2, heads, 2 * k + 1, depth)
     bias = reference.padded([7, 4], n) + (reference.causal(n, n) if causal else 0)
     bias = np.broadcast_to(bias, (2, heads, n, n))
-    relation = relations.Distances(n, n, causal=causal)
+    relation = distances.Distances(n, n, causal=causal)
     dtypes = []
     with tf.Graph().as_default(), tf.Session() as session:
         half = [tf.constant(x, dtype) for x in (q, key, v, *tables)]

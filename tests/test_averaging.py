@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from rpr import averaging
+from rpr.training import averaging
 
 STEPS = (100, 200, 300)
 SHAPES = {"transformer/a": (40, 30), "transformer/b": (7,), "transformer/c": (50, 10),

@@ -12,7 +12,7 @@ from conftest import refused, rpr_command
 from test_experiment import status
 from test_study import runs, write_study
 
-from rpr import cluster
+from rpr.experiments import slurm
 
 
 def test_without_submitit_one_line_says_how_to_get_it(tmp_path):
@@ -42,7 +42,7 @@ def test_a_job_that_is_preempted_stops_and_is_queued_as_it_is(submitit, tmp_path
     script.write_text("#!/bin/sh\necho begun; exec sleep 60\n")
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
-    job = cluster.RunJob(["run", "x.gin"], str(tmp_path / "log"))
+    job = slurm.RunJob(["run", "x.gin"], str(tmp_path / "log"))
     queued = []
 
     def preempted(*_):

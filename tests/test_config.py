@@ -5,8 +5,10 @@ import pytest
 import test_hparams
 from tensor2tensor.utils import registry
 
-from rpr import config, experiment, preflight, study
-from rpr.errors import UserError
+from rpr.experiments import config, study
+from rpr.experiments import run as experiment
+from rpr.t2t import preflight
+from rpr.utils.errors import UserError
 
 GIN = pathlib.Path(__file__).parent.parent / "gin"
 

@@ -17,7 +17,7 @@ from tensor2tensor.utils import registry
 
 import problems  # noqa: F401
 from problems import checks, datagen
-from rpr.errors import UserError
+from rpr.utils.errors import UserError
 
 NAME = "translate_text_files"
 BENCH = pathlib.Path(__file__).parent.parent / "scripts" / "bench_data"
@@ -63,7 +63,7 @@ def made(undisturbed, tmp_path):
     return registry.problem(NAME), shutil.copytree(undisturbed, tmp_path / "data")
 
 
-COMMAND = ("import rpr.compat; rpr.compat.install(); import problems, sys; "
+COMMAND = ("import rpr.t2t.compat; rpr.t2t.compat.install(); import problems, sys; "
            "from tensor2tensor.utils import registry; "
            f"registry.problem('{NAME}').generate_data(sys.argv[1], sys.argv[1] + '.tmp')")
 

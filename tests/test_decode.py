@@ -9,7 +9,8 @@ import time
 import pytest
 from conftest import refused, rpr_command
 
-from rpr import decoding, metrics
+from rpr.inference import file_decoder
+from rpr.utils import metrics_log
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def test_two_devices_write_what_t2t_writes(command, by_t2t, tmp_path):
     rpr_command("decode", *flags, f"--decode_to_file={tmp_path}/out", "--worker_gpu=2",
                 f"--metrics_file={tmp_path}/metrics")
     assert (tmp_path / "out").read_bytes() == by_t2t and by_t2t.count(b"\n") == 60
-    event, = metrics.read(str(tmp_path / "metrics"))
+    event, = metrics_log.read(str(tmp_path / "metrics"))
     assert event["sentences"] == 60 and event["tokens"] > 60
     assert sorted(os.listdir(tmp_path)) == ["metrics", "out"]
 
@@ -56,7 +57,7 @@ def test_a_killed_decoding_goes_on_from_what_was_decoded(command, by_t2t, tmp_pa
     assert not (tmp_path / "out").exists()
     rpr_command("decode", *flags)
     assert (tmp_path / "out").read_bytes() == by_t2t
-    event, = metrics.read(str(tmp_path / "metrics"))
+    event, = metrics_log.read(str(tmp_path / "metrics"))
     assert event["sentences"] <= 54
 
 
@@ -75,7 +76,7 @@ def test_batches_of_another_make_are_dropped(tmp_path):
     sentences = [f"sentence {number}" for number in range(7)]
 
     def begun(made_from, sentences=sentences):
-        batches = decoding.Batches(str(tmp_path / "out"), sentences, 3, made_from)
+        batches = file_decoder.Batches(str(tmp_path / "out"), sentences, 3, made_from)
         batches.begin()
         return batches
 

@@ -15,8 +15,9 @@ import tiny_models
 from conftest import CORPUS, rpr_command
 from test_partners import SCRIPTS, wait_for
 
-from rpr import devices, metrics, training
-from rpr.errors import UserError
+from rpr.training import devices, trainer
+from rpr.utils import metrics_log
+from rpr.utils.errors import UserError
 
 # An epoch is a step: in whatever order the pipeline shuffles, each step sees the same 40 sentences.
 # The devices' shares differ in tokens.
@@ -81,7 +82,7 @@ def outcome(output_dir):
 
 
 def events(output_dir, kind):
-    return [event for event in metrics.read(str(output_dir / "metrics.jsonl"))
+    return [event for event in metrics_log.read(str(output_dir / "metrics.jsonl"))
             if event["event"] == kind]
 
 
@@ -150,13 +151,13 @@ def test_a_profile_is_written_for_tensorboard(one_device):
 def test_going_on_with_other_devices_is_said_or_refused(data, one_device, capfd):
     """Without a training: what it would go on from is in the directory."""
     flags = types.SimpleNamespace(worker_gpu=4, optionally_use_dist_strat=False)
-    training._say_what_changes(str(one_device), flags, 20)
+    trainer._say_what_changes(str(one_device), flags, 20)
     assert "4 devices; the steps until here had 1. A step takes 4 x 20 sub-words" in " ".join(
         capfd.readouterr().err.split())
     flags.optionally_use_dist_strat = True
     with pytest.raises(UserError, match="was trained on one device or in towers and cannot go on "
                                         "mirrored .*--warm_start_from"):
-        training._say_what_changes(str(one_device), flags, 20)
+        trainer._say_what_changes(str(one_device), flags, 20)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from problems import download
-from rpr.errors import UserError
+from rpr.utils.errors import UserError
 
 CONTENT = random.Random(0).randbytes(300_000)
 

@@ -6,8 +6,8 @@ import tiny_models
 from tensor2tensor.data_generators import text_encoder
 
 from problems import vectors
-from rpr import embeddings
-from rpr.errors import UserError
+from rpr.models import pretrained_embeddings
+from rpr.utils.errors import UserError
 
 WORDS = [f"w{number}" for number in range(tiny_models.VOCABULARY - 3)]
 TOKENS = (*text_encoder.RESERVED_TOKENS, vectors.UNKNOWN, *WORDS)
@@ -39,17 +39,17 @@ def make(values, mode):
 
 def test_the_table_of_a_vocabulary(file):
     path, values = file
-    found = embeddings.table(path, TOKENS)
+    found = pretrained_embeddings.table(path, TOKENS)
     np.testing.assert_array_equal(found[3:], values)
     assert not found[0].any()
     np.testing.assert_allclose(found[2], values.mean(axis=0), rtol=1e-4, atol=1e-6)
     assert np.isfinite(found).all() and 0.5 < found[1].std() < 1.5
-    np.testing.assert_array_equal(found, embeddings.table.__wrapped__(path, TOKENS))
+    np.testing.assert_array_equal(found, pretrained_embeddings.table.__wrapped__(path, TOKENS))
 
 
 def test_the_end_mark_is_fasttexts_where_it_has_one(tmp_path):
     vectors.write(str(tmp_path / "x.vec"), 2, [("</s>", "5 6"), ("a", "1 2"), ("<unk>", "9 9")])
-    found = embeddings.table(str(tmp_path / "x.vec"), ("<pad>", "<EOS>", "<unk>", "a"))
+    found = pretrained_embeddings.table(str(tmp_path / "x.vec"), ("<pad>", "<EOS>", "<unk>", "a"))
     np.testing.assert_array_equal(found, [[0, 0], [5, 6], [1, 2], [1, 2]])
 
 
@@ -71,7 +71,7 @@ def test_they_stay_in_training_and_decoding_needs_no_file(file, tmp_path):
         found = session.run([next(v for v in tf.global_variables() if v.op.name == name)
                              for name in tables])
     for table in found:
-        np.testing.assert_array_equal(table, embeddings.table(path, TOKENS))
+        np.testing.assert_array_equal(table, pretrained_embeddings.table(path, TOKENS))
     assert "transformer/symbol_modality_11_32/softmax/weights_0" in trained
     assert not trained & {*tables}
     assert not [name for name in everything - {*tables} if "_emb/" in name]  # no optimizer's slot
@@ -90,13 +90,13 @@ def test_what_cannot_be_is_refused(file, tmp_path):
     path, _ = file
     with pytest.raises(UserError, match="2 of 10 words of the vocabulary have no vector in it: "
                                         "new, words$"):
-        embeddings.table(path, (*TOKENS, "new", "words"))
+        pretrained_embeddings.table(path, (*TOKENS, "new", "words"))
     for more, said in (({"hidden_size": 64}, "vectors of 32 numbers; hidden_size=64"),
                        ({"source_embeddings": "y.vec"}, f"y.vec: there is no {tmp_path}/y.vec")):
         values = hparams(path)
         values.override_from_dict(more)
         with pytest.raises(UserError, match="source_embeddings=.*" + said):
-            embeddings._table(values, "inputs", text_encoder.TokenTextEncoder(
+            pretrained_embeddings._table(values, "inputs", text_encoder.TokenTextEncoder(
                 None, vocab_list=list(TOKENS)), str(tmp_path))
     for more, said in (({"shared_embedding_and_softmax_weights": True},
                         "shared_embedding_and_softmax_weights=False"),

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tensor2tensor.utils import decoding
 
 import rpr
-from rpr import ensemble
-from rpr.errors import UserError
+from rpr.inference import ensemble
+from rpr.utils.errors import UserError
 
 rpr.register()
 

@@ -14,8 +14,9 @@ from tensor2tensor.utils import registry
 
 import rpr
 from problems import checks, europarl, vectors
-from rpr import embeddings, preflight
-from rpr.errors import UserError
+from rpr.models import pretrained_embeddings
+from rpr.t2t import preflight
+from rpr.utils.errors import UserError
 
 rpr.register()
 
@@ -190,6 +191,6 @@ def test_vectors_of_another_size_are_refused_before_anything_is_written(tmp_path
     problem.get_or_create_vocab(str(tmp_path), folder)
     hparams = preflight.registered_hparams("europarl_lite")
     with pytest.raises(UserError, match="vectors of 1 numbers; hidden_size=300"):
-        embeddings.check(hparams, problem, str(tmp_path))
+        pretrained_embeddings.check(hparams, problem, str(tmp_path))
     hparams.hidden_size = 1
-    embeddings.check(hparams, problem, str(tmp_path))
+    pretrained_embeddings.check(hparams, problem, str(tmp_path))

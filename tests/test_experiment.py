@@ -10,8 +10,9 @@ import time
 import pytest
 from conftest import refused, rpr_command
 
-from rpr import experiment, metrics
-from rpr.errors import UserError
+from rpr.experiments import run
+from rpr.utils import metrics_log
+from rpr.utils.errors import UserError
 
 STAGES = ["datagen", "train", "average", "decode", "score"]
 SETTINGS = {"problem": "translate_text_files", "hparams_set": "rpr_tiny", "train_steps": 60,
@@ -50,7 +51,7 @@ def test_a_run_leaves_what_explains_it(undisturbed):
     scores = json.loads((run_dir / "scores.json").read_text())
     assert (scores["step"], scores["lines"]) == (60, 12)
     assert "version:" in scores["bleu"]["signature"]
-    events = metrics.read(str(run_dir / "metrics.jsonl"))
+    events = metrics_log.read(str(run_dir / "metrics.jsonl"))
     assert [e["step"] for e in events if e["event"] == "train"] == [10, 20, 30, 40, 50, 60]
     assert [e["step"] for e in events if e["event"] == "eval"][-1] == 60
     assert scores["bleu"]["signature"] in done.stdout
@@ -113,7 +114,7 @@ def test_killed_in_every_stage_it_ends_as_if_undisturbed(undisturbed, tmp_path):
     for name, entry in status(run_dir).items():
         assert entry["state"] == "done" and entry["attempts"] <= 2, name
     assert checkpoints(run_dir) == checkpoints(whole)
-    events = metrics.read(str(run_dir / "metrics.jsonl"))
+    events = metrics_log.read(str(run_dir / "metrics.jsonl"))
     starts = [e["step"] for e in events if e["event"] == "start"]
     assert starts[0] == 0 and starts[1] >= 20, "training began again"
     steps = [e["step"] for e in events if e["event"] == "train"]
@@ -132,7 +133,7 @@ def test_killed_in_the_last_evaluation_it_evaluates_again(undisturbed, tmp_path)
     run_dir = tmp_path / "relative"
 
     def evaluations():
-        return [event["step"] for event in metrics.read(str(run_dir / "metrics.jsonl"))
+        return [event["step"] for event in metrics_log.read(str(run_dir / "metrics.jsonl"))
                 if event["event"] == "eval"]
 
     def trained(entries):
@@ -207,5 +208,5 @@ def test_the_report_compares_the_runs_below_a_directory(undisturbed, tmp_path):
 
 def test_a_run_is_checked_when_it_is_described():
     with pytest.raises(UserError, match="average"):
-        experiment.Run("p", "h", 100, checkpoint_steps=50, average=3)
+        run.Run("p", "h", 100, checkpoint_steps=50, average=3)
 

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 from conftest import refused, rpr_command, train
 
-from rpr import metrics
+from rpr.utils import metrics_log
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_a_training_on_a_full_disk_goes_on_when_there_is_room(disk, text):
     assert f"{disk}/model" in done.stderr and "No space left on device" in done.stderr
     remount(disk, "size=60m")
     train(text, disk / "model")
-    steps = [event["step"] for event in metrics.read(str(disk / "model" / "metrics.jsonl"))
+    steps = [event["step"] for event in metrics_log.read(str(disk / "model" / "metrics.jsonl"))
              if event["event"] == "train"]
     assert steps == [10, 20]
     rpr_command("average", f"--model_dir={disk}/model", f"--output_dir={disk}/average", "--n=2")

@@ -7,7 +7,7 @@ from tensor2tensor.utils import optimize
 from tensorflow.core.protobuf import config_pb2, device_properties_pb2
 from tensorflow.python.grappler import cluster, tf_optimizer
 
-from rpr import devices
+from rpr.training import devices
 
 STEPS = 20
 IDS = tiny_models.sentences([7, 9, 5, 12] * 4)

@@ -5,7 +5,7 @@ import tensorflow.compat.v1 as tf
 import tiny_models
 from tensor2tensor.utils import learning_rate, registry
 
-from rpr import seq2seq, transformer
+from rpr.models import seq2seq, transformer
 
 VOCABULARY = 32768
 # Shaw et al. 2018, sections 4.1 to 4.3 and tables 1 to 3, and Vaswani et al. 2017.

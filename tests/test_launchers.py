@@ -8,7 +8,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from conftest import refused, rpr_command, train
 
-from rpr import metrics
+from rpr.utils import metrics_log
 
 
 def variables(directory):
@@ -19,7 +19,7 @@ def variables(directory):
 def test_training_writes_what_t2t_writes_and_its_metrics(trained):
     files = os.listdir(trained.output_dir)
     assert {"hparams.json", "flags_t2t.txt", "model.ckpt-20.index", "train.log"} <= set(files)
-    events = metrics.read(str(trained.output_dir / "metrics.jsonl"))
+    events = metrics_log.read(str(trained.output_dir / "metrics.jsonl"))
     assert [(e["event"], e["step"]) for e in events if e["event"] != "decode"] == [
         ("start", 0), ("train", 10), ("train", 20)]
     assert events[1]["loss"] > events[2]["loss"] > 0 and events[2]["steps_per_second"] > 0
@@ -43,7 +43,7 @@ def test_the_launchers_do_what_t2t_users_type(trained, tmp_path):
                 launcher="t2t-decoder")
     assert len((tmp_path / "out").read_text(encoding="utf-8").split("\n")) == 4
     assert sorted(os.listdir(tmp_path)) == ["out", "source"]
-    event = metrics.read(str(trained.output_dir / "metrics.jsonl"))[-1]
+    event = metrics_log.read(str(trained.output_dir / "metrics.jsonl"))[-1]
     assert event["event"] == "decode" and event["sentences"] == 3
 
     rpr_command(f"--model_dir={trained.output_dir}", f"--output_dir={tmp_path}/average", "--n=2",

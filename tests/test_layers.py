@@ -4,7 +4,8 @@ import tensorflow.compat.v1 as tf
 import tiny_models
 from tensor2tensor.layers import common_layers
 
-from rpr import attention, layers
+from rpr.models import layers
+from rpr.nn import attention
 
 
 def test_layer_normalisation_and_its_gradients_are_those_of_t2t():

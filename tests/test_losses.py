@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensor2tensor.layers import common_layers
 
-from rpr import losses
+from rpr.models import losses
 
 TRAIN = tf.estimator.ModeKeys.TRAIN
 

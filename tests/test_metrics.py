@@ -5,29 +5,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpr import metrics
+from rpr.utils import metrics_log
 
 
 @given(st.integers(0, 200))
 def test_a_line_that_was_cut_is_left_out_and_the_next_one_is_whole(tmp_path_factory, length):
     path = str(tmp_path_factory.mktemp("metrics") / "metrics.jsonl")
     for step in (1, 2, 3):
-        metrics.append(path, "train", step=step)
+        metrics_log.append(path, "train", step=step)
     whole = os.path.getsize(path)
     os.truncate(path, min(length, whole))
-    kept = [event["step"] for event in metrics.read(path)]
+    kept = [event["step"] for event in metrics_log.read(path)]
     assert kept == [1, 2, 3][:len(kept)] and len(kept) >= 3 * min(length, whole) // whole
-    metrics.append(path, "eval", step=9)
-    assert [event["step"] for event in metrics.read(path)] == [*kept, 9]
+    metrics_log.append(path, "eval", step=9)
+    assert [event["step"] for event in metrics_log.read(path)] == [*kept, 9]
 
 
 def test_the_last_of_each_kind(tmp_path):
     path = str(tmp_path / "metrics.jsonl")
-    assert metrics.last(path) == {}
+    assert metrics_log.last(path) == {}
     for step in range(5000):
-        metrics.append(path, "train", step=step)
-    metrics.append(path, "eval", step=7)
-    assert {name: event["step"] for name, event in metrics.last(path).items()} == {
+        metrics_log.append(path, "train", step=step)
+    metrics_log.append(path, "eval", step=7)
+    assert {name: event["step"] for name, event in metrics_log.last(path).items()} == {
         "train": 4999, "eval": 7}
 
 
@@ -36,12 +36,12 @@ def test_a_full_disk_is_named_and_leaves_the_file_as_it_was(tmp_path):
     path.write_text("before")
     os.symlink("/dev/full", f"{path}.part")
     with pytest.raises(OSError, match="No space left on device.*status.json"):
-        metrics.write_atomically(str(path), "after")
+        metrics_log.write_atomically(str(path), "after")
     assert os.listdir(tmp_path) == ["status.json"] and path.read_text() == "before"
 
 
 def test_a_json_file_that_is_not_there_holds_nothing(tmp_path):
     path = tmp_path / "status.json"
-    assert metrics.read_json(path) == {}
+    assert metrics_log.read_json(path) == {}
     path.write_text('{"train": 1}')
-    assert metrics.read_json(path) == {"train": 1}
+    assert metrics_log.read_json(path) == {"train": 1}

@@ -12,13 +12,13 @@ import types
 
 import pytest
 
-from rpr import partners
+from rpr.training import worker_group
 
 SCRIPTS = pathlib.Path(__file__).parent.parent / "scripts"
 PROGRAM = """
 import os, sys, time, types
 from rpr import partners
-from rpr.errors import UserError
+from rpr.utils.errors import UserError
 folder, port, index, fingerprint, failing = sys.argv[1:]
 cluster = types.SimpleNamespace(
     addresses=tuple(f"127.0.0.1:{int(port) + 2 * i}" for i in range(3)), index=int(index))
@@ -126,8 +126,8 @@ def test_the_lost_one_is_named_though_others_start_over_for_it(monkeypatch):
         others[2].close()
         time.sleep(0.5)
 
-    monkeypatch.setattr(partners, "_start_over", start_over)
-    chief = partners.Partners(types.SimpleNamespace(addresses=addresses, index=0), "same")
+    monkeypatch.setattr(worker_group, "_start_over", start_over)
+    chief = worker_group.Partners(types.SimpleNamespace(addresses=addresses, index=0), "same")
     joining = threading.Thread(target=chief.join)
     joining.start()
     others = {}

@@ -12,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensor2tensor.layers import common_attention
 
-from rpr import attention, positions, projections, relations, t2t
-from rpr.errors import UserError
-from rpr.positions import absolute
+from rpr import positions
+from rpr.nn import attention, projections
+from rpr.positions import absolute, distances
+from rpr.t2t import launcher as t2t
+from rpr.utils.errors import UserError
 
 SIDES = ("inputs", "targets")
 
@@ -68,7 +70,7 @@ def beside_others(position, side):
         for skip in (0, given):
             x = tf.concat([before[:, :skip], words], axis=1)
             length = tf.shape(x)[1]
-            relation = relations.Distances(length, length, causal=causal)
+            relation = distances.Distances(length, length, causal=causal)
             scheme = positions.build(values, side)
             with tf.variable_scope("layer", reuse=tf.AUTO_REUSE,
                                    initializer=tf.random_normal_initializer(seed=1)):
@@ -165,7 +167,7 @@ def test_two_schemes_are_summed_or_refused_in_a_line(side):
                 assert str(error).startswith(f"position={pair}: ")
                 continue
             edges = tf.zeros([1, 5, 5], tf.int32) if side == "inputs" else None
-            relation = relations.Distances(5, 5, causal=side == "targets", edges=edges)
+            relation = distances.Distances(5, 5, causal=side == "targets", edges=edges)
             x = projections.split_heads(scheme.embed(tf.zeros([1, 5, 32]), tf.range(5)), 2)
             q, k = scheme.rotate(x, x, relation)
             logits = scheme.scores(q, k, relation)
@@ -191,7 +193,7 @@ def test_half_precision_is_near(position, dtype):
         random = np.random.RandomState(0)
         with tf.Graph().as_default(), tf.Session() as session:
             q, k, v, dz = (tf.constant(random.randn(2, 2, 7, 16) / 2, precise) for _ in range(4))
-            relation = relations.Distances(7, 7)
+            relation = distances.Distances(7, 7)
             scheme = positions.build(tiny_models.hparams(position=position, max_length=9), "inputs")
             with tf.variable_scope("layer", initializer=tf.random_normal_initializer(stddev=0.3)):
                 q_, k_ = scheme.rotate(q, k, relation)
@@ -220,7 +222,7 @@ def test_the_sides_differ_where_they_are_told_to():
 
 def test_what_layers_share_is_made_once_a_relation():
     scheme = positions.Scheme(None, "inputs")
-    first, second = relations.Distances(3, 3), relations.Distances(3, 3)
+    first, second = distances.Distances(3, 3), distances.Distances(3, 3)
     made = iter("abc")
     got = [scheme.once(relation, lambda: next(made)) for relation in (first, first, second, second)]
     assert got == list("aabb")
@@ -238,7 +240,7 @@ def terms(q, weights, **overrides):
     are zero, so that nothing is left but what the scheme adds."""
     scheme = positions.build(tiny_models.hparams(**overrides), "inputs")
     with tf.variable_scope("layer", initializer=tf.random_normal_initializer()):
-        relation = relations.Distances(5, 5)
+        relation = distances.Distances(5, 5)
         k, v = 0 * q, 0 * q
         score, value = scheme.scores(q, k, relation), scheme.outputs(weights, v, relation)
     return score, value, {v.op.name: v for v in tf.global_variables()}
@@ -282,7 +284,7 @@ def test_each_head_starts_as_a_shared_table_does():
             with tf.variable_scope("layer", initializer=tf.variance_scaling_initializer(
                     1.0, mode="fan_avg", distribution="uniform")):
                 x = tf.zeros([1, 8, 5, 128])
-                scheme.scores(x, x, relations.Distances(5, 5))
+                scheme.scores(x, x, distances.Distances(5, 5))
             session.run(tf.global_variables_initializer())
             table = session.run(tf.global_variables()[0])
             spread.append(table.std())

@@ -13,8 +13,10 @@ import tiny_models
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rpr import attention, positions, relations
+from rpr import positions
+from rpr.nn import attention
 from rpr.positions import bias, deberta
+from rpr.positions import distances as relations
 
 HEADS, DEPTH, HIDDEN = 2, 4, 8
 BUCKETS = dict(t5_buckets=8, t5_max_distance=10, deberta_buckets=4, deberta_max_distance=6)

@@ -12,7 +12,7 @@ from tensor2tensor.utils import registry
 
 import problems  # noqa: F401
 from problems import checks, files, text_files
-from rpr.errors import UserError
+from rpr.utils.errors import UserError
 
 HELP = pathlib.Path(problems.__file__).parent / "libreoffice_help"
 MULTI30K = pathlib.Path(__file__).parents[2] / "shared" / "corpora" / "multi30k"

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from rpr import processes
+from rpr.utils import processes
 
 PARENT = """
 import subprocess, sys

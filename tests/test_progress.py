@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from rpr import progress
+from rpr.experiments import progress
 
 STATES = ["done"] * 3 + ["waiting"] * 3 + ["running", "failed"]
 

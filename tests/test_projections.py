@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from rpr import projections
+from rpr.nn import projections
 
 
 def test_projection_is_initialised_as_t2t_initialises_it():

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import label
 
-from rpr import relations
+from rpr.positions import distances
 
 # (queries, keys, offset): square, one query, cached steps, a cache longer than what was decoded.
 SHAPES = [(4, 4, 0), (1, 1, 0), (1, 5, 4), (1, 9, 3), (2, 7, 3), (3, 8, 0)]
@@ -26,7 +26,7 @@ def run(shape, known, function, **arrays):
         at = {name: tf.placeholder(tf.float64, x.shape if known else [None, 2, None, None])
               for name, x in arrays.items()}
         feed.update({at[name]: x for name, x in arrays.items()})
-        return session.run(function(relations.Distances(*sizes), **at), feed)
+        return session.run(function(distances.Distances(*sizes), **at), feed)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
@@ -36,7 +36,7 @@ def test_transposing_and_its_gradient(order, dtype):
     weights = array.transpose(order) ** 2
     with tf.Graph().as_default(), tf.Session() as session:
         x = tf.constant(array)
-        y = relations.transpose(x, list(order))
+        y = distances.transpose(x, list(order))
         assert y.shape.as_list() == list(weights.shape)
         np.testing.assert_array_equal(session.run(y), array.transpose(order))
         if dtype != "int32":
@@ -53,7 +53,7 @@ def known(request):
 def test_pairs_are_key_minus_query(shape, known):
     n, m, offset = shape
     expected = [[j - (i + offset) for j in range(m)] for i in range(n)]
-    assert run(shape, known, relations.pairs).tolist() == expected
+    assert run(shape, known, distances.pairs).tolist() == expected
 
 
 def bands(shape):
@@ -84,8 +84,8 @@ def test_a_band_is_taken_and_added_diagonal_by_diagonal(shape, known):
 
         def function(relation, x, band, low=low, high=high):
             moved = relation.offset - offset                 # 0; a tensor where it is not known
-            y = relations.add_band(x, band, low + moved, high + moved)
-            taken = relations.take_band(x, low + moved, high + moved)
+            y = distances.add_band(x, band, low + moved, high + moved)
+            taken = distances.take_band(x, low + moved, high + moved)
             assert y.shape.rank == taken.shape.rank == 4 and y.shape[1] == taken.shape[1] == 2
             if known:
                 y.shape.assert_is_fully_defined()
@@ -107,7 +107,7 @@ def test_gradients_of_any_order_are_those_of_linear_maps(low, high, known):
 
     def function(relation, x, band):
         moved = relation.offset
-        y = relations.add_band(x, band, low + moved, high + moved)
+        y = distances.add_band(x, band, low + moved, high + moved)
         first = tf.gradients(tf.reduce_sum(y ** 2) / 2, [x, band])     # y, and y's band
         second = tf.gradients(tf.reduce_sum(first[1] ** 2) / 2, [x, band])
         third, = tf.gradients(tf.reduce_sum(second[0] ** dy), x)
@@ -136,7 +136,7 @@ def test_numbers_by_distance_come_to_their_pairs(causal, n, more, alike, known):
 
     def both(relation, x, weights):
         rows = x[:, :, 0][:, :, None] if alike else x        # one row, and known to be one
-        y = relations.by_pair(rows, relation._replace(causal=causal))
+        y = distances.by_pair(rows, relation._replace(causal=causal))
         return y, *tf.gradients(y, x, weights)
 
     y, dx = run((n, m, offset), known, both, x=x, weights=weights)
@@ -147,11 +147,11 @@ def test_numbers_by_distance_come_to_their_pairs(causal, n, more, alike, known):
 
 
 def test_the_least_and_the_greatest_are_ints_where_all_are_known():
-    assert (relations.smaller(3, 2), relations.larger(3, 2, 5)) == (2, 5)
+    assert (distances.smaller(3, 2), distances.larger(3, 2, 5)) == (2, 5)
     with tf.Graph().as_default(), tf.Session() as session:
         seven, four = tf.constant(7), tf.constant(4)
-        got = session.run([relations.smaller(seven, 9, four, 5), relations.larger(seven, four),
-                           relations.larger(8, seven)])
+        got = session.run([distances.smaller(seven, 9, four, 5), distances.larger(seven, four),
+                           distances.larger(8, seven)])
     assert got == [4, 7, 8]
 
 
@@ -159,6 +159,6 @@ def test_the_least_and_the_greatest_are_ints_where_all_are_known():
 def test_labels_are_clipped_distances(k):
     shape = (5, 6, 2)
     with tf.Graph().as_default(), tf.Session() as session:
-        labels = session.run(relations.clip(relations.pairs(relations.Distances(*shape)), k))
+        labels = session.run(distances.clip(distances.pairs(distances.Distances(*shape)), k))
     assert labels.tolist() == [[label(i + 2, j, k) for j in range(6)] for i in range(5)]
     assert labels.min() >= 0 and labels.max() <= 2 * k

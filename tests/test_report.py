@@ -12,9 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_scoring import SENTENCES, damaged
 
-from rpr import report, scoring
-from rpr.errors import UserError
-from rpr.report import learned, lengths, page, plots, record, significance, tables, tensorboard
+from rpr import report
+from rpr.evaluation import scoring, significance
+from rpr.report import (
+    html_page,
+    length_buckets,
+    model_analysis,
+    plots,
+    results,
+    tables,
+    tensorboard,
+)
+from rpr.utils.errors import UserError
 
 REFERENCE = [f"{line} {number}" for number, line in enumerate(SENTENCES * 12)]
 SOURCE = [" ".join(["word"] * (1 + number % 30)) for number in range(len(REFERENCE))]
@@ -53,8 +62,8 @@ def write_study(folder, arms, baseline):
 
 
 def collect(folder, baseline=None):
-    found = record.read(str(folder), baseline)
-    record.score(found, str(folder))
+    found = results.read(str(folder), baseline)
+    results.score(found, str(folder))
     return found
 
 
@@ -134,7 +143,7 @@ def test_holm_keeps_the_order_and_never_lowers_p(values):
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=300))
 def test_every_sentence_lies_in_one_bucket(values):
     values = np.array(values)
-    found = lengths.buckets(values)
+    found = length_buckets.buckets(values)
     assert sum(bucket.holds(values).astype(int) for bucket in found).tolist() == [1] * len(values)
     assert [bucket.sentences for bucket in found] == [
         int(bucket.holds(values).sum()) for bucket in found]
@@ -216,16 +225,16 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
     for name in ("one", "two"):
         write_run(tmp_path, name)
     with pytest.raises(UserError, match="--baseline is missing: one of one, two"):
-        record.read(str(tmp_path), None)
+        results.read(str(tmp_path), None)
     with pytest.raises(UserError, match="--baseline=three: one of one, two"):
-        record.read(str(tmp_path), "three")
+        results.read(str(tmp_path), "three")
     (tmp_path / "two" / "reference.test.txt").write_text("other\n" * len(REFERENCE))
     with pytest.raises(UserError, match="two was scored on other text"):
         collect(tmp_path, "one")
     with pytest.raises(UserError, match="no such directory"):
-        record.read(str(tmp_path / "nothing"), None)
+        results.read(str(tmp_path / "nothing"), None)
     with pytest.raises(UserError, match="neither a study"):
-        record.read(str(tmp_path / "one"), None)
+        results.read(str(tmp_path / "one"), None)
 
 
 def test_nothing_done_is_a_report_too(tmp_path):
@@ -239,9 +248,9 @@ def test_nothing_done_is_a_report_too(tmp_path):
 
 def learned_arrays(layers):
     dice = np.random.default_rng(1)
-    arrays = {f"{side}_{kind}": dice.normal(size=(layers, 2, 33, 8)) for side in learned.SIDES
-              for kind in learned.KINDS}
-    return arrays | {f"{side}_attention": dice.random((layers, 2, 33)) for side in learned.SIDES}
+    arrays = {f"{side}_{kind}": dice.normal(size=(layers, 2, 33, 8)) for side in model_analysis.SIDES
+              for kind in model_analysis.KINDS}
+    return arrays | {f"{side}_attention": dice.random((layers, 2, 33)) for side in model_analysis.SIDES}
 
 
 def test_every_plot_is_drawn_and_the_page_holds_them(clipping, capsys):
@@ -333,10 +342,10 @@ def test_tensorboard_compares_the_arms(clipping):
 def test_tables_are_read_from_a_checkpoint(trained):
     import tensorflow as tf
     checkpoint = tf.train.latest_checkpoint(str(trained.output_dir))
-    found = learned.tables(checkpoint)
+    found = model_analysis.tables(checkpoint)
     hparams = json.loads((trained.output_dir / "hparams.json").read_text())
     shape = found["encoder_keys"].shape
-    assert set(found) == {f"{side}_{kind}" for side in learned.SIDES for kind in learned.KINDS}
+    assert set(found) == {f"{side}_{kind}" for side in model_analysis.SIDES for kind in model_analysis.KINDS}
     assert (shape[0], shape[2]) == (hparams["num_hidden_layers"],
                                     2 * hparams["max_relative_position"] + 1)
     name = ("rpr_transformer/body/decoder/layer_0/self_attention/multihead_attention/"
@@ -350,6 +359,6 @@ def test_tables_are_read_from_a_checkpoint(trained):
 
 def test_a_picture_is_part_of_the_page(tmp_path):
     (tmp_path / "a.svg").write_text("<svg/>")
-    found = record.Record("<t>", "a", arms=[record.Arm("a", {}, None, [])])
-    text = page.as_html(found, [page.Picture("x", os.fspath(tmp_path / "a.svg"), "a", False)], "")
+    found = results.Record("<t>", "a", arms=[results.Arm("a", {}, None, [])])
+    text = html_page.as_html(found, [html_page.Picture("x", os.fspath(tmp_path / "a.svg"), "a", False)], "")
     assert base64.b64encode(b"<svg/>").decode() in text and "<title>&lt;t&gt;</title>" in text

@@ -7,8 +7,8 @@ import sys
 import pytest
 from conftest import NEWSTEST, refused, rpr_command
 
-from rpr import scoring
-from rpr.errors import UserError
+from rpr.evaluation import scoring
+from rpr.utils.errors import UserError
 
 SENTENCES = ["Der Hund bellt laut im Garten.", "Die Katze schläft auf dem Sofa.",
              "Es regnet heute nicht.", "Wir gehen morgen ins Kino.",

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensor2tensor.utils import learning_rate, registry
 
-from rpr import seq2seq
+from rpr.models import seq2seq
 
 EOS, EXTRA = 1, 4
 INPUTS = tiny_models.sentences([6, 3, 5], seed=3)

@@ -16,7 +16,7 @@ from tensor2tensor.data_generators import generator_utils, text_encoder
 from tensor2tensor.utils import registry
 
 from problems import checks, shards
-from rpr.errors import UserError
+from rpr.utils.errors import UserError
 
 NAME, PAIRS = "translate_text_files", 500
 

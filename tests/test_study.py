@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_experiment import SETTINGS, STAGES, status
 
-from rpr import config, experiment, pool, study
-from rpr.errors import UserError
+from rpr.experiments import config, local_pool, study
+from rpr.experiments import run as experiment
+from rpr.utils.errors import UserError
 
 BASE = experiment.Run("p", "h", 100, hparams="dropout=0.1,boundaries=[1,2],max_length=20",
                       checkpoint_steps=50)
@@ -96,15 +97,15 @@ def test_the_same_directory_takes_more_arms_but_no_other_run(tmp_path):
 
 def test_gpus_are_what_cuda_visible_devices_leaves(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 3")
-    assert pool.this_machine() == ("GPU", ["2", "3"])
-    assert pool.this_machine(devices=1) == ("GPU", ["2"])
-    assert pool.this_machine(cores=1).kind == "core"
+    assert local_pool.this_machine() == ("GPU", ["2", "3"])
+    assert local_pool.this_machine(devices=1) == ("GPU", ["2"])
+    assert local_pool.this_machine(cores=1).kind == "core"
     with pytest.raises(UserError, match="--devices=3: there are 2"):
-        pool.this_machine(devices=3)
+        local_pool.this_machine(devices=3)
     with pytest.raises(UserError, match="worker_gpu = 4: 2 GPUs"):
-        pool.this_machine().check([dataclasses.replace(BASE, worker_gpu=4)])
+        local_pool.this_machine().check([dataclasses.replace(BASE, worker_gpu=4)])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    assert pool.this_machine() == ("core", sorted(os.sched_getaffinity(0)))
+    assert local_pool.this_machine() == ("core", sorted(os.sched_getaffinity(0)))
 
 
 @pytest.fixture
@@ -114,25 +115,25 @@ def show_devices(monkeypatch, tmp_path):
     script.write_text("#!/bin/sh\necho \"$CUDA_VISIBLE_DEVICES\"; exec sleep 60\n")
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
-    monkeypatch.setattr(pool.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(local_pool.tempfile, "gettempdir", lambda: str(tmp_path))
     return tmp_path / "log"
 
 
 def test_two_pools_never_lease_the_same_gpu(show_devices):
-    machine = pool.Machine("GPU", ["0", "1", "2"])
-    with pool.Pool(machine) as one, pool.Pool(machine) as other:
+    machine = local_pool.Machine("GPU", ["0", "1", "2"])
+    with local_pool.Pool(machine) as one, local_pool.Pool(machine) as other:
         assert one.start("a", [], show_devices, gpus=2)
         assert not other.start("b", [], show_devices, gpus=2)
         assert other.start("c", [], show_devices, gpus=1)
         assert not one.start("d", [], show_devices, gpus=1)
         assert [job.names for p in (one, other) for job in p.running] == [["0", "1"], ["2"]]
-    with pool.Pool(machine) as again:
+    with local_pool.Pool(machine) as again:
         assert again.start("e", [], show_devices, gpus=3)
 
 
 def test_a_lease_ends_with_the_process_that_was_killed(show_devices):
-    machine = pool.Machine("GPU", ["0"])
-    with pool.Pool(machine) as one, pool.Pool(machine) as other:
+    machine = local_pool.Machine("GPU", ["0"])
+    with local_pool.Pool(machine) as one, local_pool.Pool(machine) as other:
         one.start("a", [], show_devices, gpus=1)
         one.running[0].process.kill()
         one.running[0].process.wait()
@@ -141,8 +142,8 @@ def test_a_lease_ends_with_the_process_that_was_killed(show_devices):
 
 
 def test_each_process_has_a_core_of_its_own(show_devices):
-    machine = pool.Machine("core", sorted(os.sched_getaffinity(0)))
-    with pool.Pool(machine) as workers:
+    machine = local_pool.Machine("core", sorted(os.sched_getaffinity(0)))
+    with local_pool.Pool(machine) as workers:
         for core in machine.names:
             assert workers.start(core, [], show_devices, gpus=8)
             assert os.sched_getaffinity(workers.running[-1].process.pid) == {core}

@@ -3,7 +3,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from rpr import metrics, throughput
+from rpr.training import throughput
+from rpr.utils import metrics_log
 
 
 def test_counts_are_those_of_the_batches_that_went_by(tmp_path):
@@ -36,7 +37,7 @@ def test_counts_are_those_of_the_batches_that_went_by(tmp_path):
 
 
 def test_a_training_records_them(trained):
-    events = [event for event in metrics.read(str(trained.output_dir / "metrics.jsonl"))
+    events = [event for event in metrics_log.read(str(trained.output_dir / "metrics.jsonl"))
               if event["event"] == "train"]
     assert events
     path, = (path for path in trained.output_dir.iterdir() if "tfevents" in path.name)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tensor2tensor.utils import registry
 
 from problems import toy
-from rpr import scoring
-from rpr.errors import UserError
+from rpr.evaluation import scoring
+from rpr.utils.errors import UserError
 
 
 def test_the_example_that_the_toy_is_described_with():

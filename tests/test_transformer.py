@@ -6,7 +6,7 @@ from conftest import rpr_command
 from tensor2tensor.models import transformer as t2t_transformer
 from tensor2tensor.utils import registry
 
-from rpr import transformer
+from rpr.models import transformer
 
 TRAIN, EVAL, PREDICT = (tf.estimator.ModeKeys.TRAIN, tf.estimator.ModeKeys.EVAL,
                         tf.estimator.ModeKeys.PREDICT)

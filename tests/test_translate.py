@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from conftest import refused, rpr_command
 
-from rpr import inspection, translate
-from rpr.errors import UserError
+from rpr.cli import translate
+from rpr.inference import inspector
+from rpr.utils.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def test_one_sentence_as_json(flags):
 
 
 def test_words_probabilities_and_score_stand_in_one_line():
-    found = inspection.Translation("portugal , spain", -0.1284, np.zeros(4), [],
+    found = inspector.Translation("portugal , spain", -0.1284, np.zeros(4), [],
                                    np.array([0.8981, 0.9374, 0.5, 1.0]))
     assert translate._in_one_line(found) == (
         "portugal , spain [0.898 0.937 0.500 1.000] Score: -0.128")
@@ -76,4 +77,4 @@ def test_pictures_of_a_long_sentence_stay_small():
 
 
 def test_kinds_of_weights_all_have_a_title():
-    assert set(translate.KINDS) == set(inspection.Weights._fields)
+    assert set(translate.KINDS) == set(inspector.Weights._fields)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from problems import vectors
-from rpr.errors import UserError
+from rpr.utils.errors import UserError
 
 ROWS = [("der", "0.5 -1 2e-3"), (",", "1 2 3"), ("ärger", "0 0 1")]
 TEXT = "3 3\n" + "".join(f"{word} {values} \n" for word, values in ROWS)      # fastText ends so

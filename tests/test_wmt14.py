@@ -12,7 +12,7 @@ from tensor2tensor.utils import registry
 from test_download import Site, tar
 
 from problems import checks, wmt14, wmt15
-from rpr.errors import UserError
+from rpr.utils.errors import UserError
 
 ENGLISH = [f"This is sentence {number} of the text" for number in range(40)]
 

@@ -9,9 +9,9 @@ from rpr.positions import (
     deberta,
     graph,
     relative,
+    relative_unclipped,
     rotary,
     transformer_xl,
-    unclipped,
 )
 from rpr.positions.scheme import Scheme, Sum
 
@@ -25,7 +25,7 @@ SCHEMES = {
     "scaled_sinusoid": absolute.ScaledSinusoid,
     "learned": absolute.Learned,
     "relative": relative.Relative,
-    "relative_unclipped": unclipped.RelativeUnclipped,
+    "relative_unclipped": relative_unclipped.RelativeUnclipped,
     "transformer_xl": transformer_xl.TransformerXL,
     "t5_bias": bias.T5Bias,
     "alibi": bias.Alibi,

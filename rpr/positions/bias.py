@@ -8,7 +8,7 @@ import math
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from rpr import relations
+from rpr.positions import distances
 from rpr.positions.scheme import Scheme
 
 
@@ -17,18 +17,18 @@ def t5_bias(table, relation, max_distance):
 
     Args:
       table: [buckets, heads].
-      relation: a `rpr.relations.Distances`; where it is causal the buckets are all for keys to the
+      relation: a `rpr.positions.distances.Distances`; where it is causal the buckets are all for keys to the
         left, else half of them for either side.
-      max_distance: see `rpr.relations.t5_buckets`.
+      max_distance: see `rpr.positions.distances.t5_buckets`.
 
     Returns:
       [1, heads, len_q, len_k] of the dtype of the table.
     """
-    labels = relations.t5_buckets(
-        relations.span(relation), table.shape.as_list()[0], max_distance, relation.causal)
+    labels = distances.t5_buckets(
+        distances.span(relation), table.shape.as_list()[0], max_distance, relation.causal)
     rows = tf.one_hot(labels, table.shape.as_list()[0], dtype=table.dtype.base_dtype)
     by_distance = tf.matmul(table, rows, transpose_a=True, transpose_b=True)    # [heads, distances]
-    return relations.by_pair(by_distance[None, :, None], relation)
+    return distances.by_pair(by_distance[None, :, None], relation)
 
 
 def alibi_slopes(heads):
@@ -51,15 +51,15 @@ def alibi(heads, relation, dtype=tf.float32):
 
     Args:
       heads: their number, an int.
-      relation: a `rpr.relations.Distances`.
+      relation: a `rpr.positions.distances.Distances`.
       dtype: of the result.
 
     Returns:
       [1, heads, len_q, len_k].
     """
-    away = tf.cast(tf.abs(relations.span(relation)), dtype)
+    away = tf.cast(tf.abs(distances.span(relation)), dtype)
     slopes = np.array(alibi_slopes(heads), dtype=tf.as_dtype(dtype).as_numpy_dtype)
-    return relations.by_pair(-away * slopes[None, :, None, None], relation)
+    return distances.by_pair(-away * slopes[None, :, None, None], relation)
 
 
 class T5Bias(Scheme):

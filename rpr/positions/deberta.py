@@ -14,11 +14,11 @@ skewed (likewise).
 """
 import tensorflow.compat.v1 as tf
 
-from rpr import relations
-from rpr.positions import unclipped
+from rpr.nn.projections import project, split_heads
+from rpr.positions import distances as relations
+from rpr.positions import relative_unclipped
+from rpr.positions.distances import shape_list, transpose
 from rpr.positions.scheme import Scheme
-from rpr.projections import project, split_heads
-from rpr.relations import shape_list, transpose
 
 # From how many sentences on the numbers of one head make a stretch; of fewer, those of all heads.
 # Measured on two CPU cores, an encoder over absolute attention, the first way against the second:
@@ -42,8 +42,8 @@ def met(embeddings, relation, max_distance):
 
     Args:
       embeddings: [2 * span, ...], a row for each bucket from -span on.
-      relation: a `rpr.relations.Distances`.
-      max_distance: see `rpr.relations.log_buckets`.
+      relation: a `rpr.positions.distances.Distances`.
+      max_distance: see `rpr.positions.distances.log_buckets`.
 
     Returns:
       the rows for keys and the rows for queries, which meet minus those distances.
@@ -67,8 +67,8 @@ def score_terms(q, k, keys, queries, relation, span, max_distance):
       k: [batch, heads, len_k, depth].
       keys: k^r, [heads, labels, depth], projections of the rows for keys that `met` gives.
       queries: q^r, likewise of those for queries, scaled as q is.
-      relation: a `rpr.relations.Distances`.
-      span, max_distance: see `rpr.relations.log_buckets`.
+      relation: a `rpr.positions.distances.Distances`.
+      span, max_distance: see `rpr.positions.distances.log_buckets`.
 
     Returns:
       [batch, heads, len_q, len_k] of the dtype of q.
@@ -84,7 +84,7 @@ def score_terms(q, k, keys, queries, relation, span, max_distance):
         to_place = tf.gather(keys, label(keys, -relations.span(relation), nearest), axis=1)
         to_content = tf.gather(
             queries, label(queries, relations.pairs(relation)[0], -furthest), axis=1)
-        return (unclipped.score_term(q, to_place, relation)
+        return (relative_unclipped.score_term(q, to_place, relation)
                 + tf.reduce_sum(k * to_content, axis=3)[:, :, None])
 
     def of_pairs(by_label):

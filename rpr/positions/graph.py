@@ -8,9 +8,8 @@ products with the labels as one-hot vectors take.
 """
 import tensorflow.compat.v1 as tf
 
-from rpr import relations
-from rpr.positions import relative
-from rpr.relations import shape_list
+from rpr.positions import distances, relative
+from rpr.positions.distances import shape_list
 
 
 def scores(q, table, edges):
@@ -78,7 +77,7 @@ def _to_labels(by_pair, rows, count):
     @tf.custom_gradient
     def function(by_pair):
         x = tf.reshape(tf.transpose(by_pair, [0, 2, 3, 1]), [-1, heads])
-        y = tf.reshape(relations.sum_rows(x, rows, count), [batch, n, -1, heads])
+        y = tf.reshape(distances.sum_rows(x, rows, count), [batch, n, -1, heads])
         return tf.transpose(y, [0, 3, 1, 2]), lambda dy: _to_pairs(dy, rows, count)
 
     return function(by_pair)

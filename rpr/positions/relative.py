@@ -29,9 +29,9 @@ import functools
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from rpr import relations
+from rpr.positions import distances
+from rpr.positions.distances import larger, reshape, shape_list, smaller, transpose
 from rpr.positions.scheme import Scheme
-from rpr.relations import larger, reshape, shape_list, smaller, transpose
 
 # Up to which length a vector for every pair (T2T's way), and beyond it up to which length every
 # distance, cost less than the band: rows of (k, length, length) for a direction and for tables that
@@ -54,7 +54,7 @@ def scores(q, k, table, relation, left=None, exact=True):
       q: [batch, heads, len_q, depth], scaled by the caller.
       k: [batch, heads, len_k, depth].
       table: a^K, [2k + 1, depth] shared by the heads, or [heads, 2k + 1, depth].
-      relation: a `rpr.relations.Distances`.
+      relation: a `rpr.positions.distances.Distances`.
       left: how many rows of the table are for keys to the left of the query, where they are not as
         many as for those to its right.
       exact: False where a softmax over the keys follows, which does not see what is added to all
@@ -76,7 +76,7 @@ def outputs(weights, v, table, relation, left=None):
       weights: alpha, [batch, heads, len_q, len_k].
       v: [batch, heads, len_k, depth].
       table: a^V, [2k + 1, depth] shared by the heads, or [heads, 2k + 1, depth].
-      relation: a `rpr.relations.Distances`.
+      relation: a `rpr.positions.distances.Distances`.
       left: as for `scores`.
 
     Returns:
@@ -116,7 +116,7 @@ def _choose(table, relation, left, one, folded, banded, per_pair, skewed):
     if isinstance(length, int):
         return next((way for longest, way in ways if length <= longest), banded)
     chosen = banded
-    if relations.can_choose():
+    if distances.can_choose():
         for longest, way in reversed(ways):
             chosen = _up_to(longest, length, way, chosen)
     return chosen
@@ -127,9 +127,9 @@ def _up_to(longest, length, short, long):
     def choose(x, y, table, relation, left):
         def way(one):
             return lambda x, y, table, *sizes: one(
-                x, y, table, relations.Distances(*sizes), left)
+                x, y, table, distances.Distances(*sizes), left)
 
-        return relations.choose(
+        return distances.choose(
             length <= longest, way(short), way(long), x, y, table, *relation)
 
     return choose
@@ -197,7 +197,7 @@ class _Band:
             # The right tail is folded, not the left: TensorFlow masks what lies above a diagonal.
             rows, self._base = tf.concat([rows[1:], self._base[None]], axis=0), rows[0]
             self._highest -= 1
-            self._tail = tf.cast(relations.pairs(relation) < self._lowest - offset, table.dtype)
+            self._tail = tf.cast(distances.pairs(relation) < self._lowest - offset, table.dtype)
         rows -= self._base
         self.rows = _combine(rows, table)
 
@@ -216,20 +216,20 @@ class _Band:
           [batch, heads, len_q, len_k].
         """
         if self._tail is None:
-            return relations.add_band(x, by_row, self._lowest, self._highest)
+            return distances.add_band(x, by_row, self._lowest, self._highest)
 
         @tf.custom_gradient
         def function(x, by_row):
             y = tf.broadcast_to(by_row[:, :, -1, :, None], tf.shape(x))
             y = tf.linalg.band_part(y, -1, self._highest)    # in place, unlike a product
-            y = relations.set_band(y, by_row[:, :, :-1], self._lowest, self._highest)
+            y = distances.set_band(y, by_row[:, :, :-1], self._lowest, self._highest)
             return x + y, lambda dy: (dy, self.sums(dy))
 
         return function(x, by_row)
 
     def sums(self, x):
         """The transpose of `add`: [batch, heads, rows, len_q], x summed over the pairs of a row."""
-        sums = relations.take_band(x, self._lowest, self._highest)
+        sums = distances.take_band(x, self._lowest, self._highest)
         if self._tail is None:
             return sums
         others = tf.reduce_sum(x * self._tail, axis=3)
@@ -276,7 +276,7 @@ def _rows_gradient(by_row, dz, rows):
 
 def _vectors(table, relation, left):
     """The row of each pair: [(heads,) len_q, len_k, depth]."""
-    labels = relations.clip(relations.pairs(relation), left, _right(table, left))
+    labels = distances.clip(distances.pairs(relation), left, _right(table, left))
     if table.shape.rank == 3:
         return tf.gather(table, labels, axis=1)
     count, depth = table.shape.as_list()
@@ -339,18 +339,18 @@ def product(x, rows, transpose_b=False):
 
 def _by_distance(table, relation, left):
     """The row of each distance of `relations.span`: [(heads,) distances, depth]."""
-    labels = relations.clip(relations.span(relation), left, _right(table, left))
+    labels = distances.clip(distances.span(relation), left, _right(table, left))
     return tf.gather(table, labels, axis=-2)
 
 
 def _scores_skewed(q, k, table, relation, left):
     terms = product(q, _by_distance(table, relation, left), transpose_b=True)
-    return tf.matmul(q, k, transpose_b=True) + relations.by_pair(terms, relation)
+    return tf.matmul(q, k, transpose_b=True) + distances.by_pair(terms, relation)
 
 
 def _outputs_skewed(weights, v, table, relation, left):
     rows = _by_distance(table, relation, left)
-    return tf.matmul(weights, v) + product(relations.by_distance(weights, relation), rows)
+    return tf.matmul(weights, v) + product(distances.by_distance(weights, relation), rows)
 
 
 # One query, as in a cached step of decoding.

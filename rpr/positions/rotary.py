@@ -1,7 +1,7 @@
 """Queries and keys turned by angles in proportion to their positions (Su et al. 2021)."""
 import tensorflow.compat.v1 as tf
 
-from rpr import relations
+from rpr.positions import distances
 from rpr.positions.scheme import Scheme
 
 
@@ -69,5 +69,5 @@ class Rotary(Scheme):
 
     def rotate(self, q, k, relation):
         cosines, sines = self.once(relation, lambda: turns(
-            relations.positions(relation), self._channels, self._base))
+            distances.positions(relation), self._channels, self._base))
         return rotate(q, cosines, sines), rotate(k, cosines, sines)

@@ -12,7 +12,7 @@ class Scheme:
     Attributes:
       product: what it does with the product of query and key: `turns` them beforehand, adds a
         `term` that is computed from them, computes the `whole`, or None: leaves it alone.
-      additive: whether it serves the additive compatibility, see `rpr.attention.additive`.
+      additive: whether it serves the additive compatibility, see `rpr.nn.attention.additive`.
     """
     product = None
     additive = False
@@ -63,7 +63,7 @@ class Scheme:
           q: [batch, heads, len_q, depth].
           k: [batch, heads, len_q, depth], keys of the same positions: those in a cache were turned
             when they came.
-          relation: which query meets which key; see `rpr.relations.positions`.
+          relation: which query meets which key; see `rpr.positions.distances.positions`.
 
         Returns:
           q and k, of the same shapes and dtypes.
@@ -74,7 +74,7 @@ class Scheme:
         """What is added to the compatibility of query and key whatever they are.
 
         Args:
-          relation: which query meets which key, see `rpr.relations`.
+          relation: which query meets which key, see `rpr.positions.distances`.
           dtype: of the logits.
 
         Returns:
@@ -100,7 +100,7 @@ class Scheme:
         Args:
           q: [batch, heads, len_q, depth], scaled.
           k: [batch, heads, len_k, depth].
-          relation: which query meets which key, see `rpr.relations`. Of padding and of what a mask
+          relation: which query meets which key, see `rpr.positions.distances`. Of padding and of what a mask
             forbids it knows nothing: what is said of such a pair never matters.
 
         Returns:

@@ -5,11 +5,10 @@ relative attention in an encoder of 64 words, 1.0 to 1.2 times as much at 16, an
 """
 import tensorflow.compat.v1 as tf
 
-from rpr import relations
-from rpr.positions import absolute, unclipped
+from rpr.nn.projections import project, split_heads
+from rpr.positions import absolute, distances, relative_unclipped
+from rpr.positions.distances import shape_list
 from rpr.positions.scheme import Scheme
-from rpr.projections import project, split_heads
-from rpr.relations import shape_list
 
 
 def scores(q, k, rows, u, v, relation):
@@ -19,17 +18,17 @@ def scores(q, k, rows, u, v, relation):
       q: [batch, heads, len_q, depth], scaled by the caller.
       k: [batch, heads, len_k, depth].
       rows: the projected sinusoids, [heads, distances, depth], for each distance of
-        `rpr.relations.span`.
+        `rpr.positions.distances.span`.
       u: [heads, depth], scaled as q is.
       v: likewise.
-      relation: a `rpr.relations.Distances`.
+      relation: a `rpr.positions.distances.Distances`.
 
     Returns:
       [batch, heads, len_q, len_k] of the dtype of q.
     """
     to_content, to_position = _add_biases(q, u, v)
     return (tf.matmul(to_content, k, transpose_b=True)
-            + unclipped.score_term(to_position, rows, relation))
+            + relative_unclipped.score_term(to_position, rows, relation))
 
 
 @tf.custom_gradient
@@ -55,7 +54,7 @@ class TransformerXL(Scheme):
             u, v, signal = self.once(relation, lambda: (
                 tf.get_variable("u", [heads, depth], dtype=q.dtype),
                 tf.get_variable("v", [heads, depth], dtype=q.dtype),
-                tf.cast(absolute.sinusoid(-relations.span(relation), self._hidden), q.dtype)))
+                tf.cast(absolute.sinusoid(-distances.span(relation), self._hidden), q.dtype)))
             rows = split_heads(project(signal[None], heads * depth, "r"), heads)[0]
         scale = depth ** -0.5                                # q comes scaled
         return scores(q, k, rows, u * scale, v * scale, relation)

@@ -6,7 +6,7 @@
 import argparse
 import os
 
-from rpr import metrics
+from rpr.utils import metrics_log
 
 
 def main(argv):
@@ -25,18 +25,18 @@ def main(argv):
     args = parser.parse_args(argv)
     from rich.console import Console
 
-    from rpr.report import learned, record, tables
-    found = record.read(args.dir, args.baseline)
+    from rpr.report import model_analysis, results, tables
+    found = results.read(args.dir, args.baseline)
     if not args.quick:
-        learned.look([record.where(args.dir, arm.done[0]) for arm in found.arms if arm.done])
-    record.score(found, args.dir)
+        model_analysis.look([results.where(args.dir, arm.done[0]) for arm in found.arms if arm.done])
+    results.score(found, args.dir)
     console = Console()
     if not console.is_terminal:
         console.width = 200                           # a file takes the columns as they are
     tables.print_to(console, found)
     for name, view in (("json", tables.as_json), ("csv", tables.as_csv),
                        ("md", tables.as_markdown), ("tex", tables.as_latex)):
-        metrics.write_atomically(os.path.join(args.dir, f"results.{name}"), view(found))
+        metrics_log.write_atomically(os.path.join(args.dir, f"results.{name}"), view(found))
     page = write_page(found, args.dir)
     console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
 
@@ -51,8 +51,9 @@ def write_page(found, path):
     Returns:
       the page's path.
     """
-    from rpr.console import Task
-    from rpr.report import page, plots, tensorboard
+    from rpr.report import html_page as page
+    from rpr.report import plots, tensorboard
+    from rpr.utils.console import Task
     pictures = []
     with Task("plots", None, "plots") as task:
         for plot in plots.draw_all(found, path):
@@ -66,6 +67,6 @@ def write_page(found, path):
         with open(study, encoding="utf-8") as lines:
             text = lines.read()
     target = os.path.join(path, "report.html")
-    metrics.write_atomically(target, page.as_html(found, pictures, text))
+    metrics_log.write_atomically(target, page.as_html(found, pictures, text))
     tensorboard.write(found, path)
     return target

@@ -10,9 +10,9 @@ import numpy as np
 matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402
 
-from rpr import metrics  # noqa: E402
-from rpr.report import learned  # noqa: E402
-from rpr.report import record as records
+from rpr.report import model_analysis  # noqa: E402
+from rpr.report import results as records
+from rpr.utils import metrics_log  # noqa: E402
 
 NEAREST = 24                                          # distances that a picture of similarity shows
 pyplot.rcParams.update({"axes.grid": True, "grid.alpha": 0.3, "axes.spines.top": False,
@@ -51,7 +51,7 @@ def draw_all(record, path):
         yield Plot("bleu_by_length", "BLEU by the length of the source", bleu_by_length(record))
     for arm in record.arms:
         if arm.done:
-            arrays = learned.load(records.where(path, arm.done[0]))
+            arrays = model_analysis.load(records.where(path, arm.done[0]))
             name = os.path.basename(arm.done[0].path)
             for kind, title, figure in _of_model(arrays):
                 yield Plot(f"{kind}_{name}", title, figure, arm.name)
@@ -59,14 +59,14 @@ def draw_all(record, path):
 
 def _of_model(arrays):
     """(name, title, figure) of what one model learned."""
-    if any(f"{side}_attention" in arrays for side in learned.SIDES):
+    if any(f"{side}_attention" in arrays for side in model_analysis.SIDES):
         yield "attention", "Attention by relative distance", attention(arrays)
-    kinds = [(kind, symbol) for kind, symbol in zip(learned.KINDS, ("a^K", "a^V"), strict=True)
-             if any(f"{side}_{kind}" in arrays for side in learned.SIDES)]
+    kinds = [(kind, symbol) for kind, symbol in zip(model_analysis.KINDS, ("a^K", "a^V"), strict=True)
+             if any(f"{side}_{kind}" in arrays for side in model_analysis.SIDES)]
     if kinds:
         yield "norms", "Norm of the learned positions", norms(arrays)
     for kind, symbol in kinds:
-        positions = [arrays[f"{side}_{kind}"].shape[2] for side in learned.SIDES
+        positions = [arrays[f"{side}_{kind}"].shape[2] for side in model_analysis.SIDES
                      if f"{side}_{kind}" in arrays]
         if max(positions) > 1:                        # k = 0 has one
             yield (f"similarity_{kind}", f"Cosine similarity between positions, {symbol}",
@@ -91,7 +91,7 @@ def curves(record, path):
     figure, panels = pyplot.subplots(1, 2, figsize=(11, 4.2), sharex=True, layout="constrained")
     shown = []
     for arm, colour in zip(record.arms, _colours(record), strict=True):
-        events = [metrics.read(records.where(path, run).metrics) for run in arm.runs]
+        events = [metrics_log.read(records.where(path, run).metrics) for run in arm.runs]
         for axes, kind in zip(panels, ("train", "eval"), strict=True):
             runs = [{event["step"]: event["loss"] for event in found if event["event"] == kind}
                     for found in events]
@@ -198,7 +198,7 @@ def norms(arrays):
     Args:
       arrays: of `learned.load`.
     """
-    names = [f"{side}_{kind}" for side in learned.SIDES for kind in learned.KINDS
+    names = [f"{side}_{kind}" for side in model_analysis.SIDES for kind in model_analysis.KINDS
              if f"{side}_{kind}" in arrays]
     layers = max(len(arrays[name]) for name in names)
     figure, panels = _panels(len(names), layers)
@@ -226,7 +226,7 @@ def similarity(arrays, kind):
       arrays: of `learned.load`.
       kind: "keys" or "values".
     """
-    stacked = [(side, layer, tables) for side in learned.SIDES
+    stacked = [(side, layer, tables) for side in model_analysis.SIDES
                for layer, tables in enumerate(arrays.get(f"{side}_{kind}", ()))]
     columns = max(len(tables) for _, _, tables in stacked)
     figure, panels = pyplot.subplots(
@@ -266,10 +266,10 @@ def attention(arrays):
     Args:
       arrays: of `learned.load`.
     """
-    names = [side for side in learned.SIDES if f"{side}_attention" in arrays]
+    names = [side for side in model_analysis.SIDES if f"{side}_attention" in arrays]
     layers = max(len(arrays[f"{side}_attention"]) for side in names)
     figure, panels = _panels(len(names), layers)
-    far = learned.FARTHEST
+    far = model_analysis.FARTHEST
     for row, side in zip(panels, names, strict=True):
         for layer, (axes, heads) in enumerate(zip(row, arrays[f"{side}_attention"], strict=False)):
             for head, shares in enumerate(heads):      # [2 * far + 1]

@@ -7,7 +7,7 @@ import json
 import re
 from typing import NamedTuple
 
-from rpr.report import significance
+from rpr.evaluation import significance
 
 # What the paper calls a setting.
 SYMBOLS = {"max_relative_position": "k", "relative_keys": "a^K", "relative_values": "a^V"}

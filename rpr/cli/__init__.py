@@ -1,0 +1,127 @@
+"""The `rpr` command, and T2T's launchers as other names of its verbs.
+
+Nothing here imports TensorFlow, so that `rpr --help` answers at once.
+"""
+import sys
+
+from rpr.utils.errors import UserError, out_of_room, tell_parent
+
+HELP = """rpr: what does a position scheme do to a Transformer?
+
+usage: rpr VERB [FLAGS]        (rpr VERB --help lists the flags of a verb)
+
+A whole experiment
+  run GIN       one run in a directory of its own: datagen, train, average, decode, score; resumable
+  study GIN     the runs of a study (arms, seeds) on all GPUs or cores of this machine; resumable
+  report DIR    a study, or the runs below DIR: tables with significance, plots, one HTML page
+
+T2T's programs, with T2T's own flags and this project's models, hparams sets and problems
+  datagen       t2t-datagen: vocabulary and TFRecords of a problem
+  train         t2t-trainer
+  decode        t2t-decoder; also --test_set=wmt14/full --language_pair=en-de (through sacreBLEU)
+  evaluate      t2t-eval
+  average       t2t-avg-all: checkpoint averaging
+  bleu          t2t-bleu: T2T's approximate BLEU; `rpr score` is the one to report
+
+Beside them
+  translate RUN one sentence, lines or what is typed: score, probabilities, pictures of attention
+  score         BLEU, chrF and TER with signatures; paired significance of two and more systems
+  list          models, hparams sets, problems and position schemes, a line each
+
+  --verbose     with any verb: TensorFlow's and T2T's logs on the terminal instead of in a file
+"""
+
+
+def main(argv=None):
+    """`rpr VERB ...`; returns the exit code."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0 if argv else 2
+    verb, rest = argv[0], argv[1:]
+    if verb not in VERBS:
+        print(f"rpr: no verb '{verb}': {', '.join(VERBS)}", file=sys.stderr)
+        return 2
+    return _answer(f"rpr {verb}", VERBS[verb], rest)
+
+
+def _answer(name, call, argv):
+    """Runs a verb; bad input and Ctrl-C end in one line and an exit code, anything else in full."""
+    try:
+        return call(argv) or 0
+    except UserError as error:
+        return _refuse(name, str(error))
+    except KeyboardInterrupt:
+        print(f"{name}: stopped; the same command goes on from here", file=sys.stderr)
+        return 130
+    except Exception as error:
+        line = out_of_room(error)
+        if line:
+            return _refuse(name, line)
+        tell_parent(error)
+        raise
+
+
+def _refuse(name, line):
+    tell_parent(line)
+    print(f"{name}: {line}", file=sys.stderr)
+    return 1
+
+
+def _t2t(verb):
+    def call(argv):
+        from rpr.t2t import launcher
+        return launcher.launch(verb, argv)
+    return call
+
+
+def _decode(argv):
+    from rpr.inference import file_decoder
+    from rpr.t2t import launcher
+    return launcher.launch("decode", argv, file_decoder.main)
+
+
+def _run(argv):
+    from rpr.experiments import run
+    return run.main(argv)
+
+
+def _study(argv):
+    from rpr.experiments import study
+    return study.main(argv)
+
+
+def _report(argv):
+    from rpr import report
+    return report.main(argv)
+
+
+def _translate(argv):
+    from rpr.cli import translate
+    from rpr.t2t import launcher
+    return launcher.launch("translate", argv, translate.main)
+
+
+def _score(argv):
+    from rpr.evaluation import scoring
+    return scoring.main(argv)
+
+
+VERBS = {"run": _run, "study": _study, "report": _report, "datagen": _t2t("datagen"),
+         "train": _t2t("train"), "decode": _decode, "evaluate": _t2t("evaluate"),
+         "average": _t2t("average"), "bleu": _t2t("bleu"), "score": _score,
+         "translate": _translate, "list": _t2t("list")}
+
+
+def _launcher(verb, script):
+    def entry():
+        return _answer(script, VERBS[verb], sys.argv[1:])
+    return entry
+
+
+datagen = _launcher("datagen", "t2t-datagen")
+train = _launcher("train", "t2t-trainer")
+decode = _launcher("decode", "t2t-decoder")
+evaluate = _launcher("evaluate", "t2t-eval")
+average = _launcher("average", "t2t-avg-all")
+bleu = _launcher("bleu", "t2t-bleu")

@@ -1,0 +1,390 @@
+"""Make tensor2tensor 1.15.7 run on TensorFlow 2.15, NumPy 1.26 and Python 3.11.
+
+The only file of this project that patches another library. Each entry is one function that says
+what breaks without it; `install()` runs them, in order, before the first import of tensor2tensor.
+"""
+import importlib
+import importlib.util
+import os
+import sys
+import types
+
+USE_INSTEAD = ("start it with this project's launchers (t2t-trainer, t2t-decoder, ... or rpr "
+               "train, rpr decode, ...), or call rpr.register() before tensor2tensor is imported")
+
+TOKENS = "rpr/tokens"                                # a graph collection: those of the loss
+
+
+class WrongMode(RuntimeError):
+    """tensor2tensor was imported before it was prepared: what it would train is silently wrong."""
+
+
+def install():
+    """Prepares TensorFlow and tensor2tensor; a second call does nothing.
+
+    Raises:
+      WrongMode: tensor2tensor is loaded already, so that it is too late.
+    """
+    if getattr(install, "done", False):
+        return
+    if "tensor2tensor" in sys.modules:
+        raise WrongMode("rpr: tensor2tensor was imported in TensorFlow 2 mode, in which towers do "
+                        f"not share their weights and decoding fails: {USE_INSTEAD}")
+    _numpy_aliases()
+    _tensorflow_aliases()
+    _tensorflow_1_behavior()
+    _absent_modules()
+    _slow_modules()
+    _unicode_tables()
+    _translation_path()
+    _contrib()
+    _no_autograph()
+    _no_graph_as_text()
+    _examples_in_place()
+    _tokens_of_all_replicas()
+    _a_step_is_an_update()
+    _batch_of_each_tower()
+    install.done = True
+
+
+def _numpy_aliases():
+    """T2T's readers and metrics say np.bool, np.int, ...: gone since NumPy 1.24."""
+    import numpy as np
+    for kind in (bool, int, float, object, str):
+        if kind.__name__ not in np.__dict__:
+            setattr(np, kind.__name__, kind)
+
+
+def _tensorflow_aliases():
+    """tf_slim 1.1 takes Tensor and IndexedSlices from framework.ops, where TF 2.15 has neither:
+    optimize_loss fails at the first training step."""
+    from tensorflow.python.framework import indexed_slices, ops, tensor
+    ops.Tensor = tensor.Tensor
+    ops.IndexedSlices = indexed_slices.IndexedSlices
+
+
+def _tensorflow_1_behavior():
+    """In TF2 mode common_layers.layers() picks Keras layers, so that every tower of --worker_gpu=N
+    and every eager call trains weights of its own; control flow v2 breaks beam search ("Tensor is
+    unhashable"), and avg_all, avg_checkpoints and --score_file fail on tf.placeholder()."""
+    import tensorflow.compat.v1 as tf
+    tf.disable_v2_behavior()
+
+
+def _absent_modules():
+    """Modules that T2T imports at its top level and the translation path never calls; the real ones
+    are not installed (or, like gym, no longer run): ModuleNotFoundError at import."""
+    _stand_in("tensorflow_addons", optimizers=types.SimpleNamespace(LazyAdam=None))
+    _stand_in("googleapiclient", discovery=None)
+    _stand_in("oauth2client")
+    _stand_in("oauth2client.client", GoogleCredentials=None)
+
+
+def _slow_modules():
+    """tensorflow_probability and scipy.signal serve losses and audio that translation does not
+    have, and cost time at every start: imported when first used."""
+    _deferred("tensorflow_probability")
+    _deferred("scipy.signal")
+
+
+def _unicode_tables():
+    """At import T2T asks three times for the category of every code point, a second and a half. The
+    letters, numbers, punctuation and symbols that it looks for all lie in the first planes."""
+    last, sys.maxunicode = sys.maxunicode, 0x40000
+    try:
+        importlib.import_module("tensor2tensor.data_generators.tokenizer")
+        importlib.import_module("tensor2tensor.utils.bleu_hook")
+    finally:
+        sys.maxunicode = last
+
+
+def _translation_path():
+    """tensor2tensor.models and .problems import every model and every data set at once: slow, and
+    some are gone. In their place stand packages that find one by name when it is asked for (rpr.t2t.launcher
+    loads the rest when a name is not there)."""
+    import tensor2tensor
+    root = os.path.dirname(tensor2tensor.__file__)
+
+    def model(name):
+        from tensor2tensor.utils import registry
+        return registry.model(name)
+
+    def problem(name):
+        from tensor2tensor.utils import registry
+        return registry.problem(name)
+
+    def available():
+        from tensor2tensor.utils import registry
+        return registry.list_base_problems()
+
+    _stand_in("tensor2tensor.models", model=model).__path__ = [os.path.join(root, "models")]
+    _stand_in("tensor2tensor.problems", problem=problem, available=available)
+    if importlib.util.find_spec("gym") is None:       # t2t-datagen wants it for RL problems only
+        _stand_in("tensor2tensor.envs")
+        _stand_in("tensor2tensor.envs.env_problem_utils")
+
+
+def _contrib():
+    """tensor2tensor.utils.contrib reaches for tf.contrib (gone in TF2), and where it sees TF2 it
+    takes Keras optimizers (no colocation with the towers, no TF1 Saver slots) and a RunConfig call
+    that deletes the same keys twice (KeyError). Its TF1 branches are right, once
+    the few names of tf.contrib that they use are given."""
+    import tensorflow.compat.v1 as tf
+    from tensor2tensor.utils import contrib
+    from tensorflow.python.framework import tensor_util
+    from tensorflow.python.ops import nn_ops
+    from tensorflow.python.training import checkpoint_utils
+    from tensorflow.python.util import nest
+    namespace = types.SimpleNamespace
+
+    def run_config(master=None, evaluation_master=None, **kwargs):
+        del master, evaluation_master                # TF2's RunConfig reads them from TF_CONFIG
+        return tf.estimator.RunConfig(**kwargs)
+
+    hooks = contrib.replace_monitors_with_hooks
+    lazy_adam = _lazy_adam()
+    modules = {
+        "framework": namespace(
+            nest=nest, argsort=tf.argsort, sort=tf.sort, name_scope=tf.name_scope, arg_scope=None,
+            get_name_scope=lambda: tf.get_default_graph().get_name_scope(),
+            deprecated=contrib.deprecated, load_checkpoint=tf.train.load_checkpoint,
+            get_trainable_variables=tf.trainable_variables),
+        "learn": namespace(RunConfig=run_config,
+                           monitors=namespace(replace_monitors_with_hooks=hooks)),
+        "opt": namespace(LazyAdam=lazy_adam, LazyAdamOptimizer=lazy_adam),
+        "training": namespace(wait_for_new_checkpoint=checkpoint_utils.wait_for_new_checkpoint,
+                              checkpoints_iterator=tf.train.checkpoints_iterator),
+        "distribute": namespace(MirroredStrategy=tf.distribute.MirroredStrategy),
+        "util": namespace(constant_value=tensor_util.constant_value),
+        "nn": namespace(nth_element=nn_ops.nth_element),
+        "mixed_precision": namespace(ExponentialUpdateLossScaleManager=_loss_scale,
+                                     LossScaleOptimizer=_loss_scale_optimizer),
+    }
+    for name, module in modules.items():
+        setattr(contrib, name, lambda msg="err", module=module: module)
+    contrib.is_tf2 = False
+
+
+def _no_autograph():
+    """A T2T model is a Keras layer, and TF 2.15 rewrites the source of a layer's `call`, and of all
+    that it calls, with AutoGraph: most of the time that building the graph takes, for code that
+    has no Python control flow over tensors. So it does with the functions of a data set."""
+    import tensorflow.compat.v1 as tf
+    from tensor2tensor.data_generators import problem
+    from tensor2tensor.utils import t2t_model
+    as_it_is = tf.autograph.experimental.do_not_convert
+    t2t_model.T2TModel.call = as_it_is(t2t_model.T2TModel.call)
+    problem.Problem.input_fn = as_it_is(problem.Problem.input_fn)
+
+
+def _no_graph_as_text():
+    """Estimator writes the graph of a training as text, seconds of protobuf's Python for a file
+    (graph.pbtxt) that nothing reads: TensorBoard has the graph in its events."""
+    from tensorflow.python.training import training_util
+    training_util.write_graph = lambda *args, **kwargs: None
+
+
+def _examples_in_place():
+    """T2T makes a data set of each example, which a thread then reads: two fifths of what reading
+    costs, and the first step waits for 512 batches. It is needed where an example becomes several.
+    """
+    import tensorflow.compat.v1 as tf
+    from tensor2tensor.data_generators import problem
+    preprocess = problem.Problem.preprocess
+
+    @tf.autograph.experimental.do_not_convert
+    def in_place(self, dataset, mode, hparams, interleave=True):
+        mapped = dataset.map(lambda example: self.preprocess_example(example, mode, hparams))
+        if isinstance(tf.data.get_output_classes(mapped), tf.data.DatasetSpec):
+            return preprocess(self, dataset, mode, hparams, interleave)
+        return mapped
+
+    problem.Problem.preprocess = in_place
+
+
+def _tokens_of_all_replicas():
+    """A replica of a tf.distribute strategy divides its loss by its own tokens, and then the mean
+    over replicas is taken: a token weighs more in a batch of few. T2T's towers, and one device with
+    the whole batch, divide the sum of all losses by the tokens of all."""
+    import tensorflow.compat.v1 as tf
+    from tensor2tensor.utils import t2t_model
+    average = t2t_model.average_sharded_losses
+
+    def average_sharded_losses(sharded_losses):
+        replica = tf.distribute.get_replica_context()
+        if not replica or replica.num_replicas_in_sync == 1:
+            training = [shard.get("training") for shard in sharded_losses]
+            if all(isinstance(loss, tuple) for loss in training):
+                tf.add_to_collection(TOKENS, tf.add_n([tokens for _, tokens in training]))
+            return average(sharded_losses)
+        losses = {}
+        for name in sorted(sharded_losses[0]):
+            (loss,) = (shard[name] for shard in sharded_losses)
+            if isinstance(loss, tuple):
+                total, tokens = loss
+                loss = total / tf.maximum(1.0, replica.all_reduce(tf.distribute.ReduceOp.MEAN,
+                                                                  tokens))
+            losses[name] = loss
+        return losses
+
+    t2t_model.average_sharded_losses = average_sharded_losses
+
+
+def _a_step_is_an_update():
+    """T2T's multistep_adam counts batches as steps: the learning rate follows broken numbers of
+    updates, and every length in steps has to be multiplied. And it takes the mean of the batches'
+    gradients, in which a token weighs more in a batch of few."""
+    import tensorflow.compat.v1 as tf
+    from tensor2tensor.utils import learning_rate, multistep_optimizer
+    multistep_optimizer.MultistepAdamOptimizer = _multistep_adam()
+    learning_rate._global_step = lambda hparams: tf.cast(tf.train.get_or_create_global_step(),
+                                                         tf.float32)
+
+
+def _batch_of_each_tower():
+    """With use_fixed_batch_size the towers divide one batch among them, where batch_size is else
+    what each of them gets."""
+    import tensorflow.compat.v1 as tf
+    from tensor2tensor.utils import data_reader, hparams_lib
+    input_fn = data_reader.input_fn
+
+    def for_all_towers(*args, config=None, **kwargs):
+        *before, mode, hparams = args
+        towers = getattr(config, "data_parallelism", None)
+        if hparams.use_fixed_batch_size and towers and mode == tf.estimator.ModeKeys.TRAIN:
+            hparams = hparams_lib.copy_hparams(hparams)
+            hparams.batch_size *= towers.n
+        return input_fn(*before, mode, hparams, config=config, **kwargs)
+
+    data_reader.input_fn = for_all_towers
+
+
+def _loss_scale(init_loss_scale, incr_every_n_steps, incr_ratio=2, **_):
+    import tensorflow.compat.v1 as tf
+    return tf.mixed_precision.DynamicLossScale(
+        initial_loss_scale=init_loss_scale, increment_period=incr_every_n_steps,
+        multiplier=incr_ratio)
+
+
+def _loss_scale_optimizer(optimizer, scale):
+    import tensorflow.compat.v1 as tf
+    return tf.mixed_precision.MixedPrecisionLossScaleOptimizer(optimizer, scale)
+
+
+def _multistep_adam():
+    import tensorflow.compat.v1 as tf
+
+    class MultistepAdamOptimizer(tf.train.AdamOptimizer):
+        """Adam that updates once in n batches, as if they were one (Saunders et al. 2018)."""
+
+        def __init__(self, *args, n, **kwargs):
+            super().__init__(*args, **kwargs)
+            self._n = n
+
+        def _create_slots(self, var_list):
+            super()._create_slots(var_list)
+            first = min(var_list, key=lambda variable: variable.name)
+            self._create_non_slot_variable(0, "batches", first)
+            self._create_non_slot_variable(0.0, "tokens", first)
+            for variable in var_list:
+                self._zeros_slot(variable, "sum", self._name)
+
+        def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+            pairs = [(tf.convert_to_tensor(gradient), variable)
+                     for gradient, variable in grads_and_vars if gradient is not None]
+            variables = [variable for _, variable in pairs]
+            with tf.init_scope():
+                self._create_slots(variables)
+            graph = tf.get_default_graph()
+            batches, tokens = (self._get_non_slot_variable(x, graph) for x in ("batches", "tokens"))
+            sums = [self.get_slot(variable, "sum") for variable in variables]
+            weight = (tf.get_collection(TOKENS) or [tf.constant(1.0)])[-1]
+            added = [tf.assign_add(batches, 1), tf.assign_add(tokens, weight)]
+            added += [tf.assign_add(sum_, weight * gradient)
+                      for sum_, (gradient, _) in zip(sums, pairs, strict=True)]
+            with tf.control_dependencies(added):
+                due = tf.equal(tf.identity(batches.read_value()), self._n)
+
+            def update():
+                total = tf.maximum(tokens.read_value(), 1.0)
+                means = [sum_.read_value() / total for sum_ in sums]
+                updated = super(MultistepAdamOptimizer, self).apply_gradients(
+                    list(zip(means, variables, strict=True)), global_step)
+                with tf.control_dependencies([updated]):
+                    return tf.group(*[tf.assign(x, tf.zeros_like(x))
+                                      for x in (batches, tokens, *sums)])
+
+            return tf.cond(due, update, tf.no_op, name=name)
+
+    return MultistepAdamOptimizer
+
+
+def _lazy_adam():
+    """T2T's `adam` is contrib's LazyAdamOptimizer: Adam whose moments move only in the rows of a
+    sparse gradient. tensorflow_addons' LazyAdam is a Keras optimizer and does not fit its place."""
+    import tensorflow.compat.v1 as tf
+    from tensorflow.python.ops import resource_variable_ops
+
+    class LazyAdamOptimizer(tf.train.AdamOptimizer):
+
+        def _rows(self, variable, gradient, indices):
+            """The new moments of these rows and the step to take on them."""
+            kind = variable.dtype.base_dtype
+            beta1_power, beta2_power = (tf.cast(x, kind) for x in self._get_beta_accumulators())
+            rate, beta1 = tf.cast(self._lr_t, kind), tf.cast(self._beta1_t, kind)
+            beta2, epsilon = tf.cast(self._beta2_t, kind), tf.cast(self._epsilon_t, kind)
+            rate *= tf.sqrt(1 - beta2_power) / (1 - beta1_power)
+            m, v = self.get_slot(variable, "m"), self.get_slot(variable, "v")
+            m_rows = beta1 * tf.gather(m, indices) + (1 - beta1) * gradient
+            v_rows = beta2 * tf.gather(v, indices) + (1 - beta2) * tf.square(gradient)
+            return m, v, m_rows, v_rows, rate * m_rows / (tf.sqrt(v_rows) + epsilon)
+
+        def _apply_sparse(self, grad, var):
+            m, v, m_rows, v_rows, step = self._rows(var, grad.values, grad.indices)
+            locking = self._use_locking
+            return tf.group(tf.scatter_sub(var, grad.indices, step, use_locking=locking),
+                            tf.scatter_update(m, grad.indices, m_rows, use_locking=locking),
+                            tf.scatter_update(v, grad.indices, v_rows, use_locking=locking))
+
+        def _resource_apply_sparse(self, grad, var, indices):
+            m, v, m_rows, v_rows, step = self._rows(var, grad, indices)
+            ops = resource_variable_ops
+            return tf.group(ops.resource_scatter_sub(var.handle, indices, step),
+                            ops.resource_scatter_update(m.handle, indices, m_rows),
+                            ops.resource_scatter_update(v.handle, indices, v_rows))
+
+    return LazyAdamOptimizer
+
+
+def _attach(name, module):
+    """Puts a module where `import name` and `parent.name` find it."""
+    sys.modules[name] = module
+    parent, _, child = name.rpartition(".")
+    if parent in sys.modules:
+        setattr(sys.modules[parent], child, module)
+    return module
+
+
+def _stand_in(name, **attributes):
+    module = types.ModuleType(name)
+    module.__path__ = []                             # a package, so that submodules may be attached
+    module.__dict__.update(attributes)
+    return _attach(name, module)
+
+
+class _Deferred(types.ModuleType):
+    """Imports the module of its name at the first attribute that is asked of it."""
+
+    def __getattr__(self, attribute):
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), attribute)
+
+
+def _deferred(name):
+    if name not in sys.modules:
+        module = _Deferred(name)
+        module.__path__ = []
+        _attach(name, module)

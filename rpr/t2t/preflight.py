@@ -1,0 +1,176 @@
+"""What is checked before T2T starts: T2T itself fails late, or silently does something else.
+
+Every check raises `UserError` with one line and writes nothing.
+"""
+import difflib
+import json
+import os
+
+import tensorflow.compat.v1 as tf
+from tensor2tensor.utils import registry
+
+from problems import checks, files
+from rpr.utils import metrics_log
+from rpr.utils.errors import UserError
+
+TRAINED_WITH = "rpr.json"
+
+# Hparams that change neither the model, its training nor its results.
+_REPORTING = {"summarize_grads", "summarize_vars"}
+# Hparams that a decoding may set on its own, whatever the training had.
+_DECODING = _REPORTING | {"batch_size", "max_length", "sampling_method", "sampling_temp",
+                          "sampling_keep_top_k", "eval_drop_long_sequences", "split_to_length"}
+
+
+def one_of(kind, flag, name, known):
+    """Refuses a name that is not registered, with the nearest that are.
+
+    Args:
+      kind: what is named, for the message.
+      flag: the flag that named it.
+      name: the value of the flag.
+      known: the registered names.
+    """
+    if not name:
+        raise UserError(f"--{flag} is missing: the {kind} to use (rpr list shows them)")
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=4, cutoff=0.5)
+        raise UserError(f"--{flag}={name}: no such {kind}; "
+                        + (f"nearest: {', '.join(near)}; " if near else "") + "rpr list shows all")
+
+
+def parse_hparams(hparams, overrides):
+    """Applies `name=value,...`; T2T answers an unknown name with a traceback or with nothing.
+
+    Returns:
+      The values that the overrides set, by name.
+    """
+    before = hparams.values()
+    try:
+        hparams.parse(overrides)
+    except (ValueError, KeyError) as error:
+        name = str(error).strip("'").split()[-1]
+        if "Unknown hyperparameter" in str(error):
+            near = difflib.get_close_matches(name, before, n=4, cutoff=0.5)
+            raise UserError(f"--hparams={overrides}: no hparam '{name}'"
+                            + (f"; nearest: {', '.join(near)}" if near else "")) from None
+        raise UserError(f"--hparams={overrides}: {error}") from None
+    named = {pair.split("=")[0].split("[")[0].strip() for pair in overrides.split(",")}
+    return {name: value for name, value in hparams.values().items() if name in named}
+
+
+def served(model, hparams):
+    """Refuses hparams that a model of this project cannot serve; T2T would fail at the first step.
+
+    Args:
+      model: the registered name.
+      hparams: its hparams, as they were asked for.
+    """
+    check = getattr(registry.model(model), "check_hparams", None)
+    if check:
+        try:
+            check(hparams)
+        except ValueError as error:
+            raise UserError(f"--hparams: {error}") from None
+
+
+def saved_hparams(output_dir):
+    """The values of an output directory's hparams.json, or None where there is none."""
+    path = os.path.join(output_dir, "hparams.json")
+    if not os.path.exists(path):
+        return None
+    try:
+        with open(path, encoding="utf-8") as text:
+            return json.load(text)
+    except ValueError as error:
+        raise UserError(f"--output_dir={output_dir}: hparams.json is damaged: {error}") from None
+
+
+def same_hparams(output_dir, asked, decoding=False):
+    """Refuses an output directory whose hparams.json disagrees with what was asked.
+
+    T2T lets the file win over the registered set, with no more than an INFO line.
+    """
+    saved = saved_hparams(output_dir)
+    if saved is None:
+        return
+    free = _DECODING if decoding else _REPORTING
+    asked = json.loads(json.dumps(asked, default=str))
+    different = [f"{name}={value} (there: {saved[name]})" for name, value in sorted(asked.items())
+                 if name in saved and name not in free and saved[name] != value]
+    if different:
+        raise UserError(f"--output_dir={output_dir} holds a model with other hparams: asked for "
+                        f"{', '.join(different[:6])}{', ...' if len(different) > 6 else ''}; take "
+                        "another directory, or the hparams that it was made with")
+
+
+def same_training(output_dir, asked):
+    """Refuses an output directory that was made with another model, problem or vocabulary.
+
+    Args:
+      output_dir: T2T's --output_dir.
+      asked: as `remember_training` was given it; a part of it may be left out.
+    """
+    saved = trained_with(output_dir)
+    if not saved:
+        return
+    for name, value in asked.items():
+        if saved.get(name) == value:
+            continue
+        if name == "vocabulary":
+            raise UserError(f"--data_dir: its vocabulary ({', '.join(value)}) is not the one that "
+                            f"the model in --output_dir={output_dir} was trained with")
+        raise UserError(f"--{name}={value}: --output_dir={output_dir} was trained with "
+                        f"--{name}={saved.get(name)}")
+
+
+def trained_with(output_dir):
+    """What `remember_training` wrote; nothing in a directory of stock T2T's, or a new one."""
+    return metrics_log.read_json(os.path.join(output_dir, TRAINED_WITH))
+
+
+def remember_training(output_dir, **asked):
+    """Writes what `same_training` compares (model, problem, hparams_set, vocabulary), and more."""
+    metrics_log.write_atomically(os.path.join(output_dir, TRAINED_WITH),
+                             json.dumps(asked, indent=1, sort_keys=True) + "\n")
+
+
+def vocabularies(problem, data_dir):
+    """SHA-256 of each vocabulary file of a text problem, by file name."""
+    paths = {name: os.path.join(data_dir, name) for name in checks.vocabulary_files(problem)}
+    return {name: files.sha256(path) for name, path in paths.items() if os.path.exists(path)}
+
+
+def checkpoint(path_or_dir, model, flag):
+    """The checkpoint to read, refused where it is absent, incomplete or of another model.
+
+    Args:
+      path_or_dir: a directory (its latest is taken) or a checkpoint's path without suffix.
+      model: the registered name; the variables of a T2T model begin with it, those of
+        rpr_transformer with `transformer`, so that the two read each other's checkpoints.
+      flag: the flag that named it.
+    """
+    path = path_or_dir
+    if os.path.isdir(path):
+        path = tf.train.latest_checkpoint(path)
+        if path is None:
+            raise UserError(f"--{flag}={path_or_dir}: there is no checkpoint in it")
+    if not os.path.exists(path + ".index"):
+        raise UserError(f"--{flag}={path}: there is no such checkpoint (no {path}.index)")
+    try:
+        names = [name for name, _ in tf.train.list_variables(path)]
+    except (tf.errors.OpError, ValueError) as error:
+        line = str(error).strip().splitlines()[0][:200]
+        raise UserError(f"--{flag}={path}: the checkpoint is damaged: {line}") from None
+    scopes = {name.split("/")[0] for name in names if "/body/" in name} - {"training"}
+    scope = getattr(registry.model(model), "scope", model)
+    if scopes and scope not in scopes:
+        raise UserError(f"--{flag}={path} is a checkpoint of --model={sorted(scopes)[0]}, "
+                        f"not of --model={model}")
+    return path
+
+
+def registered_hparams(name):
+    """A registered set's hparams; refuses an unknown name."""
+    one_of("hparams set", "hparams_set", name, registry.list_hparams())
+    return registry.hparams(name)
