@@ -2,7 +2,7 @@
 from tensor2tensor.models import transformer
 from tensor2tensor.utils import registry
 
-from rpr.models.transformer import add_position_hparams
+from rpr.models.hparams import add_position_hparams
 
 
 def paper(position, max_relative_position, heads_share_relative_embedding):

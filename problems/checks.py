@@ -15,8 +15,8 @@ from google.protobuf.message import DecodeError
 from tensor2tensor.data_generators import problem as t2t_problem
 from tensor2tensor.data_generators import text_encoder
 
-from problems.files import sha256
 from rpr.utils.errors import UserError
+from rpr.utils.files import sha256
 
 SPLITS = {"train": t2t_problem.DatasetSplit.TRAIN,
           "dev": t2t_problem.DatasetSplit.EVAL,
@@ -201,3 +201,11 @@ def _ids_below(path, vocab_size):
     except (tf.errors.DataLossError, DecodeError) as error:
         raise UserError(f"{path} is damaged ({str(error)[:100]}): remove the data and run rpr "
                         "datagen again") from None
+
+
+def number(variable, default):
+    """The positive number in an environment variable, or the default where it is not set."""
+    text = os.environ.get(variable, str(default))
+    if not text.isdecimal() or int(text) < 1:
+        raise UserError(f"{variable}={text}: a positive number")
+    return int(text)

@@ -16,8 +16,8 @@ import shutil
 
 import tensorflow.compat.v1 as tf
 
-from problems import checks, files, shards
-from rpr.utils import console, metrics_log
+from problems import checks, shards
+from rpr.utils import console, files
 from rpr.utils.errors import UserError
 
 _UNFINISHED = "unfinished"
@@ -61,7 +61,7 @@ def _generate_once(problem, data_dir, tmp_dir):
             checks.check_data(problem, data_dir, _splits(problem))
         else:
             record = _generate(problem, data_dir, staging, tmp_dir)
-            metrics_log.write_atomically(os.path.join(staging, record_name),
+            files.write_atomically(os.path.join(staging, record_name),
                                      json.dumps(record, indent=1, sort_keys=True) + "\n")
             _move(staging, data_dir, record_name)
 

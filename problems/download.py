@@ -15,8 +15,7 @@ import zlib
 
 import requests
 
-from problems import files
-from rpr.utils import console
+from rpr.utils import console, files
 from rpr.utils.errors import UserError
 
 _CHUNK = 1 << 18

@@ -23,8 +23,8 @@ import os
 from tensor2tensor.data_generators import text_encoder, text_problems
 from tensor2tensor.utils import registry
 
-from problems import checks, files, libreoffice, text_files, translation, vectors, wmt14
-from rpr.utils import console, metrics_log
+from problems import checks, libreoffice, parallel_text, text_files, translation, vectors, wmt14
+from rpr.utils import console, files
 from rpr.utils.errors import UserError
 
 _KEPT = (".", ",")
@@ -95,7 +95,7 @@ class WordProblem(translation.TranslationProblem):
 
     @property
     def approx_vocab_size(self):
-        return files.number("RPR_WORDS_VOCAB_SIZE", self.vocabulary_size)
+        return checks.number("RPR_WORDS_VOCAB_SIZE", self.vocabulary_size)
 
     @property
     def source_vocab_name(self):
@@ -150,7 +150,7 @@ class WordProblem(translation.TranslationProblem):
                 continue                              # it was there before
             known = counts[side]
             if given:
-                most = files.number("RPR_VECTORS_ROWS", 200000)
+                most = checks.number("RPR_VECTORS_ROWS", 200000)
                 known = {word.lower() for _, word, _ in vectors.read(given, most)} & known.keys()
             chosen = sorted(known, key=lambda word: (-counts[side][word], word))
             chosen = chosen[:self.approx_vocab_size]
@@ -164,7 +164,7 @@ class WordProblem(translation.TranslationProblem):
                         found.setdefault(word.lower(), values)
                 vectors.write(os.path.join(data_dir, self._name("vectors", side, "vec")),
                               vectors.dimension(given), list(found.items()))
-            metrics_log.write_atomically(paths[side], "".join(
+            files.write_atomically(paths[side], "".join(
                 f"{word}\n" for word in (*text_encoder.RESERVED_TOKENS, vectors.UNKNOWN, *chosen)))
 
     def feature_encoders(self, data_dir):
@@ -200,9 +200,9 @@ class TranslateDeenEuroparlWords(WordProblem):
         if paths is None:
             paths = wmt14.unpacked(wmt14.EUROPARL, [f"training/europarl-v7.de-en.{language}"
                                                     for language in self.languages], tmp_dir)
-        with files.open_bytes(paths[0]) as text:
+        with parallel_text.open_bytes(paths[0]) as text:
             share = text_files.held_out_share(sum(1 for _ in text))
-        for source, target in files.read_pairs(*paths):
+        for source, target in parallel_text.read_pairs(*paths):
             if text_files.split_of(source, {"dev": share, "test": share}) == split:
                 yield source, target
 
@@ -225,7 +225,7 @@ class TranslateDeenLibreofficeWords(WordProblem):
 
     def lines(self, split, tmp_dir):
         del tmp_dir
-        return files.read_pairs(*self._paths(split))
+        return parallel_text.read_pairs(*self._paths(split))
 
     def text_sources(self, tmp_dir):
         del tmp_dir

@@ -12,8 +12,8 @@ from tensor2tensor.data_generators import text_encoder
 from tensor2tensor.utils import registry
 
 from problems import text_files, toy
-from rpr.positions import distances
-from rpr.utils import metrics_log
+from rpr.nn import edges
+from rpr.utils import files
 from rpr.utils.errors import UserError
 
 
@@ -124,7 +124,7 @@ class GraphProblem:
     def preprocess_example(self, example, mode, hparams):
         example = super().preprocess_example(example, mode, hparams)
         length = tf.shape(example["inputs"])[0]
-        example["edges"] = distances.dense_edges(example["edges"][None], length)[0]
+        example["edges"] = edges.dense_edges(example["edges"][None], length)[0]
         return example
 
     def hparams(self, defaults, model_hparams):
@@ -160,7 +160,7 @@ class GraphTextFiles(GraphProblem, text_files.TranslateTextFiles):
         if not force_get and not os.path.exists(path):
             labels = {edge.split()[-1] for source, _ in self.text_pairs("train", tmp_dir)
                       for edge in source.split("\t")[1:] if edge.strip()}
-            metrics_log.write_atomically(path, "".join(label + "\n" for label in sorted(labels)))
+            files.write_atomically(path, "".join(label + "\n" for label in sorted(labels)))
         return super().get_or_create_vocab(data_dir, tmp_dir, force_get)
 
 

@@ -3,7 +3,8 @@ import os
 
 from tensor2tensor.utils import registry
 
-from problems import checks, files, translation
+from problems import checks, parallel_text, translation
+from rpr.utils import files
 
 FOLDER = os.path.join(os.path.dirname(__file__), "libreoffice_help")
 
@@ -23,7 +24,7 @@ class LibreOfficeHelp(translation.TranslationProblem):
 
     def text_pairs(self, split, tmp_dir):
         del tmp_dir                                   # nothing to download
-        return files.read_pairs(*self._paths(split))
+        return parallel_text.read_pairs(*self._paths(split))
 
     def sources(self, tmp_dir):
         del tmp_dir

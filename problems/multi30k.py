@@ -4,7 +4,7 @@ Its licence does not allow shipping it. RPR_MIRROR may name a directory that hol
 """
 from tensor2tensor.utils import registry
 
-from problems import download, files, translation
+from problems import download, parallel_text, translation
 from problems.checks import SPLITS
 
 _FILES = {"train": "train", "dev": "val", "test": "test_2016_flickr"}
@@ -42,7 +42,7 @@ class Multi30k(translation.TranslationProblem):
             yield download.Remote(_URL + name, f"sha256:{digest}", size)
 
     def text_pairs(self, split, tmp_dir):
-        return files.read_pairs(*(download.fetch(remote, tmp_dir)
+        return parallel_text.read_pairs(*(download.fetch(remote, tmp_dir)
                                   for remote in self._remotes(split)))
 
     def sources(self, tmp_dir):

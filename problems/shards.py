@@ -27,7 +27,7 @@ import tensorflow.compat.v1 as tf
 from tensor2tensor.data_generators import generator_utils, text_encoder
 
 from problems import checks, subwords
-from rpr.utils import console, metrics_log
+from rpr.utils import console, files
 from rpr.utils.errors import UserError
 from rpr.utils.processes import die_with
 
@@ -64,7 +64,7 @@ class Progress:
         """Notes what is done of a split."""
         if split:
             self._content["splits"][split] = done
-        metrics_log.write_atomically(self._path, json.dumps(self._content) + "\n")
+        files.write_atomically(self._path, json.dumps(self._content) + "\n")
 
 
 @contextlib.contextmanager

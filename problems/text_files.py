@@ -5,8 +5,9 @@ import os
 
 from tensor2tensor.utils import registry
 
-from problems import files, translation
+from problems import checks, parallel_text, translation
 from problems.checks import SPLITS
+from rpr.utils import files
 from rpr.utils.errors import UserError
 
 # Of a development or test set that is taken from the training text: at least so many lines and at
@@ -38,7 +39,7 @@ class TranslateTextFiles(translation.TranslationProblem):
 
     @property
     def approx_vocab_size(self):
-        return files.number("RPR_TEXT_VOCAB_SIZE", 8192)
+        return checks.number("RPR_TEXT_VOCAB_SIZE", 8192)
 
     @property
     def vocab_filename(self):
@@ -50,9 +51,9 @@ class TranslateTextFiles(translation.TranslationProblem):
         given = _given()
         shares = self._checked()
         if split != "train" and split in given:
-            yield from files.read_pairs(*given[split])
+            yield from parallel_text.read_pairs(*given[split])
             return
-        for source, target in files.read_pairs(*given["train"]):
+        for source, target in parallel_text.read_pairs(*given["train"]):
             if split_of(source, shares) == split:
                 yield source, target
 
@@ -145,7 +146,7 @@ def check_pair(source_path, target_path):
 
 def _check_file(path):
     count, bad, empty = 0, [], []
-    with files.open_bytes(path) as lines:
+    with parallel_text.open_bytes(path) as lines:
         for count, line in enumerate(lines, start=1):
             try:
                 if not line.decode("utf-8").strip():

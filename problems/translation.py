@@ -3,9 +3,8 @@ import os
 
 from tensor2tensor.data_generators import translate
 
-from problems import datagen
+from problems import datagen, example_log
 from problems.checks import SPLITS
-from rpr.training import hooks
 from rpr.utils.errors import UserError
 
 
@@ -84,4 +83,4 @@ class TranslationProblem(translate.TranslateProblem):
         datagen.generate(self, data_dir, tmp_dir)
 
     def eval_hooks(self, features, logits, hparams):
-        return [hooks.ExampleLog(features, logits, hparams.problem_hparams.vocabulary)]
+        return [example_log.ExampleLog(features, logits, hparams.problem_hparams.vocabulary)]

@@ -9,8 +9,8 @@ import zlib
 
 import numpy as np
 
-from problems import files
-from rpr.utils import metrics_log
+from problems import parallel_text
+from rpr.utils import files
 from rpr.utils.errors import UserError
 
 UNKNOWN, END = "<unk>", "</s>"                       # of a vocabulary; fastText's end of a line
@@ -100,13 +100,13 @@ def write(path, size, rows):
       size: how many numbers a vector has.
       rows: a list of (word, its numbers as text).
     """
-    metrics_log.write_atomically(path, f"{len(rows)} {size}\n" + "".join(
+    files.write_atomically(path, f"{len(rows)} {size}\n" + "".join(
         f"{word} {values}\n" for word, values in rows))
 
 
 def _lines(path):
     try:
-        return files.open_bytes(path)
+        return parallel_text.open_bytes(path)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from None
 

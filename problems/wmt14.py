@@ -14,7 +14,7 @@ import re
 
 from tensor2tensor.utils import registry
 
-from problems import download, files, translation
+from problems import download, parallel_text, translation
 
 EUROPARL = download.Remote(
     "https://www.statmt.org/wmt13/training-parallel-europarl-v7.tgz",
@@ -62,7 +62,7 @@ class Wmt14(translation.TranslationProblem):
             if paths[0].endswith(".sgm"):
                 yield from zip(*map(segments, paths), strict=True)
             else:
-                for source, target in files.read_pairs(*paths):
+                for source, target in parallel_text.read_pairs(*paths):
                     if source and target or split != "train":    # Common Crawl holds empty lines
                         yield source, target
 
@@ -101,10 +101,10 @@ def segments(path):
 
 def sample(path, budget):
     """Lines of a text file, evenly taken, stripped; about `budget` bytes of them."""
-    with files.open_bytes(path) as text:
+    with parallel_text.open_bytes(path) as text:
         size = sum(map(len, text))
     step = max(1, size // budget)
-    with files.open_bytes(path) as text:
+    with parallel_text.open_bytes(path) as text:
         for number, line in enumerate(text):
             if number % step == 0:
                 yield line.decode("utf-8").strip()

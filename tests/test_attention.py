@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rpr.nn import attention
+from rpr.nn import attention, ops
 from rpr.positions import distances, relative
 
 NAMES = ("q", "k", "v", "keys", "values")
@@ -258,8 +258,8 @@ def test_half_precision_is_near_and_masks_hold(dtype, tolerance, causal, path, m
 def test_dropout_shares_its_decisions_along_the_axes_that_are_named():
     with tf.Graph().as_default(), tf.Session() as session:
         x = tf.ones([2, 3, 40, 40])
-        dropped = session.run(attention.dropout(x, 0.5, [1]))
-        assert attention.dropout(x, 0.0) is x
+        dropped = session.run(ops.dropout(x, 0.5, [1]))
+        assert ops.dropout(x, 0.0) is x
     assert set(np.unique(dropped)) == {0.0, 2.0}
     np.testing.assert_array_equal(dropped[:, 0], dropped[:, 1])
     assert not np.array_equal(dropped[0], dropped[1])

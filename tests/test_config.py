@@ -6,7 +6,6 @@ import test_hparams
 from tensor2tensor.utils import registry
 
 from rpr.experiments import config, study
-from rpr.experiments import run as experiment
 from rpr.t2t import preflight
 from rpr.utils.errors import UserError
 
@@ -57,7 +56,7 @@ def test_every_arms_model_has_the_parameters_that_the_paper_describes():
 
 
 def test_the_resolved_configuration_is_read_back_the_same(tmp_path):
-    run = experiment.Run("translate_text_files", "rpr_tiny", 100, hparams="dropout=0,position=none",
+    run = config.Run("translate_text_files", "rpr_tiny", 100, hparams="dropout=0,position=none",
                          checkpoint_steps=10, average=3, alpha=0.5)
     path = tmp_path / "config.gin"
     path.write_text(config.as_gin(run))

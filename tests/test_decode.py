@@ -9,7 +9,7 @@ import time
 import pytest
 from conftest import refused, rpr_command
 
-from rpr.inference import file_decoder
+from rpr.inference import batches
 from rpr.utils import metrics_log
 
 
@@ -76,18 +76,18 @@ def test_batches_of_another_make_are_dropped(tmp_path):
     sentences = [f"sentence {number}" for number in range(7)]
 
     def begun(made_from, sentences=sentences):
-        batches = file_decoder.Batches(str(tmp_path / "out"), sentences, 3, made_from)
-        batches.begin()
-        return batches
+        made = batches.Batches(str(tmp_path / "out"), sentences, 3, made_from)
+        made.begin()
+        return made
 
-    batches = begun(["a checkpoint"])
+    made = begun(["a checkpoint"])
     results = ({"outputs": [number, 5, 0]} for number in range(1, 8))
-    assert batches.missing() == [0, 1, 2] and batches.missing(1, 2) == [1]
-    batches.decode([0, 1], results, lambda result: str(result["outputs"][0]))
-    assert begun(["a checkpoint"]).missing() == [2] and batches.tokens([0, 1]) == 12
-    assert batches.sentences([2]) == sentences[6:]
-    batches.decode([2], results, lambda result: str(result["outputs"][0]))
-    batches.end({number: 6 - number for number in range(7)}, "\n")
+    assert made.missing() == [0, 1, 2] and made.missing(1, 2) == [1]
+    made.decode([0, 1], results, lambda result: str(result["outputs"][0]))
+    assert begun(["a checkpoint"]).missing() == [2] and made.tokens([0, 1]) == 12
+    assert made.sentences([2]) == sentences[6:]
+    made.decode([2], results, lambda result: str(result["outputs"][0]))
+    made.end({number: 6 - number for number in range(7)}, "\n")
     assert (tmp_path / "out").read_text() == "7\n6\n5\n4\n3\n2\n1\n"
     assert os.listdir(tmp_path) == ["out"]
     begun(["a checkpoint"]).decode([0], iter([{"outputs": [1]}] * 3), json.dumps)

@@ -15,7 +15,7 @@ from tensor2tensor.utils import registry
 import rpr
 from problems import checks, europarl, vectors
 from rpr.models import pretrained_embeddings
-from rpr.t2t import preflight
+from rpr.t2t import registration
 from rpr.utils.errors import UserError
 
 rpr.register()
@@ -189,7 +189,7 @@ def test_vectors_of_another_size_are_refused_before_anything_is_written(tmp_path
         monkeypatch.setenv(f"RPR_VECTORS_{name}", str(tmp_path / "x.vec"))
     problem = registry.problem(EUROPARL)
     problem.get_or_create_vocab(str(tmp_path), folder)
-    hparams = preflight.registered_hparams("europarl_lite")
+    hparams = registration.registered_hparams("europarl_lite")
     with pytest.raises(UserError, match="vectors of 1 numbers; hidden_size=300"):
         pretrained_embeddings.check(hparams, problem, str(tmp_path))
     hparams.hidden_size = 1

@@ -10,7 +10,7 @@ import time
 import pytest
 from conftest import refused, rpr_command
 
-from rpr.experiments import run
+from rpr.experiments import config
 from rpr.utils import metrics_log
 from rpr.utils.errors import UserError
 
@@ -208,5 +208,5 @@ def test_the_report_compares_the_runs_below_a_directory(undisturbed, tmp_path):
 
 def test_a_run_is_checked_when_it_is_described():
     with pytest.raises(UserError, match="average"):
-        run.Run("p", "h", 100, checkpoint_steps=50, average=3)
+        config.Run("p", "h", 100, checkpoint_steps=50, average=3)
 

@@ -16,7 +16,7 @@ from tensor2tensor.utils import registry
 
 from problems import graphs, toy
 from rpr.nn import attention
-from rpr.positions import distances, graph
+from rpr.positions import graph
 from rpr.utils.errors import UserError
 
 
@@ -93,7 +93,7 @@ def test_words_and_edges_come_apart(data):
         for i, j, label in edges:
             matrix[i, j] = label
     with tf.Graph().as_default(), tf.Session() as session:
-        words, edges = session.run(distances.split_edges(tf.constant(ids)))
+        words, edges = session.run(edges.split_edges(tf.constant(ids)))
     np.testing.assert_array_equal(edges, matrices)
     for found, (expected, _) in zip(words, rows, strict=True):
         assert list(found) == expected + [1] + [0] * (length - len(expected) - 1)

@@ -6,9 +6,10 @@ import pytest
 from conftest import rpr_command
 
 import rpr
-from rpr.experiments import run
+from rpr.experiments import run_directory
 from rpr.inference import inspector
-from rpr.t2t import launcher
+from rpr.report import model_analysis
+from rpr.t2t import trained_model
 from rpr.utils.errors import UserError
 
 rpr.register()
@@ -25,7 +26,7 @@ def flags(trained, checkpoint=None):
 
 @pytest.fixture(scope="module")
 def model(trained, lively):
-    return inspector.Inspected(launcher.trained_model(flags(trained, lively)), BEAM, ALPHA,
+    return inspector.Inspected(trained_model.trained_model(flags(trained, lively)), BEAM, ALPHA,
                                 extra_length=20)
 
 
@@ -58,7 +59,7 @@ def test_the_score_is_made_of_the_probabilities(model, lines):
 
 
 def test_a_greedy_score_is_the_log_probability(trained, lively, lines):
-    model = inspector.Inspected(launcher.trained_model(flags(trained, lively)), beam_size=1,
+    model = inspector.Inspected(trained_model.trained_model(flags(trained, lively)), beam_size=1,
                                  extra_length=20)
     found = model.translate(lines[1])
     np.testing.assert_allclose(found.score, np.log(found.probabilities.astype("d")).sum(),
@@ -91,13 +92,13 @@ def test_attention_by_distance_counts_each_pair_once():
     for i in range(7):
         for j in range(7):
             expected[:, :, min(max(j - i, -2), 2) + 2] += weights[:, :, i, j]
-    np.testing.assert_allclose(inspector.by_distance(weights, 2), expected, rtol=1e-12)
+    np.testing.assert_allclose(model_analysis.by_distance(weights, 2), expected, rtol=1e-12)
 
 
 @pytest.fixture
-def run_directory(trained, tmp_path):
+def run_of_trained(trained, tmp_path):
     """The run's directory that `trained` would have been made in."""
-    where = run.Directory(str(tmp_path / "run"), str(trained.text.data_dir))
+    where = run_directory.Directory(str(tmp_path / "run"), str(trained.text.data_dir))
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "model").symlink_to(trained.output_dir)
     (tmp_path / "run" / "config.gin").write_text(
@@ -109,8 +110,8 @@ def run_directory(trained, tmp_path):
     return where
 
 
-def test_attention_by_distance_of_a_run(run_directory):
-    found = inspector.attention_by_distance(run_directory.path, run_directory.data_dir,
+def test_attention_by_distance_of_a_run(run_of_trained):
+    found = model_analysis.attention_by_distance(run_directory.path, run_directory.data_dir,
                                              sentences=5, farthest=4)
     assert {side: shares.shape for side, shares in found.items()} == {
         "encoder": (2, 2, 9), "decoder": (2, 2, 9)}
@@ -121,4 +122,4 @@ def test_attention_by_distance_of_a_run(run_directory):
 
 def test_a_directory_without_a_run_is_refused(tmp_path):
     with pytest.raises(UserError, match="config.gin"):
-        inspector.of_run(str(tmp_path))
+        run_directory.of_run(str(tmp_path))

@@ -5,7 +5,7 @@ import tiny_models
 from tensor2tensor.layers import common_layers
 
 from rpr.models import layers
-from rpr.nn import attention
+from rpr.nn import ops
 
 
 def test_layer_normalisation_and_its_gradients_are_those_of_t2t():
@@ -52,7 +52,7 @@ class TestDropout:
         count = 1_000_003                                    # no multiple of four decisions
         with tf.Graph().as_default(), tf.Session() as session:
             tf.set_random_seed(1)
-            y = attention.dropout(tf.ones([1, count], dtype), rate)
+            y = ops.dropout(tf.ones([1, count], dtype), rate)
             assert y.dtype == dtype and y.shape == (1, count)
             y = session.run(tf.cast(y, tf.float64))[0]
         deviation = np.sqrt(rate * (1 - rate) / count)
@@ -66,7 +66,7 @@ class TestDropout:
         with tf.Graph().as_default(), tf.Session() as session:
             tf.set_random_seed(2)
             x = tf.ones([400_000])
-            both = [attention.dropout(x, 0.5), attention.dropout(x, 0.5)]
+            both = [ops.dropout(x, 0.5), ops.dropout(x, 0.5)]
             draws = [draw != 0 for _ in range(2) for draw in session.run(both)]
         pairs = [(draws[0], other) for other in draws[1:]]
         pairs += [(draws[0][:-distance], draws[0][distance:]) for distance in (1, 2, 3, 4, 8, 16)]
@@ -76,7 +76,7 @@ class TestDropout:
     def test_the_gradient_passes_what_the_output_kept(self):
         with tf.Graph().as_default(), tf.Session() as session:
             x = tf.ones([50, 20])
-            y = attention.dropout(x, 0.3)
+            y = ops.dropout(x, 0.3)
             y, dx = session.run([y, tf.gradients(y, x)[0]])
         np.testing.assert_array_equal(y, dx)
 
@@ -84,7 +84,7 @@ class TestDropout:
         def draw(seed):
             with tf.Graph().as_default(), tf.Session() as session:
                 tf.set_random_seed(seed)
-                y = attention.dropout(tf.ones([100]), 0.5)
+                y = ops.dropout(tf.ones([100]), 0.5)
                 return np.stack([session.run(y), session.run(y)])
 
         np.testing.assert_array_equal(draw(1), draw(1))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpr.utils import metrics_log
+from rpr.utils import files, metrics_log
 
 
 @given(st.integers(0, 200))
@@ -36,12 +36,12 @@ def test_a_full_disk_is_named_and_leaves_the_file_as_it_was(tmp_path):
     path.write_text("before")
     os.symlink("/dev/full", f"{path}.part")
     with pytest.raises(OSError, match="No space left on device.*status.json"):
-        metrics_log.write_atomically(str(path), "after")
+        files.write_atomically(str(path), "after")
     assert os.listdir(tmp_path) == ["status.json"] and path.read_text() == "before"
 
 
 def test_a_json_file_that_is_not_there_holds_nothing(tmp_path):
     path = tmp_path / "status.json"
-    assert metrics_log.read_json(path) == {}
+    assert files.read_json(path) == {}
     path.write_text('{"train": 1}')
-    assert metrics_log.read_json(path) == {"train": 1}
+    assert files.read_json(path) == {"train": 1}

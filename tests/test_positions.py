@@ -16,6 +16,7 @@ from rpr import positions
 from rpr.nn import attention, projections
 from rpr.positions import absolute, distances
 from rpr.t2t import launcher as t2t
+from rpr.t2t import trained_model
 from rpr.utils.errors import UserError
 
 SIDES = ("inputs", "targets")
@@ -127,10 +128,9 @@ def test_a_command_that_meets_a_longer_sequence_ends_in_that_line(monkeypatch):
             length = tf.placeholder(tf.int32, [])
             session.run(absolute.learned(tf.range(length), tf.zeros([5, 2])), {length: 6})
 
-    monkeypatch.setitem(t2t._VERBS, "decode", verb)
     monkeypatch.setattr(t2t.compat, "install", lambda: None)
     with pytest.raises(UserError) as error:
-        t2t.launch("decode", ["--verbose"])
+        t2t.launch("decode", ["--verbose"], verb)
     assert str(error.value) == (
         "position=learned has rows for max_length=5 positions, and this sequence is longer: raise "
         "max_length before training, or take position=sinusoid or relative")
@@ -182,7 +182,7 @@ def test_a_command_says_so_before_it_begins(position):
     flags = SimpleNamespace(model="rpr_transformer", hparams_set="rpr_tiny", output_dir="",
                             hparams=f"position={position}")
     with pytest.raises(UserError, match=rf"--hparams: position={re.escape(position)}: "):
-        t2t.build_hparams(flags)
+        trained_model.build_hparams(flags)
 
 
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])

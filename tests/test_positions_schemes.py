@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rpr import positions
 from rpr.nn import attention
-from rpr.positions import bias, deberta
+from rpr.positions import bias, buckets, deberta
 from rpr.positions import distances as relations
 
 HEADS, DEPTH, HIDDEN = 2, 4, 8
@@ -191,9 +191,9 @@ def test_t5s_buckets_are_the_known_ones():
     expected = np.searchsorted(starts, away, side="right") - 1
     with tf.Graph().as_default(), tf.Session() as session:
         left, right, causal = session.run([
-            relations.t5_buckets(tf.constant(-away, tf.int32), 32, 128, False),
-            relations.t5_buckets(tf.constant(away, tf.int32), 32, 128, False),
-            relations.t5_buckets(tf.constant(-away, tf.int32), 32, 128, True)])
+            buckets.t5_buckets(tf.constant(-away, tf.int32), 32, 128, False),
+            buckets.t5_buckets(tf.constant(away, tf.int32), 32, 128, False),
+            buckets.t5_buckets(tf.constant(-away, tf.int32), 32, 128, True)])
     np.testing.assert_array_equal(left, expected)
     np.testing.assert_array_equal(right[1:], 16 + expected[1:])
     assert causal[:16].tolist() == list(range(16)) and causal[[16, 127, 199]].tolist() == [
@@ -204,7 +204,7 @@ def test_t5s_buckets_are_the_known_ones():
 def test_log_buckets_are_debertas(exact, most):
     distances = np.arange(-2 * most, 2 * most, dtype=np.int32)
     with tf.Graph().as_default(), tf.Session() as session:
-        got = session.run(relations.log_buckets(tf.constant(distances), exact, most))
+        got = session.run(buckets.log_buckets(tf.constant(distances), exact, most))
     assert got.tolist() == [deberta_delta(int(d), exact, most) - exact for d in distances]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tensor2tensor.utils import registry
 
 import problems  # noqa: F401
-from problems import checks, files, text_files
+from problems import checks, parallel_text, text_files
 from rpr.utils.errors import UserError
 
 HELP = pathlib.Path(problems.__file__).parent / "libreoffice_help"
@@ -195,7 +195,7 @@ def test_only_a_newline_ends_a_line(tmp_path_factory, pairs):
     folder = tmp_path_factory.mktemp("pairs")
     for name, side in (("a", 0), ("b", 1)):
         (folder / name).write_bytes("".join(pair[side] + "\n" for pair in pairs).encode())
-    assert list(files.read_pairs(str(folder / "a"), str(folder / "b"))) == [
+    assert list(parallel_text.read_pairs(str(folder / "a"), str(folder / "b"))) == [
         (source.strip(), target.strip()) for source, target in pairs]
 
 
@@ -203,7 +203,7 @@ def test_files_of_unequal_length_are_refused_while_reading(tmp_path):
     (tmp_path / "a").write_text("1\n2\n")
     (tmp_path / "b").write_text("1\n")
     with pytest.raises(UserError, match="one ends after line 1"):
-        list(files.read_pairs(str(tmp_path / "a"), str(tmp_path / "b")))
+        list(parallel_text.read_pairs(str(tmp_path / "a"), str(tmp_path / "b")))
 
 
 # Multi30k.

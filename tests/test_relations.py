@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import label
 
-from rpr.positions import distances
+from rpr.nn import diagonals, ops
+from rpr.positions import distances, skew
 
 # (queries, keys, offset): square, one query, cached steps, a cache longer than what was decoded.
 SHAPES = [(4, 4, 0), (1, 1, 0), (1, 5, 4), (1, 9, 3), (2, 7, 3), (3, 8, 0)]
@@ -36,7 +37,7 @@ def test_transposing_and_its_gradient(order, dtype):
     weights = array.transpose(order) ** 2
     with tf.Graph().as_default(), tf.Session() as session:
         x = tf.constant(array)
-        y = distances.transpose(x, list(order))
+        y = ops.transpose(x, list(order))
         assert y.shape.as_list() == list(weights.shape)
         np.testing.assert_array_equal(session.run(y), array.transpose(order))
         if dtype != "int32":
@@ -84,8 +85,8 @@ def test_a_band_is_taken_and_added_diagonal_by_diagonal(shape, known):
 
         def function(relation, x, band, low=low, high=high):
             moved = relation.offset - offset                 # 0; a tensor where it is not known
-            y = distances.add_band(x, band, low + moved, high + moved)
-            taken = distances.take_band(x, low + moved, high + moved)
+            y = diagonals.add_band(x, band, low + moved, high + moved)
+            taken = diagonals.take_band(x, low + moved, high + moved)
             assert y.shape.rank == taken.shape.rank == 4 and y.shape[1] == taken.shape[1] == 2
             if known:
                 y.shape.assert_is_fully_defined()
@@ -107,7 +108,7 @@ def test_gradients_of_any_order_are_those_of_linear_maps(low, high, known):
 
     def function(relation, x, band):
         moved = relation.offset
-        y = distances.add_band(x, band, low + moved, high + moved)
+        y = diagonals.add_band(x, band, low + moved, high + moved)
         first = tf.gradients(tf.reduce_sum(y ** 2) / 2, [x, band])     # y, and y's band
         second = tf.gradients(tf.reduce_sum(first[1] ** 2) / 2, [x, band])
         third, = tf.gradients(tf.reduce_sum(second[0] ** dy), x)
@@ -136,7 +137,7 @@ def test_numbers_by_distance_come_to_their_pairs(causal, n, more, alike, known):
 
     def both(relation, x, weights):
         rows = x[:, :, 0][:, :, None] if alike else x        # one row, and known to be one
-        y = distances.by_pair(rows, relation._replace(causal=causal))
+        y = skew.by_pair(rows, relation._replace(causal=causal))
         return y, *tf.gradients(y, x, weights)
 
     y, dx = run((n, m, offset), known, both, x=x, weights=weights)
@@ -147,11 +148,11 @@ def test_numbers_by_distance_come_to_their_pairs(causal, n, more, alike, known):
 
 
 def test_the_least_and_the_greatest_are_ints_where_all_are_known():
-    assert (distances.smaller(3, 2), distances.larger(3, 2, 5)) == (2, 5)
+    assert (ops.smaller(3, 2), ops.larger(3, 2, 5)) == (2, 5)
     with tf.Graph().as_default(), tf.Session() as session:
         seven, four = tf.constant(7), tf.constant(4)
-        got = session.run([distances.smaller(seven, 9, four, 5), distances.larger(seven, four),
-                           distances.larger(8, seven)])
+        got = session.run([ops.smaller(seven, 9, four, 5), ops.larger(seven, four),
+                           ops.larger(8, seven)])
     assert got == [4, 7, 8]
 
 

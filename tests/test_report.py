@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_scoring import SENTENCES, damaged
 
-from rpr import report
+from rpr.cli import report
 from rpr.evaluation import scoring, significance
 from rpr.report import (
     html_page,

@@ -14,17 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_experiment import SETTINGS, STAGES, status
 
-from rpr.experiments import config, local_pool, study
-from rpr.experiments import run as experiment
+from rpr.experiments import config, local_pool, run_directory, study
 from rpr.utils.errors import UserError
 
-BASE = experiment.Run("p", "h", 100, hparams="dropout=0.1,boundaries=[1,2],max_length=20",
+BASE = config.Run("p", "h", 100, hparams="dropout=0.1,boundaries=[1,2],max_length=20",
                       checkpoint_steps=50)
 ARMS = {"absolute": {"position": "sinusoid"}, "relative": {"position": "relative"}}
 
 
 def test_a_grid_is_the_product_of_its_settings():
-    names = list(study.Study("a=1,b=3", grid={"a": (1, 2), "b": [3]}, arms=ARMS).changes())
+    names = list(config.Study("a=1,b=3", grid={"a": (1, 2), "b": [3]}, arms=ARMS).changes())
     assert names == ["a=1,b=3", "a=2,b=3", "absolute", "relative"]
 
 
@@ -64,20 +63,20 @@ def test_what_may_change_in_a_run_does_not_change_its_directory():
 ])
 def test_a_wrong_study_is_refused_by_name(wrong, words):
     with pytest.raises(UserError) as error:
-        study.Study(**{"baseline": "absolute", "arms": ARMS, **wrong})
+        config.Study(**{"baseline": "absolute", "arms": ARMS, **wrong})
     for word in words:
         assert word in str(error.value)
 
 
 def test_arms_that_are_the_same_run_are_refused():
-    described = study.Study("a", arms={"a": {"x": 1}, "b": {"x": 1}})
+    described = config.Study("a", arms={"a": {"x": 1}, "b": {"x": 1}})
     with pytest.raises(UserError, match="'a' and 'b' are the same run"):
         study.members(described, BASE, "study")
 
 
 def test_the_same_directory_takes_more_arms_but_no_other_run(tmp_path):
-    few = study.prepare(study.Study("absolute", arms=ARMS), BASE, str(tmp_path))
-    more = study.prepare(study.Study("absolute", arms={**ARMS, "none": {"position": "none"}},
+    few = study.prepare(config.Study("absolute", arms=ARMS), BASE, str(tmp_path))
+    more = study.prepare(config.Study("absolute", arms={**ARMS, "none": {"position": "none"}},
                                      seeds=(1, 2), paper={"none": 12.5}), BASE, str(tmp_path))
     assert {m.directory for m in few} < {m.directory for m in more} and len(more) == 6
     written = json.loads((tmp_path / "study.json").read_text())
@@ -91,7 +90,7 @@ def test_the_same_directory_takes_more_arms_but_no_other_run(tmp_path):
             assert there.seed == run["seed"] and f"position={arm['changes']['position']}" in (
                 there.hparams)
     with pytest.raises(UserError, match=r"alpha = 0\.5 \(there: 0\.6\)"):
-        study.prepare(study.Study("absolute", arms=ARMS), dataclasses.replace(BASE, alpha=0.5),
+        study.prepare(config.Study("absolute", arms=ARMS), dataclasses.replace(BASE, alpha=0.5),
                       str(tmp_path))
 
 
@@ -229,11 +228,11 @@ def test_what_is_finished_or_failed_is_not_repeated(finished):
 
 def test_a_run_that_another_process_holds_is_left_to_it(finished):
     _, study_dir, _ = finished
-    where = experiment.Directory(str(runs(study_dir)["relative"]), "")
-    assert experiment.state(where) == "done"
+    where = run_directory.Directory(str(runs(study_dir)["relative"]), "")
+    assert run_directory.state(where) == "done"
     with open(where.file(".lock")) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert experiment.state(where) == "running"
+        assert run_directory.state(where) == "running"
 
 
 def test_a_setting_that_does_not_exist_is_refused_before_anything_is_written(tmp_path):

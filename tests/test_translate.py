@@ -6,7 +6,7 @@ import pytest
 from conftest import refused, rpr_command
 
 from rpr.cli import translate
-from rpr.inference import inspector
+from rpr.inference import attention_plots, inspector
 from rpr.utils.errors import UserError
 
 
@@ -60,7 +60,7 @@ def test_bad_input_is_refused_in_one_line(tmp_path):
 
 def test_a_picture_has_a_panel_for_each_head_and_every_label():
     weights = np.random.RandomState(0).dirichlet(np.ones(3), [2, 4, 5]).astype("f")
-    figure = translate._attention_figure(weights, list("abcde"), ["x", "$5", " ( "], "title")
+    figure = attention_plots._attention_figure(weights, list("abcde"), ["x", "$5", " ( "], "title")
     assert len(figure.axes) == 8
     for panel, rows in zip(figure.axes, weights.reshape(8, 5, 3), strict=True):
         np.testing.assert_array_equal(panel.images[0].get_array(), rows)
@@ -72,9 +72,9 @@ def test_a_picture_has_a_panel_for_each_head_and_every_label():
 
 def test_pictures_of_a_long_sentence_stay_small():
     weights = np.zeros([6, 8, 150, 150], "f")
-    figure = translate._attention_figure(weights, ["token"] * 150, ["token"] * 150, "title")
+    figure = attention_plots._attention_figure(weights, ["token"] * 150, ["token"] * 150, "title")
     assert (figure.get_size_inches() * figure.dpi).max() <= 12001
 
 
 def test_kinds_of_weights_all_have_a_title():
-    assert set(translate.KINDS) == set(inspector.Weights._fields)
+    assert set(attention_plots.KINDS) == set(inspector.Weights._fields)

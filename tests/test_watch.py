@@ -7,18 +7,18 @@ import tensorflow.compat.v1 as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpr.training import hooks
+from rpr.training import divergence, hooks
 
 EVERY = hooks.TrainingHook.EVERY
 
 
 def first_alarm(losses, max_rise=2.0):
     """The number of the record at which the training ends, or None."""
-    losses_watch = hooks.LossWatch(max_rise)
+    losses_watch = divergence.LossWatch(max_rise)
     for number, loss in enumerate(losses):
         try:
             losses_watch.add((number + 1) * EVERY, loss)
-        except hooks.Diverged:
+        except divergence.Diverged:
             return number
     return None
 
@@ -47,7 +47,7 @@ def test_single_bad_batches_end_no_training(noise):
 
 def test_the_last_good_checkpoint_is_finite_and_from_before_the_rise(tmp_path):
     class Hook:
-        step, losses = 39, hooks.LossWatch(2.0)
+        step, losses = 39, divergence.LossWatch(2.0)
 
     with tf.Graph().as_default(), tf.Session() as session:
         weight = tf.get_variable("w", [2])
@@ -57,9 +57,9 @@ def test_the_last_good_checkpoint_is_finite_and_from_before_the_rise(tmp_path):
             saver.save(session, f"{tmp_path}/model.ckpt", global_step=step)
     good = f"the last good checkpoint is {tmp_path}/model.ckpt-"
     nan = tf.estimator.NanLossDuringTrainingError()
-    assert hooks.explain(nan, Hook, str(tmp_path)) == f"the loss is NaN at step 40; {good}20"
+    assert divergence.explain(nan, Hook, str(tmp_path)) == f"the loss is NaN at step 40; {good}20"
     Hook.losses.good_step = 19
-    assert hooks.explain(hooks.Diverged("so"), Hook, str(tmp_path)) == f"so; {good}10"
+    assert divergence.explain(divergence.Diverged("so"), Hook, str(tmp_path)) == f"so; {good}10"
     Hook.losses.good_step = 9
-    assert "no checkpoint from before is left" in hooks.explain(hooks.Diverged("so"), Hook,
+    assert "no checkpoint from before is left" in divergence.explain(divergence.Diverged("so"), Hook,
                                                                 str(tmp_path))

@@ -2,6 +2,7 @@
 
 Nothing here imports TensorFlow, so that `rpr --help` answers at once.
 """
+import importlib
 import sys
 
 from rpr.utils.errors import UserError, out_of_room, tell_parent
@@ -68,49 +69,27 @@ def _refuse(name, line):
     return 1
 
 
-def _t2t(verb):
+def _command(module):
+    """The command that the module `rpr.cli.MODULE` holds, imported when it is called."""
     def call(argv):
-        from rpr.t2t import launcher
-        return launcher.launch(verb, argv)
+        return importlib.import_module(f"rpr.cli.{module}").main(argv)
     return call
 
 
-def _decode(argv):
-    from rpr.inference import file_decoder
-    from rpr.t2t import launcher
-    return launcher.launch("decode", argv, file_decoder.main)
+def _t2t_command(module):
+    """The same for a command that takes T2T's flags: `main` takes them and the logs."""
+    def call(argv):
+        from rpr.t2t import launcher
+        return launcher.launch(module, argv, importlib.import_module(f"rpr.cli.{module}").main)
+    return call
 
 
-def _run(argv):
-    from rpr.experiments import run
-    return run.main(argv)
-
-
-def _study(argv):
-    from rpr.experiments import study
-    return study.main(argv)
-
-
-def _report(argv):
-    from rpr import report
-    return report.main(argv)
-
-
-def _translate(argv):
-    from rpr.cli import translate
-    from rpr.t2t import launcher
-    return launcher.launch("translate", argv, translate.main)
-
-
-def _score(argv):
-    from rpr.evaluation import scoring
-    return scoring.main(argv)
-
-
-VERBS = {"run": _run, "study": _study, "report": _report, "datagen": _t2t("datagen"),
-         "train": _t2t("train"), "decode": _decode, "evaluate": _t2t("evaluate"),
-         "average": _t2t("average"), "bleu": _t2t("bleu"), "score": _score,
-         "translate": _translate, "list": _t2t("list")}
+VERBS = {"run": _command("run"), "study": _command("study"), "report": _command("report"),
+         "datagen": _t2t_command("datagen"), "train": _t2t_command("train"),
+         "decode": _t2t_command("decode"), "evaluate": _t2t_command("evaluate"),
+         "average": _t2t_command("average"), "bleu": _t2t_command("bleu"),
+         "translate": _t2t_command("translate"), "score": _command("score"),
+         "list": _t2t_command("list")}
 
 
 def _launcher(verb, script):

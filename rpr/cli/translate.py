@@ -5,13 +5,12 @@ import math
 import os
 import sys
 
+from rpr.experiments import run_directory
 from rpr.inference import inspector
-from rpr.t2t import launcher
+from rpr.inference.attention_plots import draw_attention
+from rpr.t2t import registration, trained_model
 from rpr.utils.console import terminal
 from rpr.utils.errors import UserError
-
-KINDS = {"encoder": "encoder self-attention", "decoder": "decoder self-attention",
-         "cross": "decoder to encoder"}
 
 
 def main(argv, logs=None):
@@ -20,8 +19,8 @@ def main(argv, logs=None):
     args = _parse(argv)
     flags, beam_size, alpha, text = _model_and_text(args)
     with terminal.status("loading the model"):
-        launcher.register(args.t2t_usr_dir)
-        trained = launcher.trained_model(flags)
+        registration.register(args.t2t_usr_dir)
+        trained = trained_model.trained_model(flags)
         model = inspector.Inspected(trained, beam_size, alpha)
     terminal.print(f"{trained.checkpoint}: beam {beam_size}, alpha {alpha}", style="dim",
                    highlight=False, soft_wrap=True)
@@ -84,7 +83,7 @@ def _model_and_text(args):
         if not words:
             raise UserError("name a run's directory, or a model by --output_dir, --problem, "
                             "--data_dir, --model and --hparams_set")
-        run, flags = inspector.of_run(words[0], args.data_dir)
+        run, flags = run_directory.of_run(words[0], args.data_dir)
         beam_size, alpha, words = run.beam_size, run.alpha, words[1:]
     if len(words) > 1:
         raise UserError(f"'{words[1]}': one sentence, in quotes")
@@ -127,53 +126,3 @@ def _as_json(source, found):
                        "score": round(found.score, 6), "tokens": found.tokens,
                        "probabilities": [round(float(p), 6) for p in found.probabilities]},
                       ensure_ascii=False)
-
-
-def draw_attention(weights, source, target, prefix):
-    """Writes a picture for each kind of attention: a row a layer, a column a head.
-
-    Args:
-      weights: `inspection.Weights` of one sentence.
-      source, target: its tokens as text.
-      prefix: of the files PREFIX.encoder.png, PREFIX.decoder.png and PREFIX.cross.png.
-    """
-    os.makedirs(os.path.dirname(prefix) or ".", exist_ok=True)
-    for kind, (queries, keys) in {"encoder": (source, source), "decoder": (target, target),
-                                  "cross": (target, source)}.items():
-        if not len(getattr(weights, kind)):               # a recurrent model has the last one alone
-            continue
-        figure = _attention_figure(getattr(weights, kind)[:, 0], queries, keys, KINDS[kind])
-        path = f"{prefix}.{kind}.png"
-        figure.savefig(path + ".part", format="png")
-        os.replace(path + ".part", path)
-
-
-def _attention_figure(weights, queries, keys, title):
-    """weights: [layers, heads, queries, keys], queries and keys as text; a matplotlib Figure."""
-    from matplotlib.figure import Figure
-    layers, heads = weights.shape[:2]
-    cell = 0.14                                       # inches a token: room for its label
-    wide, high = (max(cell * len(tokens), 0.9) for tokens in (keys, queries))
-    label = 0.07 * max(map(len, [*queries, *keys])) + 0.25
-    size = heads * (wide + 0.15) + label, layers * (high + 0.35) + label + 0.5
-    # At most 12,000 pixels a side: the picture of a long sentence gets smaller, not larger.
-    figure = Figure(size, dpi=min(110, 12000 / max(size)), layout="constrained")
-    axes = figure.subplots(layers, heads, squeeze=False, sharex=True, sharey=True)
-    for layer in range(layers):
-        for head in range(heads):
-            panel = axes[layer, head]
-            panel.imshow(weights[layer, head], cmap="Blues", vmin=0, vmax=1, aspect="auto",
-                         interpolation="nearest")
-            panel.set_title(f"layer {layer}, head {head}", fontsize=7, pad=3)
-            panel.tick_params(length=0, labelsize=7)
-            panel.tick_params(axis="x", labelrotation=90)
-    axes[0, 0].set_xticks(range(len(keys)), [_label(token) for token in keys])
-    axes[0, 0].set_yticks(range(len(queries)), [_label(token) for token in queries])
-    figure.suptitle(f"{title}: rows look at columns", fontsize=9)
-    return figure
-
-
-def _label(token):
-    """A token at most 16 letters long, its blanks shown; a $ does not begin mathematics."""
-    token = token.replace(" ", "␣")
-    return (token if len(token) <= 16 else token[:15] + "…").replace("$", r"\$")

@@ -1,14 +1,10 @@
 """gin at the edge: a file becomes an `experiment.Run`, or that and a `study.Study`."""
 import dataclasses
+import itertools
 import os
 
 import gin
-from rpr.experiments.run import Run
-from rpr.experiments.study import Study
 from rpr.utils.errors import UserError
-
-_configured_run = gin.external_configurable(Run, name="run")
-_configured_study = gin.external_configurable(Study, name="study")
 
 
 def load_run(path, bindings=()):
@@ -72,3 +68,125 @@ def as_gin(described, name="run"):
     """The resolved configuration of a run or a study as gin lines."""
     return "".join(f"{name}.{field} = {value!r}\n"
                    for field, value in dataclasses.asdict(described).items())
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What a run does. Everything else of it follows from this.
+
+    Attributes:
+      problem: T2T problem.
+      hparams_set: T2T hparams set.
+      train_steps: optimizer steps.
+      model: T2T model.
+      hparams: overrides, `name=value,...`.
+      seed: of Python, NumPy and TensorFlow.
+      checkpoint_steps: steps from checkpoint to checkpoint; divides `train_steps`.
+      eval_seconds: evaluations on the development set are at least so long apart; the last
+        checkpoint always is evaluated.
+      eval_steps: batches of an evaluation at most.
+      average: the last checkpoints that are averaged; 1 decodes the last one as it is.
+      beam_size, alpha: beam search and its length penalty (Wu et al. 2016).
+      decode_batch_size: sentences.
+      test_set, language_pair: a test set of sacreBLEU, such as wmt14/full and en-de; empty for the
+        problem's own test split.
+      worker_gpu: GPUs, each with a batch of its own.
+    """
+    problem: str
+    hparams_set: str
+    train_steps: int
+    model: str = "rpr_transformer"
+    hparams: str = ""
+    seed: int = 1
+    checkpoint_steps: int = 1000
+    eval_seconds: int = 600
+    eval_steps: int = 100
+    average: int = 1
+    beam_size: int = 4
+    alpha: float = 0.6
+    decode_batch_size: int = 32
+    test_set: str = ""
+    language_pair: str = ""
+    worker_gpu: int = 1
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if type(value) is not field.type and not (field.type is float and type(value) is int):
+                raise UserError(f"run.{field.name} = {value!r}: a {field.type.__name__} is needed")
+        for name in ("train_steps", "checkpoint_steps", "eval_steps", "average", "beam_size",
+                     "decode_batch_size", "worker_gpu"):
+            if getattr(self, name) < 1:
+                raise UserError(f"run.{name} = {getattr(self, name)}: at least 1")
+        if self.train_steps % self.checkpoint_steps:
+            raise UserError(f"run.checkpoint_steps = {self.checkpoint_steps}: it has to divide "
+                            f"run.train_steps = {self.train_steps}")
+        if self.average * self.checkpoint_steps > self.train_steps:
+            raise UserError(f"run.average = {self.average}: a training of {self.train_steps} steps "
+                            f"has {self.train_steps // self.checkpoint_steps} checkpoints")
+        if bool(self.test_set) != bool(self.language_pair):
+            raise UserError("run.test_set and run.language_pair go together")
+
+
+# What may differ when a run is gone on with. Not the decoding batch: padding and the longest
+# hypothesis depend on it.
+FREE = {"eval_seconds": "--eval_throttle_seconds"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """What a study compares. A setting is a field of `experiment.Run`, else a hparam.
+
+    Attributes:
+      baseline: the arm that the others are compared with.
+      grid: {setting: values}; an arm for each combination, called "setting=value,...".
+      arms: {name: {setting: value}}; further arms.
+      seeds: each arm is trained once with each.
+      paper: {arm: BLEU}, to be shown beside ours.
+    """
+    baseline: str
+    grid: dict = dataclasses.field(default_factory=dict)
+    arms: dict = dataclasses.field(default_factory=dict)
+    seeds: tuple = (1,)
+    paper: dict = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        for field, kinds, what in (("baseline", str, "a name"), ("grid", dict, "a dict"),
+                                   ("arms", dict, "a dict"), ("paper", dict, "a dict"),
+                                   ("seeds", (tuple, list), "a tuple of numbers")):
+            if not isinstance(getattr(self, field), kinds):
+                raise UserError(f"study.{field} = {getattr(self, field)!r}: {what} is needed")
+        for name, values in self.grid.items():
+            if not isinstance(values, tuple | list) or not values:
+                raise UserError(f"study.grid: {name!r} needs a tuple of values, not {values!r}")
+        for name, changes in self.arms.items():
+            if not isinstance(changes, dict):
+                raise UserError(f"study.arms: {name!r} needs a dict of settings, not {changes!r}")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds) or not all(
+                type(seed) is int for seed in self.seeds):
+            raise UserError(f"study.seeds = {self.seeds!r}: different whole numbers are needed")
+        names = self.changes()
+        for where, wanted in (("baseline", [self.baseline]), ("paper", self.paper)):
+            for name in wanted:
+                if name not in names:
+                    raise UserError(f"study.{where}: no arm '{name}'; one of {', '.join(names)}")
+        for name, changes in names.items():
+            if "seed" in changes:
+                raise UserError(f"study: arm '{name}' sets the seed; that is what study.seeds does")
+
+    def changes(self):
+        """{arm: {setting: value}}, those of the grid first."""
+        found = {}
+        if self.grid:
+            for values in itertools.product(*self.grid.values()):
+                changes = dict(zip(self.grid, values, strict=True))
+                found[",".join(f"{name}={value}" for name, value in changes.items())] = changes
+        for name, changes in self.arms.items():
+            if name in found:
+                raise UserError(f"study.arms: '{name}' is an arm of the grid already")
+            found[name] = changes
+        return found
+
+
+_configured_run = gin.external_configurable(Run, name="run")
+_configured_study = gin.external_configurable(Study, name="study")

@@ -8,7 +8,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from rpr.utils import metrics_log
+from rpr.utils import files, metrics_log
 from rpr.utils.console import terminal
 
 
@@ -38,7 +38,7 @@ class Progress(NamedTuple):
 def of(member):
     """The progress of a `study.Member`."""
     where, state = member.where, member.state()
-    status, scores = (metrics_log.read_json(path) for path in (where.status, where.scores))
+    status, scores = (files.read_json(path) for path in (where.status, where.scores))
     last = metrics_log.last(where.metrics)
     train, bleu = last.get("train", {}), last.get("eval", {}).get("approx_bleu_score")
     reasons = [entry["reason"] for entry in status.values() if entry["state"] == "failed"]

@@ -10,8 +10,8 @@ import tensorflow.compat.v1 as tf
 from tensor2tensor.utils import registry
 
 from rpr.models import beam_search, incremental
-from rpr.positions.distances import shape_list
-from rpr.t2t import launcher, preflight
+from rpr.nn.ops import shape_list
+from rpr.t2t import preflight, trained_model
 from rpr.utils import processes
 from rpr.utils.errors import UserError
 
@@ -46,7 +46,7 @@ def members(directories, data_dir):
                             f"({', '.join(vocabularies[-1])}) than {directories[0]} "
                             f"({', '.join(vocabularies[0])})")
         average = tf.train.latest_checkpoint(os.path.join(directory, "average"))
-        found.append(launcher.trained_model(types.SimpleNamespace(
+        found.append(trained_model.trained_model(types.SimpleNamespace(
             model=asked["model"], problem=asked["problem"], hparams_set=asked["hparams_set"],
             hparams="", data_dir=data_dir, output_dir=model_dir, checkpoint_path=average)))
         if not issubclass(registry.model(asked["model"]), incremental.Stepwise):

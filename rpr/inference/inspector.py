@@ -2,15 +2,11 @@
 
 A model is built once, in a graph and a session of its own, and sentences are fed to it.
 """
-import os
 import re
-import types
 from typing import NamedTuple
 
 import numpy as np
 
-from rpr.experiments import run as experiment
-from rpr.utils.console import Task
 from rpr.utils.errors import UserError
 
 EOS = 1                                               # T2T's end of a sentence
@@ -154,107 +150,3 @@ def _attention_weights(recorded):
             stack, layer, kind = match.groups()
             kinds[f"{stack}/{kind}"][int(layer or 0)] = tensor
     return tuple([layers[number] for number in sorted(layers)] for layers in kinds.values())
-
-
-def of_run(run_directory, data_dir=None):
-    """The run of a run's directory, and the flags that name its trained model.
-
-    Args:
-      run_directory: as `rpr run` makes it.
-      data_dir: vocabulary and TFRecords; None: where `rpr run` and `rpr study` put them.
-
-    Returns:
-      `experiment.Run`, and an object as `rpr.t2t.launcher.trained_model` takes it. An unfinished run gives
-      its last checkpoint.
-    """
-    from rpr.experiments import config
-    where = experiment.Directory(run_directory, data_dir)
-    if not os.path.exists(where.config):
-        raise UserError(f"{run_directory}: there is no run in it (no config.gin)")
-    run = config.load_run(where.config)
-    if data_dir is None:
-        places = [os.path.join(run_directory, *up, "data") for up in ([".."], ["..", ".."])]
-        data_dir = next((place for place in places if os.path.exists(
-            os.path.join(place, f"{run.problem}.datagen.json"))), None)
-        if data_dir is None:
-            raise UserError(f"--data_dir is missing: no data of {run.problem} beside "
-                            f"{run_directory}")
-    checkpoint = where.checkpoint(run)
-    return run, types.SimpleNamespace(
-        model=run.model, problem=run.problem, hparams_set=run.hparams_set, hparams=run.hparams,
-        data_dir=data_dir, output_dir=where.model,
-        checkpoint_path=checkpoint if os.path.exists(checkpoint + ".index") else None)
-
-
-def attention_by_distance(run_directory, data_dir, sentences=64, farthest=16):
-    """How far the heads of a run's model look, over sentences of its test set.
-
-    Teacher-forced over the references, so that the models of a study read the same text.
-
-    Args:
-      run_directory: as `rpr run` makes it.
-      data_dir: its vocabulary and TFRecords.
-      sentences: how many of the test set, at equal intervals; those that are longer than the
-        model's max_length are left out.
-      farthest: the distance from which on all count as one.
-
-    Returns:
-      {"encoder": a, "decoder": a}, each float64 [layers, heads, 2 * farthest + 1]: the share of its
-      attention that a query i gives to the keys j at distance j - i = -farthest ... farthest, mean
-      over all queries that are not padding. The shares of a head sum to 1.
-    """
-    import rpr
-    rpr.register()
-    from rpr.evaluation import scoring
-    from rpr.t2t import launcher
-    run, flags = of_run(run_directory, data_dir)
-    trained = launcher.trained_model(flags)
-    if run.test_set:
-        source = scoring.test_set_source(run.test_set, run.language_pair)
-        target = next(iter(scoring.test_set_references(run.test_set, run.language_pair).values()))
-    else:
-        where = experiment.Directory(run_directory, data_dir)
-        source, target = map(scoring.read_lines, (where.source, where.reference))
-    model = Inspected(trained, beam_size=1)
-    if not model.attends_to_itself:
-        raise UserError(f"{run_directory}: a model {trained.name} has no self-attention")
-    pairs = list(zip(source, target, strict=True))
-    chosen = [pairs[place] for place in
-              np.linspace(0, len(pairs) - 1, min(sentences, len(pairs))).astype(int)]
-    encoded = [(model.encode(one), model.encode(other, "targets")) for one, other in chosen]
-    encoded = sorted((pair for pair in encoded
-                      if max(map(len, pair)) <= trained.hparams.max_length),
-                     key=lambda pair: max(map(len, pair)))
-    if not encoded:
-        raise UserError(f"{run_directory}: no test sentence of at most max_length="
-                        f"{trained.hparams.max_length} tokens")
-    totals = {"encoder": 0.0, "decoder": 0.0}
-    queries = dict.fromkeys(totals, 0)
-    with Task("attention by distance", len(encoded), "sentences") as task:
-        for first in range(0, len(encoded), 8):
-            some = encoded[first:first + 8]
-            weights = model.attention(*zip(*some, strict=True))
-            for row, lengths in enumerate([tuple(map(len, pair)) for pair in some]):
-                for side, length in zip(totals, lengths, strict=True):
-                    real = getattr(weights, side)[:, row, :, :length, :length]
-                    totals[side] = totals[side] + by_distance(real, farthest)
-                    queries[side] += length
-            task.update(first + len(some))
-    return {side: totals[side] / queries[side] for side in totals}
-
-
-def by_distance(weights, farthest):
-    """Attention summed over all queries, by clipped distance.
-
-    Args:
-      weights: [layers, heads, n, n].
-      farthest: the distance from which on all count as one.
-
-    Returns:
-      float64 [layers, heads, 2 * farthest + 1], for the distances j - i = -farthest ... farthest.
-    """
-    place = np.arange(weights.shape[-1])
-    distance = np.clip(place - place[:, None], -farthest, farthest) + farthest
-    sums = [np.bincount(distance.ravel(), head.ravel().astype(np.float64), 2 * farthest + 1)
-            for layer in weights for head in layer]
-    return np.reshape(sums, [*weights.shape[:2], -1])

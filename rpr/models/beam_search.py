@@ -7,7 +7,7 @@ and only the best symbols of each beam are normalised and compared.
 """
 import tensorflow.compat.v1 as tf
 
-from rpr.positions.distances import shape_list
+from rpr.nn.ops import shape_list
 
 END, NEVER = 1, 1e7                                          # T2T's end of a sentence, infinity
 

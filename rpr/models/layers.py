@@ -5,9 +5,8 @@ They replace T2T's, with the same mathematics and variables, and fewer passes ov
 import tensorflow.compat.v1 as tf
 from tensor2tensor.layers import common_layers
 
-from rpr.nn.attention import dropout
+from rpr.nn.ops import dropout, shape_list
 from rpr.nn.projections import project
-from rpr.positions.distances import shape_list
 
 
 def preprocess(x, hparams):

@@ -15,8 +15,8 @@ from tensor2tensor.utils import hparams_lib, registry, t2t_model
 
 from rpr import positions
 from rpr.models import incremental, losses
-from rpr.nn import attention, projections
-from rpr.positions.distances import shape_list
+from rpr.nn import attention, ops, projections
+from rpr.nn.ops import shape_list
 
 
 class Memory(NamedTuple):
@@ -78,7 +78,7 @@ def birnn(x, lengths, hparams):
 
     for layer in range(hparams.num_encoder_layers):
         with tf.variable_scope(f"layer_{layer}"):
-            y = attention.dropout(x, hparams.dropout)
+            y = ops.dropout(x, hparams.dropout)
             with tf.variable_scope("forward"):
                 forward = lstm(y, start, units)[1]
             with tf.variable_scope("backward"):
@@ -99,7 +99,7 @@ def cnn(x, lengths, hparams):
             kernel = tf.get_variable("kernel", [hparams.kernel_width, hidden, 2 * hidden], x.dtype)
             bias = tf.get_variable("bias", [2 * hidden], x.dtype,
                                    initializer=tf.zeros_initializer())
-            y = attention.dropout(x, hparams.dropout) * mask
+            y = ops.dropout(x, hparams.dropout) * mask
             y, gate = tf.split(tf.nn.conv1d(y, kernel, 1, "SAME") + bias, 2, axis=2)
             x = (x + y * tf.sigmoid(gate)) * 0.5 ** 0.5
     return x
@@ -271,7 +271,7 @@ class QkvSeq2seq(incremental.Stepwise, t2t_model.T2TModel):
         x = tf.transpose(x, [1, 0, 2])                       # [length, batch, hidden]
         for layer, state in enumerate(states):
             with tf.variable_scope(f"layer_{layer}"):
-                c, h = lstm(attention.dropout(x, hparams.dropout), state, hparams.hidden_size)
+                c, h = lstm(ops.dropout(x, hparams.dropout), state, hparams.hidden_size)
             after.append((c[-1], h[-1]))
             x += h
         return tf.transpose(x, [1, 0, 2]), after
@@ -283,4 +283,4 @@ class QkvSeq2seq(incremental.Stepwise, t2t_model.T2TModel):
             context = attend(y, memory.keys, memory.values, memory.bias, hparams.attention_flavour,
                              save_weights_to)
         both = projections.project(tf.concat([context, y], axis=2), hparams.hidden_size, "join")
-        return attention.dropout(tf.tanh(both), hparams.dropout)
+        return ops.dropout(tf.tanh(both), hparams.dropout)

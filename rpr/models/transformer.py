@@ -16,7 +16,9 @@ from rpr.models import (
     pretrained_embeddings,
     tied_embeddings,
 )
-from rpr.nn import attention
+from rpr.models.hparams import T2T_POSITIONS, add_position_hparams
+from rpr.nn import attention, ops
+from rpr.nn.edges import split_edges
 from rpr.positions import distances
 
 # What T2T's transformer honours and this model cannot: hparam -> the values that it serves.
@@ -33,51 +35,6 @@ SERVED = {
     "compatibility": ("dot_product", "additive"),
     "prepend_mode": ("none", "prepend_inputs_masked_attention"),
 }
-# A set of T2T's own says its positions in `pos` and `self_attention_type`.
-T2T_POSITIONS = {"timing": "sinusoid", "emb": "learned", "none": "none", None: "none"}
-
-
-def add_position_hparams(hparams, position, max_relative_position, heads_share_relative_embedding):
-    """Gives a hparams set of T2T's own the hparams that this model reads, changing nothing else.
-
-    Args:
-      hparams: HParams without `position`; changed in place.
-      position: scheme name(s), joined by `+`.
-      max_relative_position: the clipping distance k.
-      heads_share_relative_embedding: one table per layer (True), or per layer and head (False).
-
-    Returns:
-      the same hparams.
-    """
-    hparams.add_hparam("position", position)
-    hparams.add_hparam("encoder_position", "")               # empty: position
-    hparams.add_hparam("decoder_position", "")
-    hparams.add_hparam("relative_keys", True)
-    hparams.add_hparam("relative_values", True)
-    hparams.add_hparam("max_relative_position_left", -1)     # -1: max_relative_position
-    hparams.add_hparam("max_relative_position_right", -1)
-    hparams.add_hparam("compatibility", "dot_product")       # of self-attention; or additive
-    hparams.add_hparam("t5_buckets", 32)
-    hparams.add_hparam("t5_max_distance", 128)
-    hparams.add_hparam("t5_share_layers", True)
-    hparams.add_hparam("rotary_base", 10000.0)
-    hparams.add_hparam("rotary_fraction", 1.0)
-    hparams.add_hparam("deberta_buckets", 32)
-    hparams.add_hparam("deberta_max_distance", 128)
-    hparams.add_hparam("norm_after_embedding", False)
-    hparams.add_hparam("edge_labels", 1)
-    hparams.add_hparam("source_embeddings", "")              # files of word vectors that stay as
-    hparams.add_hparam("target_embeddings", "")              # they are, see rpr.models.pretrained_embeddings
-    hparams.add_hparam("masked_softmax", False)              # see rpr.nn.attention.masked_softmax
-    hparams.add_hparam("loss_per_sentence", False)           # see rpr.models.losses.by_sentence
-    hparams.add_hparam("learning_rate_restart_steps", 1000)  # see rpr.models.learning_rate.cosine_restarts
-    hparams.add_hparam("learning_rate_restart_t_mul", 2.0)
-    hparams.add_hparam("learning_rate_restart_m_mul", 1.0)
-    hparams.add_hparam("learning_rate_restart_alpha", 0.0)
-    hparams.max_relative_position = max_relative_position
-    hparams.heads_share_relative_embedding = heads_share_relative_embedding
-    hparams.pos = "none"                                     # else T2T's decoding loop would add it
-    return hparams
 
 
 def _own_hparams(hparams):
@@ -263,7 +220,7 @@ def decoder(x, memory, self_bias, cross_bias, hparams, cache=None, save_weights_
                             x = tf.reshape(x, [batch, -1, shape[-1]])
                         x = _attend(
                             x, memory, cross_bias, hparams, None, None, step, save_weights_to)
-                        x = distances.reshape(x, shape)
+                        x = ops.reshape(x, shape)
                 x = _feed_forward(x, hparams)
         return layers.preprocess(x, hparams)
 
@@ -334,7 +291,7 @@ class RprTransformer(incremental.Stepwise, transformer.Transformer):
         """As `Stepwise`; where a line of text holds edges too, they are taken out of `inputs`."""
         features = super().prepared(features)
         if "edges" not in features and (self._problem_hparams or {}).get("edges_in_text", False):
-            words, edges = distances.split_edges(
+            words, edges = split_edges(
                 tf.reshape(features["inputs"], tf.shape(features["inputs"])[:2]))
             features |= {"inputs": words[:, :, None, None], "edges": edges}
         return features

@@ -7,8 +7,8 @@ import functools
 
 import tensorflow.compat.v1 as tf
 
+from rpr.nn.ops import dropout, shape_list
 from rpr.nn.projections import combine_heads, project, split_heads
-from rpr.positions.distances import shape_list
 
 FORBIDDEN = -1e9                                      # T2T's bias of what may not be seen
 
@@ -143,42 +143,6 @@ def _sum_to(x, sizes):
     """The transpose of broadcasting: x summed along the axes that are 1 in `sizes`."""
     axes = [axis for axis, size in enumerate(sizes) if isinstance(size, int) and size == 1]
     return tf.reduce_sum(x, axis=axes, keepdims=True) if axes else x
-
-
-def dropout(x, rate, broadcast_dims=()):
-    """Dropout whose decisions are shared along some axes, and else independent.
-
-    Args:
-      x: a float tensor.
-      rate: the share that is dropped, in 0..1 without 1; taken to the nearest 1 / 65,536, and what
-        is kept is scaled by that share's inverse, so that the mean stays what it is.
-      broadcast_dims: axes along which one decision holds for all.
-
-    Returns:
-      a tensor of the same shape and dtype.
-    """
-    dropped = min(round(rate * 2 ** 16), 2 ** 16 - 1)
-    if not dropped:
-        return x
-    shape = shape_list(x)
-    for axis in broadcast_dims:
-        shape[axis] = 1
-    kept = _bits(shape) >= tf.constant(dropped, tf.uint16)
-    return tf.where_v2(kept, x * tf.constant(2 ** 16 / (2 ** 16 - dropped), x.dtype),
-                       tf.zeros([], x.dtype))
-
-
-def _bits(shape):
-    """Independent uint16 of this shape, uniform, four of each number of a counter's cipher.
-
-    The key is drawn anew at each step, from TensorFlow's seeds.
-    """
-    count = tf.reduce_prod(shape)
-    key = tf.random.uniform([1], tf.int64.min, tf.int64.max, tf.int64)
-    words = tf.raw_ops.StatelessRandomUniformFullIntV2(
-        shape=[(count + 3) // 4], key=tf.bitcast(key, tf.uint64), counter=tf.zeros([2], tf.uint64),
-        alg=1, dtype=tf.uint64)                              # 1: Philox
-    return tf.reshape(tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:count], shape)
 
 
 def project_memory(memory, key_channels, value_channels, heads):

@@ -1,7 +1,7 @@
 """Products with learned matrices, and the heads that their channels are divided among."""
 import tensorflow.compat.v1 as tf
 
-from rpr.positions.distances import reshape, shape_list, transpose
+from rpr.nn.ops import reshape, shape_list, transpose
 
 
 def split_heads(x, heads):

@@ -3,7 +3,7 @@ import math
 
 import tensorflow.compat.v1 as tf
 
-from rpr.positions.scheme import Scheme
+from rpr.positions.scheme import Scheme, within
 
 
 def sinusoid(positions, channels):
@@ -43,24 +43,6 @@ def learned(positions, table):
     rows = table.shape.as_list()[0]
     with within(tf.reduce_max(positions) + 1, rows, "learned"):
         return tf.gather(table, positions)
-
-
-def within(length, rows, scheme):
-    """A context whose operations run where a sequence is not longer than a table.
-
-    Args:
-      length: of the sequence, an int or an integer scalar.
-      rows: how many positions or distances the table has.
-      scheme: the value of the hparam `position`, for the message.
-
-    Raises:
-      tf.errors.InvalidArgumentError: when it runs, the sequence is longer.
-    """
-    check = tf.debugging.assert_less_equal(
-        length, rows,
-        message=f"position={scheme} has rows for max_length={rows} positions, and this sequence is "
-                "longer: raise max_length before training, or take position=sinusoid or relative")
-    return tf.control_dependencies([check] if check is not None else [])
 
 
 class NoPosition(Scheme):

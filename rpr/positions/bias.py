@@ -8,7 +8,7 @@ import math
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from rpr.positions import distances
+from rpr.positions import buckets, distances, skew
 from rpr.positions.scheme import Scheme
 
 
@@ -24,11 +24,11 @@ def t5_bias(table, relation, max_distance):
     Returns:
       [1, heads, len_q, len_k] of the dtype of the table.
     """
-    labels = distances.t5_buckets(
+    labels = buckets.t5_buckets(
         distances.span(relation), table.shape.as_list()[0], max_distance, relation.causal)
     rows = tf.one_hot(labels, table.shape.as_list()[0], dtype=table.dtype.base_dtype)
     by_distance = tf.matmul(table, rows, transpose_a=True, transpose_b=True)    # [heads, distances]
-    return distances.by_pair(by_distance[None, :, None], relation)
+    return skew.by_pair(by_distance[None, :, None], relation)
 
 
 def alibi_slopes(heads):
@@ -59,7 +59,7 @@ def alibi(heads, relation, dtype=tf.float32):
     """
     away = tf.cast(tf.abs(distances.span(relation)), dtype)
     slopes = np.array(alibi_slopes(heads), dtype=tf.as_dtype(dtype).as_numpy_dtype)
-    return distances.by_pair(-away * slopes[None, :, None, None], relation)
+    return skew.by_pair(-away * slopes[None, :, None, None], relation)
 
 
 class T5Bias(Scheme):

@@ -14,10 +14,11 @@ skewed (likewise).
 """
 import tensorflow.compat.v1 as tf
 
+from rpr.nn import ops
+from rpr.nn.ops import shape_list, transpose
 from rpr.nn.projections import project, split_heads
+from rpr.positions import buckets, skew
 from rpr.positions import distances as relations
-from rpr.positions import relative_unclipped
-from rpr.positions.distances import shape_list, transpose
 from rpr.positions.scheme import Scheme
 
 # From how many sentences on the numbers of one head make a stretch; of fewer, those of all heads.
@@ -34,7 +35,7 @@ def _reach(relation):
 
 
 def _bucket(distance, span, max_distance):
-    return relations.log_buckets(tf.convert_to_tensor(distance), span, max_distance)
+    return buckets.log_buckets(tf.convert_to_tensor(distance), span, max_distance)
 
 
 def met(embeddings, relation, max_distance):
@@ -84,7 +85,7 @@ def score_terms(q, k, keys, queries, relation, span, max_distance):
         to_place = tf.gather(keys, label(keys, -relations.span(relation), nearest), axis=1)
         to_content = tf.gather(
             queries, label(queries, relations.pairs(relation)[0], -furthest), axis=1)
-        return (relative_unclipped.score_term(q, to_place, relation)
+        return (skew.score_term(q, to_place, relation)
                 + tf.reduce_sum(k * to_content, axis=3)[:, :, None])
 
     def of_pairs(by_label):
@@ -102,9 +103,9 @@ def score_terms(q, k, keys, queries, relation, span, max_distance):
     batch, given = shape_list(q)[0], (q, k, keys, queries, *relation)
     if isinstance(batch, int):
         return of_pairs(_by_head if batch >= SENTENCES else _by_sentence)(*given)
-    if not relations.can_choose():
+    if not ops.can_choose():
         return of_pairs(_by_sentence)(*given)
-    return relations.choose(
+    return ops.choose(
         batch >= SENTENCES, of_pairs(_by_head), of_pairs(_by_sentence), *given)
 
 
@@ -150,7 +151,7 @@ def _bring(by_query, query_rows, by_key, key_rows):
             def sums(x, rows):
                 count = shape_list(x)[1]
                 rows = (tf.range(groups) * count)[:, None] + tf.reshape(rows, [-1])
-                found = relations.sum_rows(dy, tf.reshape(rows, [-1]), groups * count)
+                found = ops.sum_rows(dy, tf.reshape(rows, [-1]), groups * count)
                 return tf.reshape(found, [groups, count, width])
 
             return sums(by_query, query_rows), sums(by_key, key_rows)

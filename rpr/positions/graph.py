@@ -8,8 +8,9 @@ products with the labels as one-hot vectors take.
 """
 import tensorflow.compat.v1 as tf
 
-from rpr.positions import distances, relative
-from rpr.positions.distances import shape_list
+from rpr.nn import ops
+from rpr.nn.ops import shape_list
+from rpr.positions import relative, relative_kernels, scheme
 
 
 def scores(q, table, edges):
@@ -24,7 +25,7 @@ def scores(q, table, edges):
       [batch, heads, len_q, len_k] of the dtype of q.
     """
     table = _and_none(table)
-    by_label = relative.product(q, table, transpose_b=True)  # [batch, heads, len_q, labels]
+    by_label = relative_kernels.product(q, table, transpose_b=True)  # [batch, heads, len_q, labels]
     return _to_pairs(by_label, *_rows(edges, table))
 
 
@@ -40,7 +41,7 @@ def outputs(weights, table, edges):
       [batch, heads, len_q, depth] of the dtype of the weights.
     """
     table = _and_none(table)
-    return relative.product(_to_labels(weights, *_rows(edges, table)), table)
+    return relative_kernels.product(_to_labels(weights, *_rows(edges, table)), table)
 
 
 def _and_none(table):
@@ -77,7 +78,7 @@ def _to_labels(by_pair, rows, count):
     @tf.custom_gradient
     def function(by_pair):
         x = tf.reshape(tf.transpose(by_pair, [0, 2, 3, 1]), [-1, heads])
-        y = tf.reshape(distances.sum_rows(x, rows, count), [batch, n, -1, heads])
+        y = tf.reshape(ops.sum_rows(x, rows, count), [batch, n, -1, heads])
         return tf.transpose(y, [0, 3, 1, 2]), lambda dy: _to_pairs(dy, rows, count)
 
     return function(by_pair)
@@ -122,4 +123,4 @@ class Graph(relative.Relative):
 
     def _edge_table(self, which, shape, dtype):
         *outer, _, depth = shape
-        return relative.table(f"graph/edge_{which}", [*outer, self._labels, depth], dtype)
+        return scheme.table(f"graph/edge_{which}", [*outer, self._labels, depth], dtype)

@@ -7,23 +7,9 @@ only in an encoder of 64 to 256 words whose heads share the table.
 """
 import tensorflow.compat.v1 as tf
 
-from rpr.positions import absolute, distances, relative
+from rpr.positions import distances, scheme
 from rpr.positions.scheme import Scheme
-
-
-def score_term(q, rows, relation):
-    """q_i . r_{j - i}, for every query i and key j.
-
-    Args:
-      q: [batch, heads, len_q, depth], scaled by the caller.
-      rows: r, one for each distance of `rpr.positions.distances.span`, [distances, depth] shared by the
-        heads, or [heads, distances, depth].
-      relation: a `rpr.positions.distances.Distances`.
-
-    Returns:
-      [batch, heads, len_q, len_k] of the dtype of q.
-    """
-    return distances.by_pair(relative.product(q, rows, transpose_b=True), relation)
+from rpr.positions.skew import score_term
 
 
 class RelativeUnclipped(Scheme):
@@ -41,7 +27,7 @@ class RelativeUnclipped(Scheme):
         self._shape = [*outer, self._length + self._right, channels // hparams.num_heads]
 
     def score_term(self, q, k, relation):
-        table = relative.table("relative_unclipped", self._shape, q.dtype)
-        with absolute.within(relation.keys, self._length, "relative_unclipped"):
+        table = scheme.table("relative_unclipped", self._shape, q.dtype)
+        with scheme.within(relation.keys, self._length, "relative_unclipped"):
             labels = distances.clip(distances.span(relation), self._length - 1, self._right)
         return score_term(q, tf.gather(table, labels, axis=-2), relation)

@@ -1,4 +1,5 @@
 """What every position scheme is: an object that the stacks and the attention layer are handed."""
+
 import tensorflow.compat.v1 as tf
 
 
@@ -202,3 +203,35 @@ def _only(wholes):
     if len(wholes) > 1:
         raise ValueError("two schemes of one sum want to compute the product themselves")
     return wholes[0] if wholes else None
+
+
+def within(length, rows, scheme):
+    """A context whose operations run where a sequence is not longer than a table.
+
+    Args:
+      length: of the sequence, an int or an integer scalar.
+      rows: how many positions or distances the table has.
+      scheme: the value of the hparam `position`, for the message.
+
+    Raises:
+      tf.errors.InvalidArgumentError: when it runs, the sequence is longer.
+    """
+    check = tf.debugging.assert_less_equal(
+        length, rows,
+        message=f"position={scheme} has rows for max_length={rows} positions, and this sequence is "
+                "longer: raise max_length before training, or take position=sinusoid or relative")
+    return tf.control_dependencies([check] if check is not None else [])
+
+
+def table(name, shape, dtype):
+    """A variable `name/embeddings` of vectors by label, [labels, depth] or [heads, labels, depth],
+    initialised as T2T does it for `dot_product_relative`."""
+    with tf.variable_scope(name) as scope:
+        one = scope.initializer or tf.glorot_uniform_initializer()
+
+        def initializer(shape, dtype, partition_info=None):
+            """Each head's table as a shared one: of three axes it would take heads for fan-in."""
+            return tf.stack([one(shape[1:], dtype) for _ in range(shape[0])])
+
+        return tf.get_variable("embeddings", shape, dtype=dtype,
+                               initializer=one if len(shape) == 2 else initializer)

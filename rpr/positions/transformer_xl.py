@@ -5,9 +5,9 @@ relative attention in an encoder of 64 words, 1.0 to 1.2 times as much at 16, an
 """
 import tensorflow.compat.v1 as tf
 
+from rpr.nn.ops import shape_list
 from rpr.nn.projections import project, split_heads
-from rpr.positions import absolute, distances, relative_unclipped
-from rpr.positions.distances import shape_list
+from rpr.positions import absolute, distances, skew
 from rpr.positions.scheme import Scheme
 
 
@@ -28,7 +28,7 @@ def scores(q, k, rows, u, v, relation):
     """
     to_content, to_position = _add_biases(q, u, v)
     return (tf.matmul(to_content, k, transpose_b=True)
-            + relative_unclipped.score_term(to_position, rows, relation))
+            + skew.score_term(to_position, rows, relation))
 
 
 @tf.custom_gradient

@@ -1,9 +1,12 @@
 """report.html: tables and plots in one file that needs neither a network nor its directory."""
 import base64
 import html
+import os
 from typing import NamedTuple
 
-from rpr.report import tables
+from rpr.report import plots, tables, tensorboard
+from rpr.utils import files
+from rpr.utils.console import Task
 
 STYLE = """
 :root { color-scheme: light; }
@@ -87,3 +90,31 @@ def _figure(picture):
     kind = ' class="wide"' if picture.wide else ""
     return (f'<figure><img{kind} alt="{html.escape(picture.title, quote=True)}" '
             f'src="data:image/svg+xml;base64,{data}"></figure>')
+
+
+def write_page(found, path):
+    """Draws the plots, and writes report.html and what TensorBoard reads.
+
+    Args:
+      found: a `record.Record`.
+      path: the report's directory.
+
+    Returns:
+      the page's path.
+    """
+    pictures = []
+    with Task("plots", None, "plots") as task:
+        for plot in plots.draw_all(found, path):
+            target = os.path.join(path, "plots", plot.name)
+            pictures.append(Picture(plot.title, f"{target}.svg", plot.arm, plot.wide))
+            plots.save(plot.figure, target)
+            task.update(len(pictures))
+    study = os.path.join(path, "study.gin")
+    text = ""
+    if os.path.exists(study):
+        with open(study, encoding="utf-8") as lines:
+            text = lines.read()
+    target = os.path.join(path, "report.html")
+    files.write_atomically(target, as_html(found, pictures, text))
+    tensorboard.write(found, path)
+    return target

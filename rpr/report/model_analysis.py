@@ -16,9 +16,10 @@ import sys
 
 import numpy as np
 
-from rpr.evaluation import scoring
+from rpr.evaluation import test_sets
 from rpr.experiments import config
-from rpr.experiments import run as experiment
+from rpr.experiments.run_directory import Directory, of_run
+from rpr.inference.inspector import Inspected
 from rpr.utils import processes
 from rpr.utils.console import Task, terminal
 from rpr.utils.errors import UserError
@@ -91,16 +92,15 @@ def _look(where):
     """All arrays of a run."""
     import rpr
     rpr.register()
-    from rpr.inference import inspector
-    from rpr.t2t import launcher
+    from rpr.t2t import registration
     run = config.load_run(where.config)
     arrays = tables(where.checkpoint(run))
-    source = (scoring.test_set_source(run.test_set, run.language_pair) if run.test_set
-              else scoring.read_lines(where.source))
-    encoder = launcher.find_problem(run.problem).feature_encoders(where.data_dir)["inputs"]
+    source = (test_sets.test_set_source(run.test_set, run.language_pair) if run.test_set
+              else test_sets.read_lines(where.source))
+    encoder = registration.find_problem(run.problem).feature_encoders(where.data_dir)["inputs"]
     arrays["source_lengths"] = np.array([len(encoder.encode(line)) + 1 for line in source])
     try:
-        attention = inspector.attention_by_distance(where.path, where.data_dir, farthest=FARTHEST)
+        attention = attention_by_distance(where.path, where.data_dir, farthest=FARTHEST)
     except UserError as error:                        # a model that does not record it
         print(error, file=sys.stderr)
         attention = {}
@@ -108,9 +108,9 @@ def _look(where):
                      for side, shares in attention.items()}
 
 
-def main(run_directory, data_dir):
+def main(path, data_dir):
     """Writes RUN/learned.npz."""
-    where = experiment.Directory(run_directory, data_dir)
+    where = Directory(path, data_dir)
     arrays = _look(where)
     with open(_cache(where) + ".part", "wb") as out:
         np.savez(out, **arrays)
@@ -119,3 +119,77 @@ def main(run_directory, data_dir):
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+
+
+def attention_by_distance(run_directory, data_dir, sentences=64, farthest=16):
+    """How far the heads of a run's model look, over sentences of its test set.
+
+    Teacher-forced over the references, so that the models of a study read the same text.
+
+    Args:
+      run_directory: as `rpr run` makes it.
+      data_dir: its vocabulary and TFRecords.
+      sentences: how many of the test set, at equal intervals; those that are longer than the
+        model's max_length are left out.
+      farthest: the distance from which on all count as one.
+
+    Returns:
+      {"encoder": a, "decoder": a}, each float64 [layers, heads, 2 * farthest + 1]: the share of its
+      attention that a query i gives to the keys j at distance j - i = -farthest ... farthest, mean
+      over all queries that are not padding. The shares of a head sum to 1.
+    """
+    import rpr
+    rpr.register()
+    from rpr.evaluation import test_sets
+    from rpr.t2t import trained_model
+    run, flags = of_run(run_directory, data_dir)
+    trained = trained_model.trained_model(flags)
+    if run.test_set:
+        source = test_sets.test_set_source(run.test_set, run.language_pair)
+        target = next(iter(test_sets.test_set_references(run.test_set, run.language_pair).values()))
+    else:
+        where = Directory(run_directory, data_dir)
+        source, target = map(test_sets.read_lines, (where.source, where.reference))
+    model = Inspected(trained, beam_size=1)
+    if not model.attends_to_itself:
+        raise UserError(f"{run_directory}: a model {trained.name} has no self-attention")
+    pairs = list(zip(source, target, strict=True))
+    chosen = [pairs[place] for place in
+              np.linspace(0, len(pairs) - 1, min(sentences, len(pairs))).astype(int)]
+    encoded = [(model.encode(one), model.encode(other, "targets")) for one, other in chosen]
+    encoded = sorted((pair for pair in encoded
+                      if max(map(len, pair)) <= trained.hparams.max_length),
+                     key=lambda pair: max(map(len, pair)))
+    if not encoded:
+        raise UserError(f"{run_directory}: no test sentence of at most max_length="
+                        f"{trained.hparams.max_length} tokens")
+    totals = {"encoder": 0.0, "decoder": 0.0}
+    queries = dict.fromkeys(totals, 0)
+    with Task("attention by distance", len(encoded), "sentences") as task:
+        for first in range(0, len(encoded), 8):
+            some = encoded[first:first + 8]
+            weights = model.attention(*zip(*some, strict=True))
+            for row, lengths in enumerate([tuple(map(len, pair)) for pair in some]):
+                for side, length in zip(totals, lengths, strict=True):
+                    real = getattr(weights, side)[:, row, :, :length, :length]
+                    totals[side] = totals[side] + by_distance(real, farthest)
+                    queries[side] += length
+            task.update(first + len(some))
+    return {side: totals[side] / queries[side] for side in totals}
+
+
+def by_distance(weights, farthest):
+    """Attention summed over all queries, by clipped distance.
+
+    Args:
+      weights: [layers, heads, n, n].
+      farthest: the distance from which on all count as one.
+
+    Returns:
+      float64 [layers, heads, 2 * farthest + 1], for the distances j - i = -farthest ... farthest.
+    """
+    place = np.arange(weights.shape[-1])
+    distance = np.clip(place - place[:, None], -farthest, farthest) + farthest
+    sums = [np.bincount(distance.ravel(), head.ravel().astype(np.float64), 2 * farthest + 1)
+            for layer in weights for head in layer]
+    return np.reshape(sums, [*weights.shape[:2], -1])

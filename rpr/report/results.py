@@ -4,11 +4,10 @@ import json
 import os
 import statistics
 
-from rpr.evaluation import scoring, significance
-from rpr.experiments import config
-from rpr.experiments import run as experiment
+from rpr.evaluation import scoring, significance, test_sets
+from rpr.experiments import config, run_directory
 from rpr.report import length_buckets
-from rpr.utils import metrics_log
+from rpr.utils import files, metrics_log
 from rpr.utils.console import Task
 from rpr.utils.errors import UserError
 
@@ -150,7 +149,7 @@ def read(path, baseline=None):
 
 def where(path, run):
     """The `experiment.Directory` of a run of the report on `path`."""
-    return experiment.Directory(os.path.join(path, run.path), os.path.join(path, "data"))
+    return run_directory.Directory(os.path.join(path, run.path), os.path.join(path, "data"))
 
 
 def _read_arms(path):
@@ -185,7 +184,7 @@ def _settings(arms, path):
     for arm in arms:
         defaults = {}
         for run in arm["runs"]:
-            defaults |= metrics_log.read_json(
+            defaults |= files.read_json(
                 os.path.join(path, run["directory"], "model", "hparams.json"))
         found[arm["name"]] = {name: arm["changes"].get(name, defaults.get(name))
                               for name in names}
@@ -196,13 +195,13 @@ def _settings(arms, path):
 
 def _read_run(path, directory, seed=None):
     """A `Trained`, without its scores."""
-    at = experiment.Directory(os.path.join(path, directory), "")
+    at = run_directory.Directory(os.path.join(path, directory), "")
     if seed is None:
         seed = config.load_run(at.config).seed
-    scores, status = metrics_log.read_json(at.scores), metrics_log.read_json(at.status)
+    scores, status = files.read_json(at.scores), files.read_json(at.status)
     events = metrics_log.read(at.metrics)
     done = "step" in scores
-    run = Trained(directory, seed, "done" if done else experiment.state(at))
+    run = Trained(directory, seed, "done" if done else run_directory.state(at))
     run.exact = scores.get("exact")
     evaluated = [event.get("loss") for event in events if event["event"] == "eval"]
     run.loss = evaluated[-1] if evaluated else None
@@ -259,7 +258,7 @@ def score(record, path):
         arm.steps = next((configured[run.path].train_steps for run in arm.done), None)
     source, references = _same_text(configured, places)
     one = next(iter(configured.values()))
-    systems = {name: scoring.read_lines(at.hypotheses) for name, at in places.items()}
+    systems = {name: test_sets.read_lines(at.hypotheses) for name, at in places.items()}
     for name, lines in systems.items():
         if len(lines) != len(source):
             raise UserError(f"{places[name].hypotheses} has {len(lines):,} lines, its source has "
@@ -267,7 +266,7 @@ def score(record, path):
     record.sentences = len(source)
     counts, record.length_unit = length_buckets.of(source, places.values())
     record.buckets = length_buckets.buckets(counts)
-    longest = {metrics_log.read_json(at.file("model", "hparams.json")).get("max_length")
+    longest = {files.read_json(at.file("model", "hparams.json")).get("max_length")
                for at in places.values()}
     if record.length_unit == "sub-words" and len(longest) == 1:
         record.trained_length = longest.pop()
@@ -317,10 +316,10 @@ def _same_text(configured, places):
         for name, other in others:
             if (other.test_set, other.language_pair) != (run.test_set, run.language_pair):
                 raise UserError(f"{places[name].path} was scored on other text than {first}")
-        return (scoring.test_set_source(run.test_set, run.language_pair),
-                scoring.test_set_references(run.test_set, run.language_pair))
-    lines = scoring.read_lines(places[first].reference)
+        return (test_sets.test_set_source(run.test_set, run.language_pair),
+                test_sets.test_set_references(run.test_set, run.language_pair))
+    lines = test_sets.read_lines(places[first].reference)
     for name, other in others:
-        if other.test_set or scoring.read_lines(places[name].reference) != lines:
+        if other.test_set or test_sets.read_lines(places[name].reference) != lines:
             raise UserError(f"{places[name].path} was scored on other text than {first}")
-    return scoring.read_lines(places[first].source), {places[first].reference: lines}
+    return test_sets.read_lines(places[first].source), {places[first].reference: lines}

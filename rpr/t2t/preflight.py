@@ -9,8 +9,10 @@ import os
 import tensorflow.compat.v1 as tf
 from tensor2tensor.utils import registry
 
-from problems import checks, files
-from rpr.utils import metrics_log
+from problems import checks
+from rpr.t2t import compat
+from rpr.t2t.registration import find_problem, known, register
+from rpr.utils import console, files
 from rpr.utils.errors import UserError
 
 TRAINED_WITH = "rpr.json"
@@ -20,23 +22,6 @@ _REPORTING = {"summarize_grads", "summarize_vars"}
 # Hparams that a decoding may set on its own, whatever the training had.
 _DECODING = _REPORTING | {"batch_size", "max_length", "sampling_method", "sampling_temp",
                           "sampling_keep_top_k", "eval_drop_long_sequences", "split_to_length"}
-
-
-def one_of(kind, flag, name, known):
-    """Refuses a name that is not registered, with the nearest that are.
-
-    Args:
-      kind: what is named, for the message.
-      flag: the flag that named it.
-      name: the value of the flag.
-      known: the registered names.
-    """
-    if not name:
-        raise UserError(f"--{flag} is missing: the {kind} to use (rpr list shows them)")
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=4, cutoff=0.5)
-        raise UserError(f"--{flag}={name}: no such {kind}; "
-                        + (f"nearest: {', '.join(near)}; " if near else "") + "rpr list shows all")
 
 
 def parse_hparams(hparams, overrides):
@@ -126,12 +111,12 @@ def same_training(output_dir, asked):
 
 def trained_with(output_dir):
     """What `remember_training` wrote; nothing in a directory of stock T2T's, or a new one."""
-    return metrics_log.read_json(os.path.join(output_dir, TRAINED_WITH))
+    return files.read_json(os.path.join(output_dir, TRAINED_WITH))
 
 
 def remember_training(output_dir, **asked):
     """Writes what `same_training` compares (model, problem, hparams_set, vocabulary), and more."""
-    metrics_log.write_atomically(os.path.join(output_dir, TRAINED_WITH),
+    files.write_atomically(os.path.join(output_dir, TRAINED_WITH),
                              json.dumps(asked, indent=1, sort_keys=True) + "\n")
 
 
@@ -170,7 +155,24 @@ def checkpoint(path_or_dir, model, flag):
     return path
 
 
-def registered_hparams(name):
-    """A registered set's hparams; refuses an unknown name."""
-    one_of("hparams set", "hparams_set", name, registry.list_hparams())
-    return registry.hparams(name)
+def check(runs):
+    """Refuses runs that name a model, problem, hparams set or hparam that does not exist.
+
+    Args:
+      runs: `experiment.Run`s.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    logs = console.QuietLogs()
+    try:
+        compat.install()
+        register(None)
+        from rpr.t2t import preflight, registration
+        for run in runs:
+            registration.one_of("model", "model", run.model, known("model", run.model))
+            find_problem(run.problem)
+            known("hparams", run.hparams_set)
+            hparams = registration.registered_hparams(run.hparams_set)
+            preflight.parse_hparams(hparams, run.hparams)
+            preflight.served(run.model, hparams)
+    finally:
+        logs.end()

@@ -1,83 +1,15 @@
 """Watching a training and a decoding: metrics.jsonl, progress, throughput."""
 import collections
-import math
-import statistics
 import time
 
 import numpy as np
 import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 
+from rpr.training.divergence import LossWatch
 from rpr.training.throughput import Throughput
 from rpr.utils import metrics_log
 from rpr.utils.console import Task
-
-
-class Diverged(Exception):
-    """A training that will come to nothing. The message says what its loss did, and when."""
-
-
-class LossWatch:
-    """Notices within 100 steps that a loss is infinite, or lost what training had gained.
-
-    A loss is noisy: the median of 5 records stands for it.
-
-    Args:
-      max_rise: how far above its best a loss may stay, in nats a token; 0: as far as it likes.
-    """
-
-    WINDOW = 5
-
-    def __init__(self, max_rise):
-        self._max_rise = max_rise
-        self._recent = []
-        self._best, self._best_step = math.inf, 0
-        self.good_step = 0                            # the last one with nothing wrong yet
-
-    def add(self, step, loss):
-        """Takes one record.
-
-        Raises:
-          Diverged: the training should end.
-        """
-        if not math.isfinite(loss):
-            raise Diverged(f"the loss is {loss} at step {step}")
-        self._recent = [*self._recent[1 - self.WINDOW:], loss]
-        if len(self._recent) < self.WINDOW:
-            return
-        median = statistics.median(self._recent)
-        if median < self._best:
-            self._best, self._best_step = median, step
-        if not self._max_rise or median <= self._best + self._max_rise / 2:
-            self.good_step = step
-        elif median > self._best + self._max_rise:
-            raise Diverged(f"the loss diverges: {median:.2f} at step {step}, after "
-                           f"{self._best:.2f} at step {self._best_step} (--max_loss_rise="
-                           f"{self._max_rise:g})")
-
-
-def explain(error, hook, output_dir):
-    """One line on a training that came to nothing, naming the last checkpoint from before.
-
-    Args:
-      error: a `Diverged`, or TensorFlow's error for a NaN.
-      hook: the training's `TrainingHook`.
-      output_dir: where the checkpoints are.
-    """
-    what, until = str(error), hook.losses.good_step
-    if not isinstance(error, Diverged):               # TensorFlow looks before the hook counts
-        what, until = f"the loss is NaN at step {hook.step + 1}", hook.step
-    state = tf.train.get_checkpoint_state(output_dir)
-    for path in reversed(state.all_model_checkpoint_paths if state else ()):
-        if int(path.rsplit("-", 1)[1]) <= until and _is_finite(path):
-            return f"{what}; the last good checkpoint is {path}"
-    return f"{what}; no checkpoint from before is left"
-
-
-def _is_finite(checkpoint):
-    reader = tf.train.load_checkpoint(checkpoint)
-    return all(np.isfinite(reader.get_tensor(name)).all()
-               for name, kind in reader.get_variable_to_dtype_map().items() if kind.is_floating)
 
 
 class TrainingHook(tf.train.SessionRunHook):
@@ -212,77 +144,3 @@ class EvaluationRecord(tf.estimator.Exporter):
         values = {name.rsplit("/", 1)[-1]: round(float(value), 5)
                   for name, value in eval_result.items() if name != "global_step"}
         metrics_log.append(self._path, "eval", step=int(eval_result["global_step"]), **values)
-
-
-class ExampleLog(tf.train.SessionRunHook):
-    """Logs the first example of an evaluation: input, expected, and predicted.
-
-    What is predicted is the likeliest word at each place, after the expected words before it.
-
-    Args:
-      features: ids `inputs` and `targets`, [batch, length, 1, 1].
-      logits: [batch, length, 1, 1, vocabulary].
-      encoders: {"inputs": text encoder, "targets": text encoder}.
-    """
-
-    def __init__(self, features, logits, encoders):
-        self._fetches = [features["inputs"][0], features["targets"][0],
-                         tf.argmax(logits[0], axis=-1)]
-        self._encoders, self._done = encoders, False
-
-    def before_run(self, run_context):
-        return None if self._done else tf.train.SessionRunArgs(self._fetches)
-
-    def after_run(self, run_context, run_values):
-        if self._done:
-            return
-        self._done = True
-        words = [ids.flatten() for ids in run_values.results]
-        words[2] = words[2][:np.count_nonzero(words[1])]     # padding is predicted as words too
-        for name, side, ids in zip(("input", "expected", "predicted"),
-                                   ("inputs", "targets", "targets"), words, strict=True):
-            ids = [int(id_) for id_ in ids if id_ > 1]       # without padding and end
-            tf.logging.info("%-10s %s", name, self._encoders[side].decode(ids))
-
-
-class WatchedEstimator:
-    """An Estimator whose `predict` shows progress and counts what it yields.
-
-    Args:
-      estimator: the Estimator to decode with.
-      total: sentences to decode; None where that is not known.
-    """
-
-    def __init__(self, estimator, total):
-        self._estimator, self._total = estimator, total
-        self.config, self.model_dir = estimator.config, estimator.model_dir
-        self.sentences = self.tokens = 0
-        self.seconds = 0.0
-
-    def predict(self, *args, **kwargs):
-        began = time.time()
-        with Task("decoding", self._total, "sentences") as task:
-            for result in self._estimator.predict(*args, **kwargs):
-                self.sentences += 1
-                best = np.atleast_2d(result["outputs"])[0]
-                self.tokens += int(np.count_nonzero(best))
-                self.seconds = time.time() - began
-                task.update(self.sentences, f"{self.sentences / self.seconds:.1f}/s",
-                            seconds_left=self._seconds_left())
-                yield result
-
-    def _seconds_left(self):
-        if self._total:
-            return (self._total - self.sentences) * self.seconds / self.sentences
-
-    def record(self):
-        """The `decode` event of what was yielded so far."""
-        return decoded(self.sentences, self.tokens, self.seconds)
-
-
-def decoded(sentences, tokens, seconds):
-    """The `decode` event: sentences, tokens (of the best hypotheses), seconds, rates."""
-    seconds = max(seconds, 1e-9)
-    return {"sentences": sentences, "tokens": tokens, "seconds": round(seconds, 3),
-            "sentences_per_second": round(sentences / seconds, 3),
-            "tokens_per_second": round(tokens / seconds, 3)}

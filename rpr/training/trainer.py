@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 from tensor2tensor.bin import t2t_trainer
 
 from rpr.t2t import preflight
-from rpr.training import devices, hooks, throughput, worker_group
+from rpr.training import devices, divergence, hooks, throughput, worker_group
 from rpr.utils import metrics_log
 from rpr.utils.console import terminal
 from rpr.utils.errors import UserError
@@ -94,8 +94,8 @@ def _run(flags, hparams, asked, metrics_path, machines):
                                        saving_listeners=train_spec.saving_listeners)
         else:
             t2t_trainer.execute_schedule(experiment)
-    except (tf.estimator.NanLossDuringTrainingError, hooks.Diverged) as error:
-        raise UserError(hooks.explain(error, hook, output_dir)) from None
+    except (tf.estimator.NanLossDuringTrainingError, divergence.Diverged) as error:
+        raise UserError(divergence.explain(error, hook, output_dir)) from None
     except tf.errors.DataLossError as error:
         raise UserError(f"--data_dir={flags.data_dir}: damaged data ({error.message})") from None
     finally:

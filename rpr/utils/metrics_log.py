@@ -16,6 +16,8 @@ import contextlib
 import json
 import os
 
+from rpr.utils.files import _named, write_atomically
+
 
 def read(path):
     """The events of a metrics file, oldest first; a line that a crash cut is left out."""
@@ -54,37 +56,3 @@ def forget_after(path, step):
     keep = [event for event in events if event.get("step", 0) <= step]
     if os.path.exists(path):
         write_atomically(path, "".join(json.dumps(event) + "\n" for event in keep))
-
-
-def read_json(path):
-    """What a JSON file holds; an empty dict where there is none."""
-    try:
-        with open(path, encoding="utf-8") as text:
-            return json.load(text)
-    except FileNotFoundError:
-        return {}
-
-
-def write_atomically(path, text):
-    """Writes a whole file or none of it."""
-    with _named(path):
-        try:
-            with open(path + ".part", "w", encoding="utf-8") as out:
-                out.write(text)
-                out.flush()
-                os.fsync(out.fileno())
-            os.replace(path + ".part", path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(path + ".part")
-            raise
-
-
-@contextlib.contextmanager
-def _named(path):
-    """A write to an open file fails without saying which."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = error.filename or path
-        raise

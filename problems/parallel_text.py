@@ -1,35 +1,8 @@
-"""Text and data files: line-aligned text, digests, locks; numbers that the environment gives."""
-import contextlib
-import fcntl
+"""problems.parallel_text"""
 import gzip
-import hashlib
-import os
 import zlib
 
 from rpr.utils.errors import UserError
-
-
-def sha256(path):
-    """SHA-256 of a file, in hexadecimal."""
-    with open(path, "rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
-
-
-def number(variable, default):
-    """The positive number in an environment variable, or the default where it is not set."""
-    text = os.environ.get(variable, str(default))
-    if not text.isdecimal() or int(text) < 1:
-        raise UserError(f"{variable}={text}: a positive number")
-    return int(text)
-
-
-@contextlib.contextmanager
-def locked(path):
-    """One process at a time; another waits. The kernel lets go of it, even after kill -9."""
-    folder, name = os.path.split(path)
-    with open(os.path.join(folder, f".{name.lstrip('.')}.lock"), "w", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def open_bytes(path):

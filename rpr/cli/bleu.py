@@ -1,0 +1,16 @@
+"""rpr.cli.bleu"""
+import os
+
+from rpr.t2t.launcher import parse
+from rpr.utils.errors import UserError
+
+
+def main(argv, logs):
+    del logs
+    from tensor2tensor.bin import t2t_bleu
+    flags, _ = parse(argv, "t2t-bleu")
+    for name in ("translation", "reference"):
+        path = flags[name].value
+        if path and not os.path.exists(path):
+            raise UserError(f"--{name}={path}: there is no such file")
+    t2t_bleu.main(None)
