@@ -38,7 +38,8 @@ setup(
         "gpu": ["tensorflow[and-cuda]==2.15.1"],
         "words": ["spacy>=3.7,<4"],                   # tokenizers of problems/europarl.py
         "slurm": ["submitit>=1.5"],                   # rpr study --cluster=slurm
-        "test": ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.100", "ruff>=0.9"],
+        "test": ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.100", "ruff>=0.9",
+                 "mypy>=1.13"],
     },
     entry_points={"console_scripts": [
         "rpr = rpr.cli:main",
