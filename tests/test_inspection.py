@@ -26,7 +26,7 @@ def flags(trained, checkpoint=None):
 
 @pytest.fixture(scope="module")
 def model(trained, lively):
-    return inspector.Inspected(trained_model.trained_model(flags(trained, lively)), BEAM, ALPHA,
+    return inspector.Inspector(trained_model.trained_model(flags(trained, lively)), BEAM, ALPHA,
                                 extra_length=20)
 
 
@@ -59,7 +59,7 @@ def test_the_score_is_made_of_the_probabilities(model, lines):
 
 
 def test_a_greedy_score_is_the_log_probability(trained, lively, lines):
-    model = inspector.Inspected(trained_model.trained_model(flags(trained, lively)), beam_size=1,
+    model = inspector.Inspector(trained_model.trained_model(flags(trained, lively)), beam_size=1,
                                  extra_length=20)
     found = model.translate(lines[1])
     np.testing.assert_allclose(found.score, np.log(found.probabilities.astype("d")).sum(),
@@ -111,7 +111,7 @@ def run_of_trained(trained, tmp_path):
 
 
 def test_attention_by_distance_of_a_run(run_of_trained):
-    found = model_analysis.attention_by_distance(run_directory.path, run_directory.data_dir,
+    found = model_analysis.attention_by_distance(run_of_trained.path, run_of_trained.data_dir,
                                              sentences=5, farthest=4)
     assert {side: shares.shape for side, shares in found.items()} == {
         "encoder": (2, 2, 9), "decoder": (2, 2, 9)}
@@ -122,4 +122,4 @@ def test_attention_by_distance_of_a_run(run_of_trained):
 
 def test_a_directory_without_a_run_is_refused(tmp_path):
     with pytest.raises(UserError, match="config.gin"):
-        run_directory.of_run(str(tmp_path))
+        run_directory.find_trained_model(str(tmp_path))

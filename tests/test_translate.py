@@ -77,4 +77,4 @@ def test_pictures_of_a_long_sentence_stay_small():
 
 
 def test_kinds_of_weights_all_have_a_title():
-    assert set(attention_plots.KINDS) == set(inspector.Weights._fields)
+    assert set(attention_plots.TITLES) == set(inspector.AttentionWeights._fields)

@@ -21,7 +21,7 @@ def main(argv, logs=None):
     with terminal.status("loading the model"):
         registration.register(args.t2t_usr_dir)
         trained = trained_model.trained_model(flags)
-        model = inspector.Inspected(trained, beam_size, alpha)
+        model = inspector.Inspector(trained, beam_size, alpha)
     terminal.print(f"{trained.checkpoint}: beam {beam_size}, alpha {alpha}", style="dim",
                    highlight=False, soft_wrap=True)
     for number, line in enumerate([text] if text is not None else _lines(), 1):
@@ -83,7 +83,7 @@ def _model_and_text(args):
         if not words:
             raise UserError("name a run's directory, or a model by --output_dir, --problem, "
                             "--data_dir, --model and --hparams_set")
-        run, flags = run_directory.of_run(words[0], args.data_dir)
+        run, flags = run_directory.find_trained_model(words[0], args.data_dir)
         beam_size, alpha, words = run.beam_size, run.alpha, words[1:]
     if len(words) > 1:
         raise UserError(f"'{words[1]}': one sentence, in quotes")

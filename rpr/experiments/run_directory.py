@@ -101,7 +101,7 @@ def state(where):
     return "failed" if failed else "waiting"
 
 
-def of_run(run_directory, data_dir=None):
+def find_trained_model(run_directory, data_dir=None):
     """The run of a run's directory, and the flags that name its trained model.
 
     Args:

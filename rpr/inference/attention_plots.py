@@ -1,7 +1,7 @@
 """rpr.inference.attention_plots"""
 import os
 
-KINDS = {"encoder": "encoder self-attention", "decoder": "decoder self-attention",
+TITLES = {"encoder": "encoder self-attention", "decoder": "decoder self-attention",
          "cross": "decoder to encoder"}
 
 
@@ -9,7 +9,7 @@ def draw_attention(weights, source, target, prefix):
     """Writes a picture for each kind of attention: a row a layer, a column a head.
 
     Args:
-      weights: `inspection.Weights` of one sentence.
+      weights: `AttentionWeights` of one sentence.
       source, target: its tokens as text.
       prefix: of the files PREFIX.encoder.png, PREFIX.decoder.png and PREFIX.cross.png.
     """
@@ -18,7 +18,7 @@ def draw_attention(weights, source, target, prefix):
                                   "cross": (target, source)}.items():
         if not len(getattr(weights, kind)):               # a recurrent model has the last one alone
             continue
-        figure = _attention_figure(getattr(weights, kind)[:, 0], queries, keys, KINDS[kind])
+        figure = _attention_figure(getattr(weights, kind)[:, 0], queries, keys, TITLES[kind])
         path = f"{prefix}.{kind}.png"
         figure.savefig(path + ".part", format="png")
         os.replace(path + ".part", path)

@@ -29,7 +29,7 @@ class Translation(NamedTuple):
     probabilities: np.ndarray
 
 
-class Weights(NamedTuple):
+class AttentionWeights(NamedTuple):
     """Attention weights, float32 [layers, batch, heads, len_q, len_k].
 
     Attributes:
@@ -42,7 +42,7 @@ class Weights(NamedTuple):
     cross: np.ndarray
 
 
-class Inspected:
+class Inspector:
     """A trained model with its graph, session and vocabularies.
 
     Args:
@@ -118,7 +118,7 @@ class Inspected:
           sources, targets: lists of as many sentences, each a list of ids.
 
         Returns:
-          `Weights`; rows and columns beyond a sentence's end are padding. Where a model has no
+          `AttentionWeights`; rows and columns beyond a sentence's end are padding. Where a model has no
           self-attention, [0].
 
         Raises:
@@ -128,7 +128,7 @@ class Inspected:
             raise UserError("this model does not record its attention weights")
         fetched = self._session.run(self._weights, {self._source: _batch(sources),
                                                     self._target: _batch(targets)})
-        return Weights(*(np.asarray(layers, np.float32) for layers in fetched))
+        return AttentionWeights(*(np.asarray(layers, np.float32) for layers in fetched))
 
 
 def _batch(sentences):

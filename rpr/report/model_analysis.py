@@ -18,8 +18,8 @@ import numpy as np
 
 from rpr.evaluation import test_sets
 from rpr.experiments import config
-from rpr.experiments.run_directory import Directory, of_run
-from rpr.inference.inspector import Inspected
+from rpr.experiments.run_directory import Directory, find_trained_model
+from rpr.inference.inspector import Inspector
 from rpr.utils import processes
 from rpr.utils.console import Task, terminal
 from rpr.utils.errors import UserError
@@ -142,7 +142,7 @@ def attention_by_distance(run_directory, data_dir, sentences=64, farthest=16):
     rpr.register()
     from rpr.evaluation import test_sets
     from rpr.t2t import trained_model
-    run, flags = of_run(run_directory, data_dir)
+    run, flags = find_trained_model(run_directory, data_dir)
     trained = trained_model.trained_model(flags)
     if run.test_set:
         source = test_sets.test_set_source(run.test_set, run.language_pair)
@@ -150,7 +150,7 @@ def attention_by_distance(run_directory, data_dir, sentences=64, farthest=16):
     else:
         where = Directory(run_directory, data_dir)
         source, target = map(test_sets.read_lines, (where.source, where.reference))
-    model = Inspected(trained, beam_size=1)
+    model = Inspector(trained, beam_size=1)
     if not model.attends_to_itself:
         raise UserError(f"{run_directory}: a model {trained.name} has no self-attention")
     pairs = list(zip(source, target, strict=True))
