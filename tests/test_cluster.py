@@ -33,7 +33,7 @@ def submitit():
 def test_a_wrong_parameter_is_refused(submitit, tmp_path):
     gin = write_study(tmp_path / "x.gin", {"relative": {}})
     line = refused("study", gin, f"--study_dir={tmp_path}/study", "--cluster=local",
-                   "--cluster_set", "partition_x=1")
+                   "--submitit_option", "partition_x=1")
     assert "partition_x" in line
 
 
@@ -64,7 +64,7 @@ def test_a_job_that_is_preempted_stops_and_is_queued_as_it_is(submitit, tmp_path
 
 def test_a_study_as_jobs(submitit, text, tmp_path):
     gin = write_study(tmp_path / "x.gin", {"relative": {}})
-    flags = ["--cluster=local", "--cluster_set", "timeout_min=5"]
+    flags = ["--cluster=local", "--submitit_option", "timeout_min=5"]
     rpr_command("study", gin, f"--study_dir={tmp_path}/study", *flags)
     run = runs(tmp_path / "study")["relative"]
     assert [entry["state"] for entry in status(run).values()] == ["done"] * 5

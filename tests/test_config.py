@@ -57,7 +57,7 @@ def test_every_arms_model_has_the_parameters_that_the_paper_describes():
 
 def test_the_resolved_configuration_is_read_back_the_same(tmp_path):
     run = config.Run("translate_text_files", "rpr_tiny", 100, hparams="dropout=0,position=none",
-                         checkpoint_steps=10, average=3, alpha=0.5)
+                         checkpoint_steps=10, average_checkpoints=3, alpha=0.5)
     path = tmp_path / "config.gin"
     path.write_text(config.as_gin(run))
     assert config.load_run(str(path)) == run
@@ -69,7 +69,7 @@ def test_the_resolved_configuration_is_read_back_the_same(tmp_path):
     ("run.train_steps = 0", ["train_steps", "at least 1"]),
     ("run.train_steps = '5'", ["train_steps", "int"]),
     ("run.checkpoint_steps = 300", ["checkpoint_steps", "300", "2000"]),
-    ("run.average = 50", ["average", "20 checkpoints"]),
+    ("run.average_checkpoints = 50", ["average", "20 checkpoints"]),
     ("run.test_set = 'wmt14'", ["language_pair"]),
 ])
 def test_a_wrong_line_is_refused_by_name(line, words):

@@ -78,7 +78,7 @@ def finished(study_dir):
 
 def results(study_dir):
     """The report's record, without what it took."""
-    rpr_command("report", study_dir, "--quick")
+    rpr_command("report", study_dir, "--skip_model_analysis")
     record = json.loads((study_dir / "results.json").read_text())
     took = {"steps_per_second", "relative_speed", "train_minutes"}
     for entry in [*record["arms"], *(run for arm in record["arms"] for run in arm["runs"])]:
@@ -98,7 +98,7 @@ def one_pair(text, tmp_path, monkeypatch):
 
 
 def test_killed_at_twenty_random_moments_it_ends_as_if_undisturbed(one_pair, tmp_path):
-    gin = write_study(tmp_path / "drill.gin", ARMS, checkpoint_steps=20, average=1)
+    gin = write_study(tmp_path / "drill.gin", ARMS, checkpoint_steps=20, average_checkpoints=1)
     whole, study_dir = tmp_path / "whole", tmp_path / "killed"
     began = time.time()
     subprocess.run(study(gin, whole), check=True)

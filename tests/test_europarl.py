@@ -117,8 +117,8 @@ def test_every_setting_is_the_recipes():
         optimizer="momentum", optimizer_momentum_nesterov=True,
         learning_rate_schedule="constant*cosine_restarts",
         shared_embedding_and_softmax_weights=False,
-        source_embeddings=f"vectors.{EUROPARL}.de.vec",
-        target_embeddings=f"vectors.{EUROPARL}.en.vec")
+        pretrained_source_embeddings=f"vectors.{EUROPARL}.de.vec",
+        pretrained_target_embeddings=f"vectors.{EUROPARL}.en.vec")
     sizes = {
         "europarl_lite": dict(num_hidden_layers=2, num_heads=4, filter_size=600,
                               attention_key_channels=200, attention_value_channels=200),
@@ -160,7 +160,7 @@ def test_a_run_from_text_and_vectors_to_a_translation(tmp_path, monkeypatch):
     gin = tmp_path / "words.gin"
     gin.write_text("".join(f"run.{name} = {value!r}\n" for name, value in {
         "problem": EUROPARL, "hparams_set": "europarl_lite", "hparams": small, "train_steps": 20,
-        "checkpoint_steps": 10, "eval_steps": 1, "average": 2, "beam_size": 2,
+        "checkpoint_steps": 10, "eval_steps": 1, "average_checkpoints": 2, "beam_size": 2,
         "decode_batch_size": 100}.items()))
     run = tmp_path / "runs" / "words"
     rpr_command("run", gin, f"--run_dir={run}")

@@ -16,7 +16,7 @@ from rpr.utils.errors import UserError
 
 STAGES = ["datagen", "train", "average", "decode", "score"]
 SETTINGS = {"problem": "translate_text_files", "hparams_set": "rpr_tiny", "train_steps": 60,
-            "checkpoint_steps": 20, "average": 2, "beam_size": 2, "eval_steps": 1}
+            "checkpoint_steps": 20, "average_checkpoints": 2, "beam_size": 2, "eval_steps": 1}
 
 
 def write_gin(path, **changes):
@@ -203,10 +203,10 @@ def test_the_report_compares_the_runs_below_a_directory(undisturbed, tmp_path):
     assert {"curves", "attention_relative", "norms_absolute", "similarity_keys_relative"} <= drawn
     assert "one of absolute, relative" in refused("report", study, "--baseline=rel")
     (study / "relative" / "reference.test.txt").write_text("other\n" * 12)
-    assert "other text" in refused("report", study, "--baseline=absolute", "--quick")
+    assert "other text" in refused("report", study, "--baseline=absolute", "--skip_model_analysis")
 
 
 def test_a_run_is_checked_when_it_is_described():
     with pytest.raises(UserError, match="average"):
-        config.Run("p", "h", 100, checkpoint_steps=50, average=3)
+        config.Run("p", "h", 100, checkpoint_steps=50, average_checkpoints=3)
 

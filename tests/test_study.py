@@ -28,9 +28,9 @@ def test_a_grid_is_the_product_of_its_settings():
 
 
 def test_a_setting_is_a_field_of_the_run_or_a_hparam():
-    run = study.resolve(BASE, {"average": 2, "max_length": 30, "relative_keys": False,
+    run = study.resolve(BASE, {"average_checkpoints": 2, "max_length": 30, "relative_keys": False,
                                "widths": [1, 2]}, seed=7)
-    assert (run.average, run.seed, run.problem) == (2, 7, "p")
+    assert (run.average_checkpoints, run.seed, run.problem) == (2, 7, "p")
     assert run.hparams == ("boundaries=[1,2],dropout=0.1,max_length=30,relative_keys=False,"
                            "widths=[1,2]")
 
@@ -41,7 +41,7 @@ def test_a_setting_is_a_field_of_the_run_or_a_hparam():
 def test_two_runs_share_a_directory_if_and_only_if_they_are_the_same(one, other, seed1, seed2):
     runs = [study.resolve(BASE, changes, seed) for changes, seed in ((one, seed1), (other, seed2))]
     assert (study.run_id("x", runs[0]) == study.run_id("x", runs[1])) == (
-        ({"average": 1, **one}, seed1) == ({"average": 1, **other}, seed2))
+        ({"average_checkpoints": 1, **one}, seed1) == ({"average_checkpoints": 1, **other}, seed2))
 
 
 def test_what_may_change_in_a_run_does_not_change_its_directory():
@@ -52,7 +52,7 @@ def test_what_may_change_in_a_run_does_not_change_its_directory():
 
 @pytest.mark.parametrize("wrong, words", [
     (dict(baseline="none"), ["study.baseline", "'none'", "absolute, relative"]),
-    (dict(paper={"big": 1}), ["study.paper", "'big'"]),
+    (dict(paper_bleu={"big": 1}), ["study.paper_bleu", "'big'"]),
     (dict(seeds=()), ["study.seeds"]),
     (dict(seeds=(1, 1)), ["study.seeds", "different"]),
     (dict(seeds=1), ["study.seeds = 1"]),
@@ -77,11 +77,11 @@ def test_arms_that_are_the_same_run_are_refused():
 def test_the_same_directory_takes_more_arms_but_no_other_run(tmp_path):
     few = study.prepare(config.Study("absolute", arms=ARMS), BASE, str(tmp_path))
     more = study.prepare(config.Study("absolute", arms={**ARMS, "none": {"position": "none"}},
-                                     seeds=(1, 2), paper={"none": 12.5}), BASE, str(tmp_path))
+                                     seeds=(1, 2), paper_bleu={"none": 12.5}), BASE, str(tmp_path))
     assert {m.directory for m in few} < {m.directory for m in more} and len(more) == 6
     written = json.loads((tmp_path / "study.json").read_text())
     assert written["baseline"] == "absolute"
-    assert [(arm["name"], arm["paper"], [run["seed"] for run in arm["runs"]])
+    assert [(arm["name"], arm["paper_bleu"], [run["seed"] for run in arm["runs"]])
             for arm in written["arms"]] == [("absolute", None, [1, 2]), ("relative", None, [1, 2]),
                                             ("none", 12.5, [1, 2])]
     for arm in written["arms"]:
@@ -228,7 +228,7 @@ def test_what_is_finished_or_failed_is_not_repeated(finished):
 
 def test_a_run_that_another_process_holds_is_left_to_it(finished):
     _, study_dir, _ = finished
-    where = run_directory.Directory(str(runs(study_dir)["relative"]), "")
+    where = run_directory.RunDirectory(str(runs(study_dir)["relative"]), "")
     assert run_directory.state(where) == "done"
     with open(where.file(".lock")) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

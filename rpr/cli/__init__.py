@@ -5,7 +5,7 @@ Nothing here imports TensorFlow, so that `rpr --help` answers at once.
 import importlib
 import sys
 
-from rpr.utils.errors import UserError, out_of_room, tell_parent
+from rpr.utils.errors import UserError, resource_error, send_failure_reason
 
 HELP = """rpr: what does a position scheme do to a Transformer?
 
@@ -40,10 +40,10 @@ def main(argv=None):
         print(HELP, end="")
         return 0 if argv else 2
     verb, rest = argv[0], argv[1:]
-    if verb not in VERBS:
-        print(f"rpr: no verb '{verb}': {', '.join(VERBS)}", file=sys.stderr)
+    if verb not in COMMANDS:
+        print(f"rpr: no verb '{verb}': {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
-    return _answer(f"rpr {verb}", VERBS[verb], rest)
+    return _answer(f"rpr {verb}", COMMANDS[verb], rest)
 
 
 def _answer(name, call, argv):
@@ -56,15 +56,15 @@ def _answer(name, call, argv):
         print(f"{name}: stopped; the same command goes on from here", file=sys.stderr)
         return 130
     except Exception as error:
-        line = out_of_room(error)
+        line = resource_error(error)
         if line:
             return _refuse(name, line)
-        tell_parent(error)
+        send_failure_reason(error)
         raise
 
 
 def _refuse(name, line):
-    tell_parent(line)
+    send_failure_reason(line)
     print(f"{name}: {line}", file=sys.stderr)
     return 1
 
@@ -84,7 +84,7 @@ def _t2t_command(module):
     return call
 
 
-VERBS = {"run": _command("run"), "study": _command("study"), "report": _command("report"),
+COMMANDS = {"run": _command("run"), "study": _command("study"), "report": _command("report"),
          "datagen": _t2t_command("datagen"), "train": _t2t_command("train"),
          "decode": _t2t_command("decode"), "evaluate": _t2t_command("evaluate"),
          "average": _t2t_command("average"), "bleu": _t2t_command("bleu"),
@@ -94,7 +94,7 @@ VERBS = {"run": _command("run"), "study": _command("study"), "report": _command(
 
 def _launcher(verb, script):
     def entry():
-        return _answer(script, VERBS[verb], sys.argv[1:])
+        return _answer(script, COMMANDS[verb], sys.argv[1:])
     return entry
 
 

@@ -2,8 +2,8 @@
 import argparse
 import os
 
-from rpr.experiments.run import execute
-from rpr.experiments.run_directory import Directory
+from rpr.experiments.run import complete_run
+from rpr.experiments.run_directory import RunDirectory
 from rpr.utils.console import terminal
 
 
@@ -18,7 +18,7 @@ def main(argv):
                         "run's directory, so that runs beside each other share it")
     parser.add_argument("--set", action="append", default=[], metavar="run.NAME=VALUE",
                         help="a setting that wins over the file; may be repeated")
-    parser.add_argument("--data_checked", action="store_true", help="do not start datagen where "
+    parser.add_argument("--skip_datagen", action="store_true", help="do not start datagen where "
                         "its record is: rpr study ran it")
     args = parser.parse_args(argv)
     from rpr.experiments import config
@@ -26,5 +26,5 @@ def main(argv):
     name = os.path.splitext(os.path.basename(args.gin))[0]
     run_dir = os.path.abspath(args.run_dir or os.path.join("runs", name))
     data_dir = os.path.abspath(args.data_dir or os.path.join(os.path.dirname(run_dir), "data"))
-    execute(run, Directory(run_dir, data_dir), args.data_checked)
+    complete_run(run, RunDirectory(run_dir, data_dir), args.skip_datagen)
     terminal.print(f"{run_dir}: done", style="bold green", highlight=False)

@@ -3,7 +3,7 @@ import argparse
 import os
 
 from rpr.experiments import config, local_pool, progress, slurm
-from rpr.experiments.study import check, conduct, load, make_data, members, prepare, unfinished
+from rpr.experiments.study import check, load, make_data, members, prepare, run_all, unfinished
 from rpr.utils.console import terminal
 from rpr.utils.errors import UserError
 
@@ -25,7 +25,7 @@ def main(argv):
     parser.add_argument("--cluster", choices=["slurm", "local"], help="queue a job for each run "
                         "through submitit, and follow them; Ctrl-C leaves them queued. local: "
                         "submitit's stand-in for Slurm on this machine, to try it out")
-    parser.add_argument("--cluster_set", action="append", default=[], metavar="NAME=VALUE",
+    parser.add_argument("--submitit_option", action="append", default=[], metavar="NAME=VALUE",
                         help="a parameter of submitit, such as timeout_min=1440 or "
                         "slurm_partition=gpu; may be repeated")
     parser.add_argument("--status", metavar="DIR", help="show how far the study in DIR is, and "
@@ -42,17 +42,17 @@ def main(argv):
     found = members(study, run, study_dir)
     runs = [member.run for member in found]
     if args.cluster:
-        workers = slurm.Cluster(args.cluster, os.path.join(study_dir, "jobs"), args.cluster_set)
-        at_once, more_flags = len(runs), []           # the jobs make the data, the first of them
+        workers = slurm.Cluster(args.cluster, os.path.join(study_dir, "jobs"), args.submitit_option)
+        max_parallel, more_flags = len(runs), []           # the jobs make the data, the first of them
     else:
         machine = local_pool.this_machine(args.devices, args.cores)
         machine.check(runs)
-        workers, at_once, more_flags = local_pool.Pool(machine), machine.at_once(runs), ["--data_checked"]
+        workers, max_parallel, more_flags = local_pool.Pool(machine), machine.max_parallel(runs), ["--skip_datagen"]
     check(found)
     found = prepare(study, run, study_dir)
     if not args.cluster:
         make_data(unfinished(found, args.retry_failed))
-    rest = conduct(found, workers, at_once, more_flags, args.retry_failed)
+    rest = run_all(found, workers, max_parallel, more_flags, args.retry_failed)
     if rest:
         names = ", ".join(member.name for member in rest)
         raise UserError(f"{len(rest)} of {len(found)} runs did not come to their end: {names}; the "

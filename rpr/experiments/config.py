@@ -85,7 +85,7 @@ class Run:
       eval_seconds: evaluations on the development set are at least so long apart; the last
         checkpoint always is evaluated.
       eval_steps: batches of an evaluation at most.
-      average: the last checkpoints that are averaged; 1 decodes the last one as it is.
+      average_checkpoints: the last checkpoints that are averaged; 1 decodes the last one as it is.
       beam_size, alpha: beam search and its length penalty (Wu et al. 2016).
       decode_batch_size: sentences.
       test_set, language_pair: a test set of sacreBLEU, such as wmt14/full and en-de; empty for the
@@ -101,7 +101,7 @@ class Run:
     checkpoint_steps: int = 1000
     eval_seconds: int = 600
     eval_steps: int = 100
-    average: int = 1
+    average_checkpoints: int = 1
     beam_size: int = 4
     alpha: float = 0.6
     decode_batch_size: int = 32
@@ -114,15 +114,15 @@ class Run:
             value = getattr(self, field.name)
             if type(value) is not field.type and not (field.type is float and type(value) is int):
                 raise UserError(f"run.{field.name} = {value!r}: a {field.type.__name__} is needed")
-        for name in ("train_steps", "checkpoint_steps", "eval_steps", "average", "beam_size",
+        for name in ("train_steps", "checkpoint_steps", "eval_steps", "average_checkpoints", "beam_size",
                      "decode_batch_size", "worker_gpu"):
             if getattr(self, name) < 1:
                 raise UserError(f"run.{name} = {getattr(self, name)}: at least 1")
         if self.train_steps % self.checkpoint_steps:
             raise UserError(f"run.checkpoint_steps = {self.checkpoint_steps}: it has to divide "
                             f"run.train_steps = {self.train_steps}")
-        if self.average * self.checkpoint_steps > self.train_steps:
-            raise UserError(f"run.average = {self.average}: a training of {self.train_steps} steps "
+        if self.average_checkpoints * self.checkpoint_steps > self.train_steps:
+            raise UserError(f"run.average_checkpoints = {self.average_checkpoints}: a training of {self.train_steps} steps "
                             f"has {self.train_steps // self.checkpoint_steps} checkpoints")
         if bool(self.test_set) != bool(self.language_pair):
             raise UserError("run.test_set and run.language_pair go together")
@@ -130,7 +130,7 @@ class Run:
 
 # What may differ when a run is gone on with. Not the decoding batch: padding and the longest
 # hypothesis depend on it.
-FREE = {"eval_seconds": "--eval_throttle_seconds"}
+MUTABLE_FIELDS = {"eval_seconds": "--eval_throttle_seconds"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,17 +142,17 @@ class Study:
       grid: {setting: values}; an arm for each combination, called "setting=value,...".
       arms: {name: {setting: value}}; further arms.
       seeds: each arm is trained once with each.
-      paper: {arm: BLEU}, to be shown beside ours.
+      paper_bleu: {arm: BLEU}, to be shown beside ours.
     """
     baseline: str
     grid: dict = dataclasses.field(default_factory=dict)
     arms: dict = dataclasses.field(default_factory=dict)
     seeds: tuple = (1,)
-    paper: dict = dataclasses.field(default_factory=dict)
+    paper_bleu: dict = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         for field, kinds, what in (("baseline", str, "a name"), ("grid", dict, "a dict"),
-                                   ("arms", dict, "a dict"), ("paper", dict, "a dict"),
+                                   ("arms", dict, "a dict"), ("paper_bleu", dict, "a dict"),
                                    ("seeds", (tuple, list), "a tuple of numbers")):
             if not isinstance(getattr(self, field), kinds):
                 raise UserError(f"study.{field} = {getattr(self, field)!r}: {what} is needed")
@@ -166,10 +166,10 @@ class Study:
                 type(seed) is int for seed in self.seeds):
             raise UserError(f"study.seeds = {self.seeds!r}: different whole numbers are needed")
         names = self.changes()
-        for where, wanted in (("baseline", [self.baseline]), ("paper", self.paper)):
+        for field, wanted in (("baseline", [self.baseline]), ("paper_bleu", self.paper_bleu)):
             for name in wanted:
                 if name not in names:
-                    raise UserError(f"study.{where}: no arm '{name}'; one of {', '.join(names)}")
+                    raise UserError(f"study.{field}: no arm '{name}'; one of {', '.join(names)}")
         for name, changes in names.items():
             if "seed" in changes:
                 raise UserError(f"study: arm '{name}' sets the seed; that is what study.seeds does")

@@ -26,7 +26,7 @@ class Machine(NamedTuple):
     kind: str
     names: list
 
-    def at_once(self, runs):
+    def max_parallel(self, runs):
         """How many of these runs go on at the same time."""
         gpus = max(run.worker_gpu for run in runs) if self.kind == "GPU" else 1
         return min(len(runs), len(self.names) // gpus)

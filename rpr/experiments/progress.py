@@ -36,10 +36,10 @@ class Progress(NamedTuple):
 
 
 def of(member):
-    """The progress of a `study.Member`."""
-    where, state = member.where, member.state()
-    status, scores = (files.read_json(path) for path in (where.status, where.scores))
-    last = metrics_log.last(where.metrics)
+    """The progress of a `StudyRun`."""
+    run_dir, state = member.run_dir, member.state()
+    status, scores = (files.read_json(path) for path in (run_dir.status, run_dir.scores))
+    last = metrics_log.last(run_dir.metrics)
     train, bleu = last.get("train", {}), last.get("eval", {}).get("approx_bleu_score")
     reasons = [entry["reason"] for entry in status.values() if entry["state"] == "failed"]
     return Progress(
@@ -49,13 +49,13 @@ def of(member):
         "" if state in ("done", "running") else reasons[-1] if reasons else "")
 
 
-def seconds_left(found, progress, at_once):
+def seconds_left(found, progress, max_parallel):
     """An estimate of the time until all runs have ended, or None before any has a speed.
 
     Args:
-      found: `study.Member`s.
+      found: `StudyRun`s.
       progress: {member's name: `Progress`}.
-      at_once: how many runs go on at the same time.
+      max_parallel: how many runs go on at the same time.
     """
     speeds = [p.steps_per_second for p in progress.values() if p.steps_per_second]
     if not speeds:
@@ -70,7 +70,7 @@ def seconds_left(found, progress, at_once):
             begun = p.step / steps
             left.append(statistics.median(whole) * (1 - begun) if whole else (
                 (steps - p.step) / speed))
-    return max(sum(left) / max(at_once, 1), max(left, default=0.0))
+    return max(sum(left) / max(max_parallel, 1), max(left, default=0.0))
 
 
 def table(found, progress, rows=None):
@@ -109,10 +109,10 @@ def _left(p, steps):
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
-def summary(found, progress, at_once):
+def summary(found, progress, max_parallel):
     """One line: how many runs are done, and the time left."""
     states = [p.state for p in progress.values()]
-    left = seconds_left(found, progress, at_once)
+    left = seconds_left(found, progress, max_parallel)
     return (f"{states.count('done')} of {len(found)} runs done"
             + (f", {states.count('failed')} failed" if "failed" in states else "")
             + (f", about {left / 60:.0f} min left" if left else ""))
@@ -122,15 +122,15 @@ class View:
     """A table that follows the runs on a terminal; in a log or a pipe a line now and then.
 
     Args:
-      found: `study.Member`s.
-      at_once: how many of them run at the same time.
+      found: `StudyRun`s.
+      max_parallel: how many of them run at the same time.
     """
 
     TABLE_SECONDS = 2.0
     PLAIN_SECONDS = 30.0
 
-    def __init__(self, found, at_once):
-        self._found, self._at_once = found, at_once
+    def __init__(self, found, max_parallel):
+        self._found, self._max_parallel = found, max_parallel
         self._live = Live(console=terminal, auto_refresh=False) if terminal.is_terminal else None
         self._last = time.time()
 
@@ -158,7 +158,7 @@ class View:
 
     def _show(self):
         progress = {member.name: of(member) for member in self._found}
-        line = summary(self._found, progress, self._at_once)
+        line = summary(self._found, progress, self._max_parallel)
         if self._live:
             # rich would cut the lower rows off, and the caption with them.
             shown = table(self._found, progress, max(terminal.height - 3, 1))
@@ -180,5 +180,5 @@ def show(found):
     terminal.print(summary(found, progress, running), highlight=False)
     for member in found:
         if progress[member.name].reason:
-            terminal.print(f"{os.path.relpath(member.where.path)}: {progress[member.name].reason}",
+            terminal.print(f"{os.path.relpath(member.run_dir.path)}: {progress[member.name].reason}",
                            highlight=False, soft_wrap=True, markup=False)

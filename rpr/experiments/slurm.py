@@ -63,7 +63,7 @@ class Cluster:
             self._executor.update_parameters(**self._parameters)
         except (AssertionError, NameError, RuntimeError, TypeError, ValueError) as error:
             line = str(error).strip().splitlines()[0]
-            raise UserError(f"--cluster={name} --cluster_set {parameters}: {line}") from None
+            raise UserError(f"--cluster={name} --submitit_option {parameters}: {line}") from None
         self.running = []                             # [(key, job)]
 
     def __enter__(self):

@@ -1,7 +1,7 @@
 """A study: arms that differ in some settings of a run, each trained with several seeds.
 
     STUDY/study.gin      the resolved study
-    STUDY/study.json     {"baseline": NAME, "arms": [{"name", "changes", "paper",
+    STUDY/study.json     {"baseline": NAME, "arms": [{"name", "changes", "paper_bleu",
                          "runs": [{"seed", "directory"}]}]}, directories relative to STUDY
     STUDY/data/          vocabulary and TFRecords, shared by the runs
     STUDY/runs/NAME/     a run (rpr.experiments.run); NAME ends in a hash of its resolved configuration
@@ -51,12 +51,12 @@ def resolve(run, changes, seed):
 def run_id(arm, run):
     """The name of a run's directory: arm, seed, hash of what may not change when it goes on."""
     fixed = {name: value for name, value in dataclasses.asdict(run).items()
-             if name not in config.FREE}
+             if name not in config.MUTABLE_FIELDS}
     digest = hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:6]
     return f"{re.sub(r'[^A-Za-z0-9._]+', '-', arm)}-{run.seed}-{digest}"
 
 
-class Member:
+class StudyRun:
     """One run of a study.
 
     Args:
@@ -69,18 +69,18 @@ class Member:
         self.arm, self.run = arm, run
         self.directory = os.path.join("runs", run_id(arm, run))
         self.name = os.path.basename(self.directory)
-        self.where = run_directory.Directory(os.path.join(study_dir, self.directory),
+        self.run_dir = run_directory.RunDirectory(os.path.join(study_dir, self.directory),
                                           os.path.join(study_dir, "data"))
-        self.log = self.where.file("run.log")
+        self.log = self.run_dir.file("run.log")
 
     def state(self):
         """"done", "running" (its lock is held), "failed", or "waiting"."""
-        return run_directory.state(self.where)
+        return run_directory.state(self.run_dir)
 
 
 def members(study, run, study_dir):
     """The runs of a study, all arms of the first seed first."""
-    found = [Member(study_dir, arm, resolve(run, changes, seed))
+    found = [StudyRun(study_dir, arm, resolve(run, changes, seed))
              for seed in study.seeds for arm, changes in study.changes().items()]
     for one, other in itertools.combinations(found, 2):
         if one.run == other.run:
@@ -90,11 +90,11 @@ def members(study, run, study_dir):
 
 def check(found):
     """Refuses new runs that name a model, problem, hparams set or hparam that does not exist."""
-    new = [member.run for member in found if not os.path.exists(member.where.config)]
+    new = [member.run for member in found if not os.path.exists(member.run_dir.config)]
     if new:                                           # TensorFlow stays out of this process
         with futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"),
                                          with_parent()) as process:
-            process.submit(preflight.check, new).result()
+            process.submit(preflight.check_runs, new).result()
 
 
 def prepare(study, run, study_dir):
@@ -112,16 +112,16 @@ def prepare(study, run, study_dir):
         if os.path.exists(path):
             experiment.refuse_another(run, config.load_study(path)[1], study_dir, "--study_dir")
         files.write_atomically(path, config.as_gin(run) + config.as_gin(study, "study"))
-        arms = [{"name": arm, "changes": changes, "paper": study.paper.get(arm),
+        arms = [{"name": arm, "changes": changes, "paper_bleu": study.paper_bleu.get(arm),
                  "runs": [{"seed": member.run.seed, "directory": member.directory}
                           for member in found if member.arm == arm]}
                 for arm, changes in study.changes().items()]
         files.write_atomically(os.path.join(study_dir, "study.json"), json.dumps(
             {"baseline": study.baseline, "arms": arms}, indent=1) + "\n")
         for member in found:
-            os.makedirs(member.where.path, exist_ok=True)
-            if not os.path.exists(member.where.config):
-                files.write_atomically(member.where.config, config.as_gin(member.run))
+            os.makedirs(member.run_dir.path, exist_ok=True)
+            if not os.path.exists(member.run_dir.config):
+                files.write_atomically(member.run_dir.config, config.as_gin(member.run))
     return found
 
 
@@ -143,16 +143,16 @@ def unfinished(found, retry_failed):
 def make_data(found):
     """Runs datagen once for each problem."""
     for member in {member.run.problem: member for member in found}.values():
-        experiment.make_data(member.run, member.where)
+        experiment.make_data(member.run, member.run_dir)
 
 
-def conduct(found, workers, at_once, more_flags, retry_failed):
+def run_all(found, workers, max_parallel, more_flags, retry_failed):
     """Brings all runs to their end.
 
     Args:
-      found: `Member`s.
+      found: `StudyRun`s.
       workers: a `pool.Pool` or `cluster.Cluster`.
-      at_once: how many runs go on at the same time.
+      max_parallel: how many runs go on at the same time.
       more_flags: of `rpr run`.
       retry_failed: whether runs that failed are tried again.
 
@@ -160,7 +160,7 @@ def conduct(found, workers, at_once, more_flags, retry_failed):
       the members that are not done.
     """
     waiting = unfinished(found, retry_failed)
-    with progress.View(found, at_once) as view, workers:
+    with progress.View(found, max_parallel) as view, workers:
         while waiting or workers.running:
             for member, code in workers.ended():
                 state = member.state()
@@ -194,5 +194,5 @@ def _why(member, code):
 
 
 def _command(member):
-    where = member.where
-    return ["run", where.config, f"--run_dir={where.path}", f"--data_dir={where.data_dir}"]
+    run_dir = member.run_dir
+    return ["run", run_dir.config, f"--run_dir={run_dir.path}", f"--data_dir={run_dir.data_dir}"]

@@ -14,7 +14,7 @@ class UserError(Exception):
     """Bad input. One line: names the flag, the value and what is allowed."""
 
 
-def tell_parent(reason):
+def send_failure_reason(reason):
     """Tells the process that waits for this one why it fails.
 
     Args:
@@ -27,7 +27,7 @@ def tell_parent(reason):
         os.write(int(pipe), reason[:LONGEST_REASON].encode())
 
 
-def out_of_room(error):
+def resource_error(error):
     """One line, where a full or a read-only disk or too little memory is the cause; else None."""
     if isinstance(error, OSError):
         if error.errno not in _CANNOT_WRITE:

@@ -8,7 +8,7 @@ import signal
 import tempfile
 
 
-def folder(purpose):
+def temporary_directory(purpose):
     """The path of a new folder that goes when this process ends, unless that is killed."""
     path = tempfile.mkdtemp(prefix=f"rpr-{purpose}-")
     atexit.register(shutil.rmtree, path, ignore_errors=True)
