@@ -15,7 +15,7 @@ SHAPES = [(4, 4, 0), (1, 1, 0), (1, 5, 4), (1, 9, 3), (2, 7, 3), (3, 8, 0)]
 
 
 def run(shape, known, function, **arrays):
-    """A function of a relation and arrays; lengths known when the graph is built, or when it runs.
+    """A function of a layout and arrays; lengths known when the graph is built, or when it runs.
 
     Arrays are [batch, heads, ...], with nothing but the heads known where lengths are not.
     """
@@ -27,7 +27,7 @@ def run(shape, known, function, **arrays):
         at = {name: tf.placeholder(tf.float64, x.shape if known else [None, 2, None, None])
               for name, x in arrays.items()}
         feed.update({at[name]: x for name, x in arrays.items()})
-        return session.run(function(distances.Distances(*sizes), **at), feed)
+        return session.run(function(Layout(*sizes), **at), feed)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
@@ -83,8 +83,8 @@ def test_a_band_is_taken_and_added_diagonal_by_diagonal(shape, known):
     for low, high in bands(shape):
         band = random.randn(3, 2, high - low + 1, n)
 
-        def function(relation, x, band, low=low, high=high):
-            moved = relation.offset - offset                 # 0; a tensor where it is not known
+        def function(layout, x, band, low=low, high=high):
+            moved = layout.offset - offset                 # 0; a tensor where it is not known
             y = diagonals.add_band(x, band, low + moved, high + moved)
             taken = diagonals.take_band(x, low + moved, high + moved)
             assert y.shape.rank == taken.shape.rank == 4 and y.shape[1] == taken.shape[1] == 2
@@ -106,8 +106,8 @@ def test_gradients_of_any_order_are_those_of_linear_maps(low, high, known):
     random = np.random.RandomState(0)
     x, band, dy = random.randn(1, 2, 4, 4), random.randn(1, 2, high - low + 1, 4), 2.0
 
-    def function(relation, x, band):
-        moved = relation.offset
+    def function(layout, x, band):
+        moved = layout.offset
         y = diagonals.add_band(x, band, low + moved, high + moved)
         first = tf.gradients(tf.reduce_sum(y ** 2) / 2, [x, band])     # y, and y's band
         second = tf.gradients(tf.reduce_sum(first[1] ** 2) / 2, [x, band])
@@ -135,9 +135,9 @@ def test_numbers_by_distance_come_to_their_pairs(causal, n, more, alike, known):
     at = np.where(seen, distance + n - 1 + offset, 0)
     weights = np.where(seen, random.randn(3, 2, n, m), 0)
 
-    def both(relation, x, weights):
+    def both(layout, x, weights):
         rows = x[:, :, 0][:, :, None] if alike else x        # one row, and known to be one
-        y = skew.by_pair(rows, relation._replace(causal=causal))
+        y = skew.skew(rows, layout._replace(causal=causal))
         return y, *tf.gradients(y, x, weights)
 
     y, dx = run((n, m, offset), known, both, x=x, weights=weights)
@@ -148,11 +148,11 @@ def test_numbers_by_distance_come_to_their_pairs(causal, n, more, alike, known):
 
 
 def test_the_least_and_the_greatest_are_ints_where_all_are_known():
-    assert (ops.smaller(3, 2), ops.larger(3, 2, 5)) == (2, 5)
+    assert (ops.static_min(3, 2), ops.static_max(3, 2, 5)) == (2, 5)
     with tf.Graph().as_default(), tf.Session() as session:
         seven, four = tf.constant(7), tf.constant(4)
-        got = session.run([ops.smaller(seven, 9, four, 5), ops.larger(seven, four),
-                           ops.larger(8, seven)])
+        got = session.run([ops.static_min(seven, 9, four, 5), ops.static_max(seven, four),
+                           ops.static_max(8, seven)])
     assert got == [4, 7, 8]
 
 
@@ -160,6 +160,6 @@ def test_the_least_and_the_greatest_are_ints_where_all_are_known():
 def test_labels_are_clipped_distances(k):
     shape = (5, 6, 2)
     with tf.Graph().as_default(), tf.Session() as session:
-        labels = session.run(distances.clip(distances.pairs(distances.Distances(*shape)), k))
+        labels = session.run(buckets.clipped_labels(distances.pairs(Layout(*shape)), k))
     assert labels.tolist() == [[label(i + 2, j, k) for j in range(6)] for i in range(5)]
     assert labels.min() >= 0 and labels.max() <= 2 * k

@@ -62,8 +62,8 @@ def beside_others(position, side):
     weights leave out."""
     causal = side == "targets"
     values = tiny_models.hparams(position=position, hidden_size=8, max_length=20,
-                                 max_relative_position=3, t5_buckets=4, t5_max_distance=5,
-                                 deberta_buckets=4, deberta_max_distance=5)
+                                 max_relative_position=3, t5_num_buckets=4, t5_max_distance=5,
+                                 deberta_num_buckets=4, deberta_max_distance=5)
     with tf.Graph().as_default():
         before, words = (tf.placeholder(tf.float64, [1, None, 8]) for _ in range(2))
         weights = tf.placeholder(tf.float64, [1, 2, None, None])
@@ -71,14 +71,14 @@ def beside_others(position, side):
         for skip in (0, given):
             x = tf.concat([before[:, :skip], words], axis=1)
             length = tf.shape(x)[1]
-            relation = distances.Distances(length, length, causal=causal)
+            layout = Layout(length, length, causal=causal)
             scheme = positions.build(values, side)
             with tf.variable_scope("layer", reuse=tf.AUTO_REUSE,
                                    initializer=tf.random_normal_initializer(seed=1)):
                 q = v = projections.split_heads(scheme.embed(x, tf.range(length)), 2)
-                q, k = scheme.rotate(q, q[..., ::-1], relation)
-                logits = scheme.scores(q, k, relation)[:, :, skip:, skip:]
-                z = scheme.outputs(tf.pad(weights, [[0, 0]] * 2 + [[skip, 0]] * 2), v, relation)
+                q, k = scheme.rotate(q, q[..., ::-1], layout)
+                logits = scheme.scores(q, k, layout)[:, :, skip:, skip:]
+                z = scheme.weighted_values(tf.pad(weights, [[0, 0]] * 2 + [[skip, 0]] * 2), v, layout)
             logits -= logits[..., :1]                        # what all keys get may be left out
             logits = tf.linalg.band_part(logits, -1, 0) if causal else logits
             ends.append((logits, z[:, :, skip:]))
@@ -167,11 +167,11 @@ def test_two_schemes_are_summed_or_refused_in_a_line(side):
                 assert str(error).startswith(f"position={pair}: ")
                 continue
             edges = tf.zeros([1, 5, 5], tf.int32) if side == "inputs" else None
-            relation = distances.Distances(5, 5, causal=side == "targets", edges=edges)
+            layout = Layout(5, 5, causal=side == "targets", edges=edges)
             x = projections.split_heads(scheme.embed(tf.zeros([1, 5, 32]), tf.range(5)), 2)
-            q, k = scheme.rotate(x, x, relation)
-            logits = scheme.scores(q, k, relation)
-            assert scheme.outputs(logits, x, relation).shape.as_list() == [1, 2, 5, 16]
+            q, k = scheme.rotate(x, x, layout)
+            logits = scheme.scores(q, k, layout)
+            assert scheme.weighted_values(logits, x, layout).shape.as_list() == [1, 2, 5, 16]
             served.add(pair)
     assert {"sinusoid+relative", "sinusoid+t5_bias", "relative+t5_bias", "t5_bias+rotary"} <= served
     assert ("relative+graph" in served) == (side == "inputs")
@@ -193,13 +193,13 @@ def test_half_precision_is_near(position, dtype):
         random = np.random.RandomState(0)
         with tf.Graph().as_default(), tf.Session() as session:
             q, k, v, dz = (tf.constant(random.randn(2, 2, 7, 16) / 2, precise) for _ in range(4))
-            relation = distances.Distances(7, 7)
+            layout = Layout(7, 7)
             scheme = positions.build(tiny_models.hparams(position=position, max_length=9), "inputs")
             with tf.variable_scope("layer", initializer=tf.random_normal_initializer(stddev=0.3)):
-                q_, k_ = scheme.rotate(q, k, relation)
+                q_, k_ = scheme.rotate(q, k, layout)
                 z = attention.attention(
-                    q_, k_, v, None, functools.partial(scheme.scores, relation=relation),
-                    functools.partial(scheme.outputs, relation=relation))
+                    q_, k_, v, None, functools.partial(scheme.scores, layout=layout),
+                    functools.partial(scheme.weighted_values, layout=layout))
             learned = tf.trainable_variables()
             gradients = tf.gradients(z, [q, k, v, *learned], dz)
             session.run(tf.global_variables_initializer())
@@ -222,9 +222,9 @@ def test_the_sides_differ_where_they_are_told_to():
 
 def test_what_layers_share_is_made_once_a_relation():
     scheme = positions.Scheme(None, "inputs")
-    first, second = distances.Distances(3, 3), distances.Distances(3, 3)
+    first, second = Layout(3, 3), Layout(3, 3)
     made = iter("abc")
-    got = [scheme.once(relation, lambda: next(made)) for relation in (first, first, second, second)]
+    got = [scheme.shared_by_layers(layout, lambda: next(made)) for layout in (first, first, second, second)]
     assert got == list("aabb")
 
 
@@ -240,9 +240,9 @@ def terms(q, weights, **overrides):
     are zero, so that nothing is left but what the scheme adds."""
     scheme = positions.build(tiny_models.hparams(**overrides), "inputs")
     with tf.variable_scope("layer", initializer=tf.random_normal_initializer()):
-        relation = distances.Distances(5, 5)
+        layout = Layout(5, 5)
         k, v = 0 * q, 0 * q
-        score, value = scheme.scores(q, k, relation), scheme.outputs(weights, v, relation)
+        score, value = scheme.scores(q, k, layout), scheme.weighted_values(weights, v, layout)
     return score, value, {v.op.name: v for v in tf.global_variables()}
 
 
@@ -284,7 +284,7 @@ def test_each_head_starts_as_a_shared_table_does():
             with tf.variable_scope("layer", initializer=tf.variance_scaling_initializer(
                     1.0, mode="fan_avg", distribution="uniform")):
                 x = tf.zeros([1, 8, 5, 128])
-                scheme.scores(x, x, distances.Distances(5, 5))
+                scheme.scores(x, x, Layout(5, 5))
             session.run(tf.global_variables_initializer())
             table = session.run(tf.global_variables()[0])
             spread.append(table.std())
@@ -297,17 +297,17 @@ def test_a_sum_adds_signals_and_terms_to_the_products():
         def embed(self, x, positions):
             return x + 1
 
-        def rotate(self, q, k, relation):
+        def rotate(self, q, k, layout):
             return q * 2, k * 3
 
-        def score_term(self, q, k, relation):
+        def score_term(self, q, k, layout):
             return tf.reduce_sum(q) + 10 * tf.reduce_sum(k)
 
     class Whole(positions.Scheme):
-        def scores(self, q, k, relation):
+        def scores(self, q, k, layout):
             return q + k
 
-        def outputs(self, weights, v, relation):
+        def weighted_values(self, weights, v, layout):
             return weights - v
 
     one, nothing, whole = (scheme(None, "inputs") for scheme in (One, positions.Scheme, Whole))
@@ -321,9 +321,9 @@ def test_a_sum_adds_signals_and_terms_to_the_products():
             return session.run(x).ravel().tolist()
 
         assert value(several.scores(q, k, None)) == [31 + 2 * (5 + 120)]
-        assert value(several.outputs(q, tf.transpose(k, [0, 1, 3, 2]), None)) == [31]
+        assert value(several.weighted_values(q, tf.transpose(k, [0, 1, 3, 2]), None)) == [31]
         both = positions.scheme.Sum([one, whole])
         assert value(both.scores(q, k, None)) == [7 + 125, 10 + 125]
-        assert value(both.outputs(q, k, None)) == [-3, -4]
+        assert value(both.weighted_values(q, k, None)) == [-3, -4]
         with pytest.raises(ValueError, match="two schemes of one sum"):
             positions.scheme.Sum([whole, whole]).scores(q, k, None)

@@ -15,7 +15,7 @@ from problems import checks, parallel_text, text_files
 from rpr.utils.errors import UserError
 
 HELP = pathlib.Path(problems.__file__).parent / "libreoffice_help"
-MULTI30K = pathlib.Path(__file__).parents[2] / "shared" / "corpora" / "multi30k"
+MULTI30K = pathlib.Path(__file__).parents[3] / "shared" / "corpora" / "multi30k"
 
 
 def lines_of(path):

@@ -17,7 +17,7 @@ def language(seed, symbols, liking):
     random = np.random.RandomState(seed)
     last = tf.constant(random.randn(symbols, symbols) * 2, tf.float32)
     earlier = tf.constant(random.randn(symbols, symbols), tf.float32)
-    to_end = tf.one_hot(beam_search.END, symbols) * liking
+    to_end = tf.one_hot(beam_search.EOS_ID, symbols) * liking
 
     def step(ids, cache):
         cache = tf.concat([cache, tf.one_hot(ids, symbols)[:, None, None, :]], axis=2)
@@ -39,7 +39,7 @@ def test_hypotheses_and_scores_are_those_of_t2t(
         step = language(seed, symbols, liking)
         ids, scores = beam_search.beam_search(
             step, tf.zeros([batch * beams, 1, 0, symbols]), tf.constant(start), beams,
-            tf.constant(length), alpha, beam_search.END, first_only)
+            tf.constant(length), alpha, beam_search.EOS_ID, first_only)
         theirs = t2t.beam_search(
             lambda ids, i, states: (lambda logits, cache: (logits, {"cache": cache}))(
                 *step(ids[:, -1], states["cache"])), tf.constant(start), beams, length, symbols,
@@ -47,7 +47,7 @@ def test_hypotheses_and_scores_are_those_of_t2t(
         ours, theirs = session.run([(ids, scores), theirs[:2]])
     shown = 1 if first_only else beams                       # the others are not final
     np.testing.assert_allclose(ours[1][:, :shown], theirs[1][:, :shown], rtol=1e-5, atol=1e-5)
-    real = ours[1][:, :shown] > -beam_search.NEVER / 2            # else: fewer have ended than beams
+    real = ours[1][:, :shown] > -beam_search.INFINITY / 2            # else: fewer have ended than beams
     np.testing.assert_array_equal(ours[0][:, :shown][real], theirs[0][:, :shown][real])
 
 
@@ -55,7 +55,7 @@ def test_hypotheses_and_scores_are_those_of_t2t(
 def test_it_stops_when_the_best_is_certain_and_at_the_length(liking, steps):
     with tf.Graph().as_default(), tf.Session() as session:
         ids, _ = beam_search.beam_search(language(1, 6, liking), tf.zeros([4, 1, 0, 6]),
-                                    tf.constant([2, 3]), 2, tf.constant(7), 0.6, beam_search.END, True)
+                                    tf.constant([2, 3]), 2, tf.constant(7), 0.6, beam_search.EOS_ID, True)
         assert session.run(ids).shape == (2, 2, steps + 1)
 
 

@@ -55,7 +55,7 @@ def write_run(folder, name, share=0.2, seed=1, done=True, status=None, **hparams
 def write_study(folder, arms, baseline):
     """study.json for {arm: (changes, paper, {seed: run's directory})}."""
     (folder / "study.json").write_text(json.dumps({"baseline": baseline, "arms": [
-        {"name": name, "changes": changes, "paper": paper,
+        {"name": name, "changes": changes, "paper_bleu": paper,
          "runs": [{"seed": seed, "directory": run} for seed, run in runs.items()]}
         for name, (changes, paper, runs) in arms.items()]}))
     (folder / "study.gin").write_text("study.baseline = '<k>'\n")
@@ -257,7 +257,7 @@ def test_every_plot_is_drawn_and_the_page_holds_them(clipping, capsys):
     folder, _ = clipping
     np.savez(folder / "runs/k16-1/learned.npz", source_lengths=np.arange(len(SOURCE)) % 30 + 1,
              **learned_arrays(1))
-    report.main([str(folder), "--quick"])
+    report.main([str(folder), "--skip_model_analysis"])
     assert "runs/k4-1: failed" in capsys.readouterr().out
     drawn = {path.stem for path in (folder / "plots").glob("*.png")}
     assert drawn == {path.stem for path in (folder / "plots").glob("*.svg")} == {

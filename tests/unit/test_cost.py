@@ -5,7 +5,7 @@ import pathlib
 
 from tensor2tensor.utils import registry
 
-SCRIPT = pathlib.Path(__file__).parent.parent / "scripts" / "cost"
+SCRIPT = pathlib.Path(__file__).parents[2] / "scripts" / "cost"
 
 
 def load():

@@ -18,19 +18,19 @@ from rpr.positions import distances, relative
 NAMES = ("q", "k", "v", "keys", "values")
 
 
-# Every way in which a product with the relation is computed: by the band, by a vector for each
+# Every way in which a product with the layout is computed: by the band, by a vector for each
 # pair, by every distance, and as the length chooses when the graph runs (sentences of up to three:
 # vectors, up to five: distances).
-PATHS = {path: dict.fromkeys(relative.WAYS, ((99, *longest),)) for path, longest in
+PATHS = {path: dict.fromkeys(relative.THRESHOLDS, ((99, *longest),)) for path, longest in
          (("banded", (0, 0)), ("per_pair", (99, 0)), ("skewed", (0, 99)), ("either", (3, 5)))}
 
 
-def attend(q, k, v, keys, values, relation, bias=None, exact=False, **kwargs):
+def attend(q, k, v, keys, values, layout, bias=None, exact=False, **kwargs):
     """Attention with the tables that are given."""
     return attention.attention(
         q, k, v, bias,
-        None if keys is None else lambda q, k: relative.scores(q, k, keys, relation, exact=exact),
-        None if values is None else lambda w, v: relative.outputs(w, v, values, relation), **kwargs)
+        None if keys is None else lambda q, k: relative.scores(q, k, keys, layout, exact=exact),
+        None if values is None else lambda w, v: relative.outputs(w, v, values, layout), **kwargs)
 
 
 @functools.cache
@@ -40,7 +40,7 @@ def graph(path, heads, depth, k, shared, keys, values, causal, exact, sizes=None
     g = tf.Graph()
     batch, n, m, offset = sizes or [None] * 4
     with g.as_default(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(relative, "WAYS", PATHS[path])
+        patch.setattr(relative, "THRESHOLDS", PATHS[path])
         at = {"q": tf.placeholder(tf.float64, [batch, heads, n, depth]),
               "k": tf.placeholder(tf.float64, [batch, heads, m, depth]),
               "v": tf.placeholder(tf.float64, [batch, heads, m, depth])}
@@ -51,10 +51,10 @@ def graph(path, heads, depth, k, shared, keys, values, causal, exact, sizes=None
         at["bias"] = tf.placeholder(tf.float64, [None, None, None, None])
         at["offset"] = tf.placeholder(tf.int32, [])
         at["dz"] = tf.placeholder(tf.float64, [batch, heads, n, depth])
-        relation = distances.Distances(
+        layout = Layout(
             tf.shape(at["q"])[2] if n is None else n, tf.shape(at["k"])[2] if m is None else m,
             at["offset"] if offset is None else offset, causal)
-        z = attend(*(at.get(name) for name in NAMES), relation, at["bias"], exact)
+        z = attend(*(at.get(name) for name in NAMES), layout, at["bias"], exact)
         learned = {name: at[name] for name in NAMES if name in at}
         gradients = dict(zip(learned, tf.gradients(z, list(learned.values()), at["dz"]),
                              strict=True))
@@ -130,12 +130,12 @@ def test_a_way_by_a_length_that_queries_and_keys_share(ways, causal):
     random = np.random.RandomState(0)
     tables = {name: random.randn(2, 5, 3) for name in ("keys", "values")}
     with tf.Graph().as_default(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(relative, "WAYS", dict.fromkeys(relative.WAYS, ((99, *ways),)))
+        patch.setattr(relative, "THRESHOLDS", dict.fromkeys(relative.THRESHOLDS, ((99, *ways),)))
         x = tf.placeholder(tf.float64, [None, 2, None, 3])
         length = tf.shape(x)[2]
         learned = [tf.get_variable(name, initializer=table, use_resource=True)
                    for name, table in tables.items()]
-        z = attend(x, x, x, *learned, distances.Distances(length, length, 0, causal),
+        z = attend(x, x, x, *learned, Layout(length, length, 0, causal),
                    tf.cast(tf.linalg.band_part(tf.ones([length, length]), -1, 0) - 1, x.dtype) * 1e9
                    if causal else None)
         gradients = tf.gradients(z, [x, *learned], z)
@@ -155,9 +155,9 @@ def test_a_way_by_a_length_that_queries_and_keys_share(ways, causal):
 
 @pytest.mark.parametrize("n, found", [(5, "per pair"), (6, "skewed"), (8, "skewed"), (9, "band")])
 def test_a_clip_between_two_that_were_measured_has_lengths_between_theirs(n, found, monkeypatch):
-    monkeypatch.setattr(relative, "WAYS", {("causal", True): ((2, 0, 0), (4, 10, 16))})
+    monkeypatch.setattr(relative, "THRESHOLDS", {("causal", True): ((2, 0, 0), (4, 10, 16))})
     assert relative._choose(
-        tf.zeros([7, 4]), distances.Distances(n, n, causal=True), 3, "one", "folded", "band",
+        tf.zeros([7, 4]), Layout(n, n, causal=True), 3, "one", "folded", "band",
         "per pair", "skewed") == found
 
 
@@ -168,13 +168,13 @@ def test_a_loop_has_the_gradients_of_its_steps():
     for n in (2, 5):
         with (tf.Graph().as_default(), tf.Session() as session,
               pytest.MonkeyPatch.context() as patch):
-            patch.setattr(relative, "WAYS", dict.fromkeys(relative.WAYS, ((99, 3, 0),)))
+            patch.setattr(relative, "THRESHOLDS", dict.fromkeys(relative.THRESHOLDS, ((99, 3, 0),)))
             x = tf.placeholder(tf.float64, [2, 2, None, 3])
             tables = [tf.constant(array) for array in arrays.values()]
             length = tf.shape(x)[2]
 
             def step(x, tables=tables, length=length):
-                return attend(x, x, x, *tables, distances.Distances(length, length))
+                return attend(x, x, x, *tables, Layout(length, length))
 
             _, looped = tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, step(x)), (0, x))
             plain = step(step(x))
@@ -229,20 +229,20 @@ def test_some_queries_among_more_keys(seed, n, keys, spare, k, shared, causal, p
 @pytest.mark.parametrize("path", ["banded", "per_pair", "skewed"])
 @pytest.mark.parametrize("causal", [True, False])
 def test_half_precision_is_near_and_masks_hold(dtype, tolerance, causal, path, monkeypatch):
-    monkeypatch.setattr(relative, "WAYS", PATHS[path])
+    monkeypatch.setattr(relative, "THRESHOLDS", PATHS[path])
     random = np.random.RandomState(0)
     heads, n, depth, k = 2, 7, 8, 3
     q, key, v = random.randn(3, 2, heads, n, depth)
     tables = random.randn(2, heads, 2 * k + 1, depth)
     bias = reference.padded([7, 4], n) + (reference.causal(n, n) if causal else 0)
     bias = np.broadcast_to(bias, (2, heads, n, n))
-    relation = distances.Distances(n, n, causal=causal)
+    layout = Layout(n, n, causal=causal)
     dtypes = []
     with tf.Graph().as_default(), tf.Session() as session:
         half = [tf.constant(x, dtype) for x in (q, key, v, *tables)]
         z = attend(
-            *half, relation, tf.constant(bias, tf.float32),
-            weights_to=lambda weights, logits: dtypes.extend([weights.dtype, logits.dtype]))
+            *half, layout, tf.constant(bias, tf.float32),
+            on_weights=lambda weights, logits: dtypes.extend([weights.dtype, logits.dtype]))
         nothing = attention.attention(*half[:3], tf.fill([2, 1, 1, n], -1e9))
         assert [z.dtype, *dtypes] == [dtype, dtype, "float32"]
         assert np.isfinite(session.run(nothing).astype(np.float64)).all()    # a row of padding
@@ -276,7 +276,7 @@ def test_the_benchmark_writes_its_records(tmp_path):
     """Every variant in every direction, measured on the smallest shapes."""
     file = tmp_path / "records.json"
     subprocess.run(
-        [Path(__file__).parent.parent / "scripts" / "bench_attention", "--lengths=5", "--clips=2",
+        [Path(__file__).parents[2] / "scripts" / "bench_attention", "--lengths=5", "--clips=2",
          "--memory_lengths=6", "--heads=2", "--depth=4", "--seconds=0", "--tables=both",
          f"--json={file}"], check=True, capture_output=True)
     records = json.loads(file.read_text())
@@ -306,12 +306,12 @@ assert tf.executing_eagerly() and not any(name.startswith("tensor2tensor") for n
 
 def layer(q, k, v, keys, values, causal=False):
     length = relations.shape_list(q)[2]
-    relation = relations.Distances(length, length, causal=causal)
+    layout = Layout(length, length, causal=causal)
     return attention.attention(q, k, v, tf.linalg.band_part(
                                    tf.fill([length, length], tf.cast(-1e9, q.dtype)), 0, -1)
                                * (1 - tf.eye(length, dtype=q.dtype)) if causal else None,
-                               lambda q, k: relative.scores(q, k, keys, relation),
-                               lambda w, v: relative.outputs(w, v, values, relation))
+                               lambda q, k: relative.scores(q, k, keys, layout),
+                               lambda w, v: relative.outputs(w, v, values, layout))
 
 def decoder(*tensors):
     return layer(*tensors, causal=True)
@@ -322,7 +322,7 @@ lengths_unknown = [tf.TensorSpec([None, 3, None, 4], tf.float64)] * 3 + [
     tf.TensorSpec([3, 7, 4], tf.float64)] * 2
 lengths_unknown = dict(input_signature=lengths_unknown)
 masked = reference.causal(5, 5) + np.zeros([2, 3, 1, 1])
-relative.WAYS = dict.fromkeys(relative.WAYS, ((99, 4, 0),))    # the band: lengths are 5
+relative.THRESHOLDS = dict.fromkeys(relative.THRESHOLDS, ((99, 4, 0),))    # the band: lengths are 5
 for function, bias in ((layer, None), (tf.function(layer), None), (decoder, masked),
                        (tf.function(layer, **lengths_unknown), None),
                        (tf.function(decoder, **lengths_unknown), masked)):
@@ -345,7 +345,7 @@ print("eager and function agree")
 
 
 def test_functions_serve_eager_programs_and_tf_function():
-    run = subprocess.run([sys.executable, "-c", EAGER], cwd=Path(__file__).parent,
+    run = subprocess.run([sys.executable, "-c", EAGER], cwd=Path(__file__).parents[1],
                          capture_output=True, text=True)
     assert "eager and function agree" in run.stdout, run.stderr
 

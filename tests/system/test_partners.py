@@ -14,7 +14,7 @@ import pytest
 
 from rpr.training import worker_group
 
-SCRIPTS = pathlib.Path(__file__).parent.parent / "scripts"
+SCRIPTS = pathlib.Path(__file__).parents[2] / "scripts"
 PROGRAM = """
 import os, sys, time, types
 from rpr import partners

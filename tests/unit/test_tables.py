@@ -12,7 +12,7 @@ def test_the_gradient_of_a_table_is_the_sum_of_its_uses():
     ids = random.randint(0, 7, [2, 4])
     with tf.Graph().as_default(), tf.Session() as session:
         table = tf.constant(values)
-        first, second, whole = tables.uses(table)
+        first, second, whole = tied_embeddings.three_uses(table)
         loss = tf.reduce_sum(whole * dense) + sum(
             tf.reduce_sum(tf.gather(use, ids[i]) * rows[i])
             for i, use in enumerate((first, second)))

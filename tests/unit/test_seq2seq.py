@@ -183,7 +183,7 @@ def test_every_cached_step_gives_the_logits_of_the_whole_model(case):
     forced = tiny_models.sentences([7, 7, 7], seed=5)[:, :, 0, 0]
     seen = []
     with tf.variable_scope(model.name):
-        step, caches = model.steps(model.prepared(features()), 1)
+        step, caches = model.init_step(model.prepare_features(features()), 1)
         for last in np.pad(forced, [[0, 0], [1, 0]])[:, :-1].T:
             logits, caches = step(tf.constant(last), caches)
             seen.append(tf.nn.log_softmax(logits))

@@ -29,7 +29,7 @@ SETS = {
     **{f"rpr_base_k{k}": dict(BASE, max_relative_position=k) for k in (0, 1, 2, 4, 16, 64, 256)},
     "rpr_base_keys_only": dict(BASE, relative_values=False),
     "rpr_base_values_only": dict(BASE, relative_keys=False),
-    "rpr_base_neither": dict(BASE, relative_keys=False, relative_values=False),
+    "rpr_base_no_relations": dict(BASE, relative_keys=False, relative_values=False),
     "rpr_big_ende": BIG_ENDE,
     "rpr_big_ende_absolute": dict(BIG_ENDE, position="sinusoid"),
     "rpr_big_enfr": BIG_ENFR,

@@ -19,7 +19,7 @@ from rpr.positions import bias, buckets, deberta
 from rpr.positions import distances as relations
 
 HEADS, DEPTH, HIDDEN = 2, 4, 8
-BUCKETS = dict(t5_buckets=8, t5_max_distance=10, deberta_buckets=4, deberta_max_distance=6)
+BUCKETS = dict(t5_num_buckets=8, t5_max_distance=10, deberta_num_buckets=4, deberta_max_distance=6)
 # (queries, keys, offset, causal): whole sentences, a cached step, some queries among more keys.
 SHAPES = [(6, 6, 0, False), (6, 6, 0, True), (1, 6, 5, True), (1, 6, 2, False), (3, 9, 4, False),
           (3, 9, 4, True), (1, 1, 0, True), (2, 2, 0, False)]
@@ -104,18 +104,18 @@ def graph(scheme, causal, side, one):
                                      max_length=9, **BUCKETS)
         q, k = (tf.placeholder(tf.float64, [None, HEADS, n, DEPTH]) for n in (one or None, None))
         offset, dy = tf.placeholder(tf.int32, []), tf.placeholder(tf.float64, [None] * 4)
-        relation = relations.Distances(one or tf.shape(q)[2], tf.shape(k)[2], offset, causal)
+        layout = Layout(one or tf.shape(q)[2], tf.shape(k)[2], offset, causal)
         with tf.variable_scope("layer", initializer=tf.random_normal_initializer()):
             built = positions.build(values, side)
-            turned_q, new = built.rotate(q, k[:, :, offset:offset + relation.queries], relation)
+            turned_q, new = built.rotate(q, k[:, :, offset:offset + layout.queries], layout)
             keys = k
             if scheme == "rotary":                           # others stand in the cache already
-                every = relations.Distances(relation.keys, relation.keys)
+                every = Layout(layout.keys, layout.keys)
                 keys = built.rotate(k, k, every)[1]
                 with tf.control_dependencies([tf.debugging.assert_near(
-                        new, keys[:, :, offset:offset + relation.queries], 1e-5, 1e-5)]):
+                        new, keys[:, :, offset:offset + layout.queries], 1e-5, 1e-5)]):
                     keys = tf.identity(keys)
-            y = built.scores(turned_q, keys, relation)
+            y = built.scores(turned_q, keys, layout)
         variables = tf.trainable_variables()
         gradients = list(map(tf.convert_to_tensor, tf.gradients(y, [q, k, *variables], dy)))
         session = tf.Session()
@@ -223,14 +223,14 @@ def test_debertas_ways_give_the_same(causal, depth):
     arrays, ways = [random.randn(*size) for size in sizes], []
     seen = visible((7, 7, 0, causal)).astype(float)
     dy = random.randn(2, 3, 7, 7)
-    relation = relations.Distances(7, 7, causal=causal)
+    layout = Layout(7, 7, causal=causal)
     for limit in (2, 3):
         with mock.patch.object(deberta, "SENTENCES", limit), tf.Graph().as_default():
             at = [tf.constant(x) for x in arrays]
-            keys, queries = (deberta.met(tf.transpose(table, [1, 0, 2]), relation, 6)[which]
+            keys, queries = (deberta.reachable_rows(tf.transpose(table, [1, 0, 2]), layout, 6)[which]
                              for which, table in enumerate(at[2:]))
             y = seen * deberta.score_terms(
-                *at[:2], tf.transpose(keys, [1, 0, 2]), tf.transpose(queries, [1, 0, 2]), relation,
+                *at[:2], tf.transpose(keys, [1, 0, 2]), tf.transpose(queries, [1, 0, 2]), layout,
                 4, 6)
             with tf.Session() as session:
                 ways.append(session.run([y, *tf.gradients(y, at, dy)]))
@@ -247,22 +247,22 @@ def test_a_clipping_distance_for_each_side(n, more, left, right, causal, shared,
     rows, m = left + right + 1, n + more
     keys, values = (random.randn(*([] if shared else [2]), rows, 3) for _ in range(2))
     q, k, weights, v = (random.randn(2, 2, *shape) for shape in ((n, 3), (m, 3), (n, m), (m, 3)))
-    relation = relations.Distances(n, m, more, causal)
+    layout = Layout(n, m, more, causal)
     if causal:
-        weights *= visible(relation[:4])
-    ways = dict.fromkeys(positions.relative.WAYS, ((99, *way),))
-    with (mock.patch.object(positions.relative, "WAYS", ways), tf.Graph().as_default(),
+        weights *= visible(layout[:4])
+    ways = dict.fromkeys(positions.relative.THRESHOLDS, ((99, *way),))
+    with (mock.patch.object(positions.relative, "THRESHOLDS", ways), tf.Graph().as_default(),
           tf.Session() as session):
         got, z = session.run([
-            positions.relative.scores(*map(tf.constant, (q, k, keys)), relation, left),
-            positions.relative.outputs(*map(tf.constant, (weights, v, values)), relation, left)])
+            positions.relative.scores(*map(tf.constant, (q, k, keys)), layout, left),
+            positions.relative.outputs(*map(tf.constant, (weights, v, values)), layout, left)])
     label = np.clip(np.arange(m) - np.arange(n)[:, None] - more, -left, right) + left
 
     def of_pairs(table):                                     # [heads, n, m, depth]
         return np.broadcast_to(table if not shared else table[None], (2, rows, 3))[:, label]
 
     expected = np.einsum("bhid,bhijd->bhij", q, k[:, :, None] + of_pairs(keys))
-    seen = visible(relation[:4])
+    seen = visible(layout[:4])
     np.testing.assert_allclose(got * seen, expected * seen, atol=1e-10)
     np.testing.assert_allclose(
         z, np.einsum("bhij,bhijd->bhid", weights, v[:, :, None] + of_pairs(values)), atol=1e-10)
@@ -303,9 +303,9 @@ def test_additive_compatibility_is_its_formula(edges):
     ({"position": "relative_unclipped+rotary"}, "relative_unclipped would read them turned"),
     ({"position": "rotary", "rotary_fraction": 0.0}, "rotary_fraction=0.0: .* above 0"),
     ({"position": "rotary", "rotary_base": 1.0}, "rotary_base=1.0: .* above 1"),
-    ({"position": "t5_bias", "t5_buckets": 7}, "t5_buckets=7: .* even number"),
+    ({"position": "t5_bias", "t5_num_buckets": 7}, "t5_num_buckets=7: .* even number"),
     ({"position": "t5_bias", "t5_max_distance": 9}, "t5_max_distance=9: "),
-    ({"position": "deberta", "deberta_buckets": 3}, "deberta_buckets=3: .* even"),
+    ({"position": "deberta", "deberta_num_buckets": 3}, "deberta_num_buckets=3: .* even"),
     ({"position": "deberta", "deberta_max_distance": 9}, "deberta_max_distance=9: "),
     ({"max_relative_position_left": -2}, "max_relative_position_left=-2: .* or -1"),
     ({"position": "rotary", "compatibility": "additive"}, "rotary is defined by a product"),
@@ -341,21 +341,21 @@ x = {name: random.randn(*shape).astype("float32") for name, shape in dict(
 
 def everything(q, k, v, table, t5, rows, u, buckets, edges):
     n = relations.shape_list(q)[2]
-    relation = relations.Distances(n, n)
+    layout = Layout(n, n)
     turns = rotary.turns(tf.range(n), 4)
     weights = tf.nn.softmax(tf.matmul(q, k, transpose_b=True))
-    labels = tf.zeros([2, 1, 1], tf.int32) + relations.clip(relations.pairs(relation), 3)
-    terms = [relative.scores(q, k, table, relation), relative.outputs(weights, v, table, relation),
+    labels = tf.zeros([2, 1, 1], tf.int32) + buckets.clipped_labels(layout.relative_positions(), 3)
+    terms = [relative.scores(q, k, table, layout), relative.outputs(weights, v, table, layout),
              graph.scores(q, table, labels), graph.outputs(weights, table, labels),
-             bias.t5_bias(t5, relation, 16) + bias.alibi(2, relation),
+             bias.t5_bias(t5, layout, 16) + bias.alibi(2, layout),
              rotary.rotate(q, *turns), absolute.sinusoid(tf.range(n), 4),
              absolute.learned(tf.range(n), table), attention.additive(q, k, u, edges),
-             unclipped.score_term(q, rows, relation),
-             transformer_xl.scores(q, k, rows, u, u, relation),
-             deberta.score_terms(q, k, *(tf.transpose(rows, [1, 0, 2]) for rows in deberta.met(
-                 buckets, relation, 16)), relation, 4, 16),
-             attention.attention(q, k, v, None, lambda q, k: relative.scores(q, k, table, relation),
-                                 lambda w, v: relative.outputs(w, v, table, relation))]
+             unclipped.score_term(q, rows, layout),
+             transformer_xl.scores(q, k, rows, u, u, layout),
+             deberta.score_terms(q, k, *(tf.transpose(rows, [1, 0, 2]) for rows in deberta.reachable_rows(
+                 buckets, layout, 16)), layout, 4, 16),
+             attention.attention(q, k, v, None, lambda q, k: relative.scores(q, k, table, layout),
+                                 lambda w, v: relative.outputs(w, v, table, layout))]
     total = tf.add_n([tf.reduce_sum(term * term) for term in terms])
     return terms, total
 

@@ -9,7 +9,7 @@ from rpr.experiments import config, study
 from rpr.t2t import preflight
 from rpr.utils.errors import UserError
 
-GIN = pathlib.Path(__file__).parent.parent / "gin"
+GIN = pathlib.Path(__file__).parents[2] / "gin"
 
 
 @pytest.mark.parametrize("path", sorted(GIN.glob("*.gin")), ids=lambda path: path.stem)

@@ -98,7 +98,7 @@ def test_the_norm_without_scale_centres_divides_and_adds():
     values = tiny_models.hparams(norm_type="layer_without_scale", norm_epsilon=0.01)
     with tf.Graph().as_default(), tf.Session() as session:
         inputs = tf.constant(x, tf.float32)
-        y = layers.normalise(inputs, values)
+        y = layers.normalize(inputs, values)
         variable, = tf.trainable_variables()
         assert variable.op.name == "layer_norm/layer_norm_bias"
         session.run(tf.global_variables_initializer())

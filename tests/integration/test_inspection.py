@@ -26,7 +26,7 @@ def flags(trained, checkpoint=None):
 
 @pytest.fixture(scope="module")
 def model(trained, lively):
-    return inspector.Inspector(trained_model.trained_model(flags(trained, lively)), BEAM, ALPHA,
+    return inspector.Inspector(trained_model.find_trained_model(flags(trained, lively)), BEAM, ALPHA,
                                 extra_length=20)
 
 
@@ -59,7 +59,7 @@ def test_the_score_is_made_of_the_probabilities(model, lines):
 
 
 def test_a_greedy_score_is_the_log_probability(trained, lively, lines):
-    model = inspector.Inspector(trained_model.trained_model(flags(trained, lively)), beam_size=1,
+    model = inspector.Inspector(trained_model.find_trained_model(flags(trained, lively)), beam_size=1,
                                  extra_length=20)
     found = model.translate(lines[1])
     np.testing.assert_allclose(found.score, np.log(found.probabilities.astype("d")).sum(),
@@ -98,7 +98,7 @@ def test_attention_by_distance_counts_each_pair_once():
 @pytest.fixture
 def run_of_trained(trained, tmp_path):
     """The run's directory that `trained` would have been made in."""
-    where = run_directory.Directory(str(tmp_path / "run"), str(trained.text.data_dir))
+    where = run_directory.RunDirectory(str(tmp_path / "run"), str(trained.text.data_dir))
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "model").symlink_to(trained.output_dir)
     (tmp_path / "run" / "config.gin").write_text(

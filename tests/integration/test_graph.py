@@ -104,7 +104,7 @@ INPUTS, TARGETS = tiny_models.sentences([6, 3], seed=1), tiny_models.sentences([
 
 def encoded(inputs, edges, **overrides):
     """The logits of a model with random weights, for inputs with and without edges."""
-    values = tiny_models.hparams(**{"position": "graph", "edge_labels": 4, "num_hidden_layers": 1,
+    values = tiny_models.hparams(**{"position": "graph", "num_edge_labels": 4, "num_hidden_layers": 1,
                                     **overrides})
     with tf.Graph().as_default(), tf.Session() as session:
         features = tiny_models.features(inputs, TARGETS)
@@ -169,8 +169,8 @@ def test_without_edges_it_is_relative():
 
 
 def test_a_model_without_labels_is_refused():
-    with pytest.raises(ValueError, match="edge_labels=0: position=graph needs"):
-        tiny_models.make(tiny_models.hparams(position="graph", edge_labels=0))
+    with pytest.raises(ValueError, match="num_edge_labels=0: position=graph needs"):
+        tiny_models.make(tiny_models.hparams(position="graph", num_edge_labels=0))
 
 
 # Lines of words and edges.
@@ -185,7 +185,7 @@ def test_a_line_becomes_words_and_edges_in_both_directions():
     assert sorted(edges) == [(0, 1, 2), (1, 0, 4), (1, 2, 1), (2, 1, 2)]
     flat_ids = encoder().encode("a c b\t0 1 y")
     assert flat_ids == [2, 4, 3, 1, 2, 3, 4, 3, 2, 6]
-    assert encoder().encode("a c") == [2, 4] and encoder().edge_labels == 5
+    assert encoder().encode("a c") == [2, 4] and encoder().num_edge_labels == 5
 
 
 def test_an_edge_of_a_word_is_one_of_all_its_pieces():
@@ -262,9 +262,9 @@ def test_edges_go_into_the_tfrecords_and_come_back_as_matrices(tmp_path, monkeyp
         right, triples = words.words_and_edges(line)
         assert list(ids[:len(right) + 1]) == [*right, 1]
         assert {(i, j, edges[i, j]) for i, j in np.argwhere(edges)} == set(triples)
-    with pytest.raises(UserError, match="edge_labels=8: --problem=graph_paths needs 9"):
+    with pytest.raises(UserError, match="num_edge_labels=8: --problem=graph_paths needs 9"):
         registry.problem("graph_paths").get_hparams(tiny_models.hparams("toy_graph",
-                                                                        edge_labels=8))
+                                                                        num_edge_labels=8))
 
 
 # The example for a user's own relations.
@@ -310,7 +310,7 @@ def test_own_relations_go_through_the_command_line(tmp_path, monkeypatch):
     rpr_command("datagen", *small.flags, f"--tmp_dir={tmp_path}/tmp")
     labels = tmp_path / "data" / "vocab.graph_text_files.labels"
     assert labels.read_text() == "left\nright\n"
-    train(small, tmp_path / "model", "--hparams=position=graph,edge_labels=5", steps=10)
+    train(small, tmp_path / "model", "--hparams=position=graph,num_edge_labels=5", steps=10)
     lines = (tmp_path / "data" / "graph_text_files.test.source.txt").read_text().splitlines()[:6]
     lines[1] = lines[1].split("\t")[0]                        # one without edges
     (tmp_path / "lines").write_text("".join(line + "\n" for line in lines))

@@ -26,7 +26,7 @@ def file(tmp_path):
 
 def hparams(path, **more):
     return tiny_models.hparams(
-        source_embeddings=path, target_embeddings=path, num_hidden_layers=1,
+        pretrained_source_embeddings=path, pretrained_target_embeddings=path, num_hidden_layers=1,
         shared_embedding_and_softmax_weights=False, learning_rate_constant=1.0, **more)
 
 
@@ -92,10 +92,10 @@ def test_what_cannot_be_is_refused(file, tmp_path):
                                         "new, words$"):
         pretrained_embeddings.table(path, (*TOKENS, "new", "words"))
     for more, said in (({"hidden_size": 64}, "vectors of 32 numbers; hidden_size=64"),
-                       ({"source_embeddings": "y.vec"}, f"y.vec: there is no {tmp_path}/y.vec")):
+                       ({"pretrained_source_embeddings": "y.vec"}, f"y.vec: there is no {tmp_path}/y.vec")):
         values = hparams(path)
         values.override_from_dict(more)
-        with pytest.raises(UserError, match="source_embeddings=.*" + said):
+        with pytest.raises(UserError, match="pretrained_source_embeddings=.*" + said):
             pretrained_embeddings._table(values, "inputs", text_encoder.TokenTextEncoder(
                 None, vocab_list=list(TOKENS)), str(tmp_path))
     for more, said in (({"shared_embedding_and_softmax_weights": True},
