@@ -5,7 +5,7 @@ from tensor2tensor.utils import registry
 from rpr.models.hparams import add_position_hparams
 
 
-def paper(position, max_relative_position, heads_share_relative_embedding):
+def shaw2018(position, max_relative_position, heads_share_relative_embedding):
     """What every set here stands on: Vaswani et al. 2017 with a choice of positions.
 
     T2T's transformer_base_v1 has the paper's normalisation after each sub-layer, Adam with beta2
@@ -33,7 +33,7 @@ def absolute(hparams):
 @registry.register_hparams
 def rpr_base():
     """Base model of Shaw et al. 2018: relative positions, k=16, a table per layer and head."""
-    hparams = paper("relative", 16, heads_share_relative_embedding=False)
+    hparams = shaw2018("relative", 16, heads_share_relative_embedding=False)
     hparams.filter_size = 1024
     return hparams
 
@@ -69,7 +69,7 @@ def rpr_base_values_only():
 
 
 @registry.register_hparams
-def rpr_base_neither():
+def rpr_base_no_relations():
     """rpr_base with neither a^K nor a^V: no position information at all (table 3)."""
     hparams = rpr_base_keys_only()
     hparams.relative_keys = False

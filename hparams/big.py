@@ -7,7 +7,7 @@ from hparams import base
 @registry.register_hparams
 def rpr_big_ende():
     """Big model of Shaw et al. 2018, English-German: k=8, a table per layer, dropout 0.3."""
-    hparams = base.paper("relative", 8, heads_share_relative_embedding=True)
+    hparams = base.shaw2018("relative", 8, heads_share_relative_embedding=True)
     hparams.hidden_size = 1024
     hparams.filter_size = 4096
     hparams.num_heads = 16

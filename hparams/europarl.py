@@ -7,15 +7,15 @@ from hparams import base
 @registry.register_hparams
 def europarl_lite():
     """A model of 2+2 layers, width 300, 4 heads of 50, over fixed word vectors; Nesterov."""
-    hparams = base.paper("scaled_sinusoid", 16, heads_share_relative_embedding=False)
+    hparams = base.shaw2018("scaled_sinusoid", 16, heads_share_relative_embedding=False)
     hparams.num_hidden_layers = 2
     hparams.hidden_size = 300                                # of the word vectors
     hparams.filter_size = 600
     hparams.num_heads = 4
     hparams.attention_key_channels = 200
     hparams.attention_value_channels = 200
-    hparams.source_embeddings = "vectors.translate_deen_europarl_words.de.vec"
-    hparams.target_embeddings = "vectors.translate_deen_europarl_words.en.vec"
+    hparams.pretrained_source_embeddings = "vectors.translate_deen_europarl_words.de.vec"
+    hparams.pretrained_target_embeddings = "vectors.translate_deen_europarl_words.en.vec"
     hparams.shared_embedding_and_softmax_weights = False
     hparams.symbol_modality_num_shards = 1
     hparams.masked_softmax = True

@@ -7,7 +7,7 @@ from hparams import base
 @registry.register_hparams
 def rpr_small():
     """A model of 3+3 layers, width 128, k=16, that learns a small corpus in minutes on a laptop."""
-    hparams = base.paper("relative", 16, heads_share_relative_embedding=False)
+    hparams = base.shaw2018("relative", 16, heads_share_relative_embedding=False)
     hparams.num_hidden_layers = 3
     hparams.hidden_size = 128
     hparams.filter_size = 512

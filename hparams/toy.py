@@ -7,7 +7,7 @@ from hparams import base
 @registry.register_hparams
 def toy_reverse():
     """A model of 2+2 layers, width 128, 8 heads, sinusoids, that learns toy_reverse_repeats."""
-    hparams = base.paper("sinusoid", 16, heads_share_relative_embedding=False)
+    hparams = base.shaw2018("sinusoid", 16, heads_share_relative_embedding=False)
     hparams.num_hidden_layers = 2
     hparams.hidden_size = 128
     hparams.num_heads = 8
@@ -26,8 +26,8 @@ def toy_reverse():
 @registry.register_hparams
 def toy_graph():
     """A model of 4+2 layers, width 64, edges between its inputs, that learns graph_paths."""
-    hparams = base.paper("graph", 8, heads_share_relative_embedding=False)
-    hparams.edge_labels = 9                                  # none, and four in both directions
+    hparams = base.shaw2018("graph", 8, heads_share_relative_embedding=False)
+    hparams.num_edge_labels = 9                                  # none, and four in both directions
     hparams.num_encoder_layers = 4
     hparams.num_decoder_layers = 2
     hparams.hidden_size = 64

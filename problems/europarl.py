@@ -13,7 +13,7 @@ every other word.
 | RPR_WORDS_VOCAB_SIZE | words of each vocabulary at most (20000; embedded corpus: 4000) |
 
 Where vectors are given, those of the vocabulary are written beside the data, as
-vectors.PROBLEM.LANGUAGE.vec: for the hparams `source_embeddings` and `target_embeddings`. Of a word
+vectors.PROBLEM.LANGUAGE.vec: for the hparams `pretrained_source_embeddings` and `pretrained_target_embeddings`. Of a word
 that the file has in several spellings, as `Die` and `die`, the first row counts.
 """
 import collections

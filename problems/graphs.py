@@ -86,7 +86,7 @@ class GraphEncoder(text_encoder.TextEncoder):
         return self._words.vocab_size
 
     @property
-    def edge_labels(self):
+    def num_edge_labels(self):
         """How many labels there are: none, and each in both directions."""
         return 1 + 2 * len(self._labels)
 
@@ -130,10 +130,10 @@ class GraphProblem:
     def hparams(self, defaults, model_hparams):
         super().hparams(defaults, model_hparams)
         defaults.add_hparam("edges_in_text", True)
-        needed, given = self._encoders["inputs"].edge_labels, model_hparams.get("edge_labels", 1)
+        needed, given = self._encoders["inputs"].num_edge_labels, model_hparams.get("num_edge_labels", 1)
         position = model_hparams.get("encoder_position") or model_hparams.get("position", "")
         if "graph" in position and given < needed:
-            raise UserError(f"edge_labels={given}: --problem={self.name} needs {needed}: one for "
+            raise UserError(f"num_edge_labels={given}: --problem={self.name} needs {needed}: one for "
                             f"no edge, and {needed // 2} labels in both directions")
 
 

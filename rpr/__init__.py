@@ -15,7 +15,7 @@ def register():
     """Makes T2T run on this TensorFlow; registers this project's models, hparams and problems.
 
     Raises:
-      rpr.t2t.compat.WrongMode: tensor2tensor was imported before.
+      rpr.t2t.compat.ImportOrderError: tensor2tensor was imported before.
     """
     from rpr.t2t import compat
     compat.install()

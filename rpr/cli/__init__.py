@@ -80,7 +80,12 @@ def _t2t_command(module):
     """The same for a command that takes T2T's flags: `main` takes them and the logs."""
     def call(argv):
         from rpr.t2t import launcher
-        return launcher.launch(module, argv, importlib.import_module(f"rpr.cli.{module}").main)
+
+        def main(argv, logs):
+            """Imported only after `launch` has prepared T2T."""
+            return importlib.import_module(f"rpr.cli.{module}").main(argv, logs)
+
+        return launcher.launch(module, argv, main)
     return call
 
 

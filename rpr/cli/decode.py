@@ -28,7 +28,7 @@ def main(argv, logs):
     flags, rest = launcher.parse(argv, "t2t-decoder")
     if rest:
         raise UserError(f"{rest[0]}: no such flag (--help lists them)")
-    models = _members(flags) if flags.ensemble else [trained_model.trained_model(flags)]
+    models = _members(flags) if flags.ensemble else [trained_model.find_trained_model(flags)]
     hparams, output_dir = models[0].hparams, models[0].hparams.model_dir
     try:
         decode_hparams = t2t_decoder.create_decode_hparams()
@@ -113,7 +113,7 @@ def _test_set_file(name, pair):
     """The source of a sacreBLEU test set as a file for T2T's decoder."""
     from rpr.evaluation import test_sets
     source = test_sets.test_set_source(name, pair)
-    path = os.path.join(processes.folder("test-set"), "source")
+    path = os.path.join(processes.temporary_directory("test-set"), "source")
     with open(path, "w", encoding="utf-8") as out:
         out.writelines(line + "\n" for line in source)
     return path

@@ -13,7 +13,7 @@ def main(argv, logs):
     from rpr.t2t import registration
     flags, _ = parse(argv, "t2t-eval")
     need(flags, "output_dir", "data_dir")
-    registration.one_of("model", "model", flags.model, known("model", flags.model))
+    registration.check_choice("model", "model", flags.model, known("model", flags.model))
     problem = find_problem(flags.problem)
     build_hparams(flags)
     check_data(problem, os.path.expanduser(flags.data_dir),

@@ -30,7 +30,7 @@ def main(argv, logs):
         return
     need(flags, "output_dir", "data_dir")
     t2t_trainer.set_hparams_from_args(rest)
-    registration.one_of("model", "model", flags.model, known("model", flags.model))
+    registration.check_choice("model", "model", flags.model, known("model", flags.model))
     problem = find_problem(flags.problem)
     if flags.gpu_automatic_mixed_precision:
         flags.hparams = ",".join(filter(None, (flags.hparams,
@@ -44,10 +44,10 @@ def main(argv, logs):
     check_data(problem, data_dir, ("train",) if flags.schedule == "train" else ("train", "dev"))
     asked = {"model": flags.model, "problem": flags.problem, "hparams_set": flags.hparams_set,
              "vocabulary": preflight.vocabularies(problem, data_dir)}
-    preflight.same_training(output_dir, asked)
+    preflight.check_same_training(output_dir, asked)
     devices.check(flags, hparams, problem)
     if tf.train.latest_checkpoint(output_dir):
-        preflight.checkpoint(output_dir, flags.model, "output_dir")
+        preflight.find_checkpoint(output_dir, flags.model, "output_dir")
     else:
         pretrained_embeddings.check(hparams, problem, data_dir)
 

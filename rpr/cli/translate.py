@@ -20,7 +20,7 @@ def main(argv, logs=None):
     flags, beam_size, alpha, text = _model_and_text(args)
     with terminal.status("loading the model"):
         registration.register(args.t2t_usr_dir)
-        trained = trained_model.trained_model(flags)
+        trained = trained_model.find_trained_model(flags)
         model = inspector.Inspector(trained, beam_size, alpha)
     terminal.print(f"{trained.checkpoint}: beam {beam_size}, alpha {alpha}", style="dim",
                    highlight=False, soft_wrap=True)

@@ -46,10 +46,10 @@ def members(directories, data_dir):
                             f"({', '.join(vocabularies[-1])}) than {directories[0]} "
                             f"({', '.join(vocabularies[0])})")
         average = tf.train.latest_checkpoint(os.path.join(directory, "average"))
-        found.append(trained_model.trained_model(types.SimpleNamespace(
+        found.append(trained_model.find_trained_model(types.SimpleNamespace(
             model=asked["model"], problem=asked["problem"], hparams_set=asked["hparams_set"],
             hparams="", data_dir=data_dir, output_dir=model_dir, checkpoint_path=average)))
-        if not issubclass(registry.model(asked["model"]), incremental.Stepwise):
+        if not issubclass(registry.model(asked["model"]), incremental.IncrementalDecoder):
             raise UserError(f"{said} holds a model {asked['model']}: it cannot take part")
     return found
 
@@ -86,7 +86,7 @@ def estimator(models, decode_hparams):
     config = tf.ConfigProto(allow_soft_placement=True)
     config.gpu_options.allow_growth = True
     return tf.estimator.Estimator(
-        model_fn, processes.folder("ensemble"),
+        model_fn, processes.temporary_directory("ensemble"),
         tf.estimator.RunConfig(session_config=config))
 
 
@@ -95,7 +95,7 @@ def decode(features, models, decode_hparams):
 
     Args:
       features: `inputs` int32 [batch, length, 1, 1].
-      models: (`Stepwise` model, variable scope that its own is in) of each.
+      models: (`IncrementalDecoder` model, variable scope that its own is in) of each.
       decode_hparams: T2T's.
 
     Returns:
@@ -104,7 +104,7 @@ def decode(features, models, decode_hparams):
     Raises:
       UserError: they do not choose from as many symbols.
     """
-    counts = [model.symbols() for model, _ in models]
+    counts = [model.target_vocab_size() for model, _ in models]
     if len(set(counts)) > 1:
         raise UserError(f"--ensemble: the models choose from {', '.join(map(str, counts))} symbols "
                         "(vocab_divisor): they cannot choose together")
@@ -112,7 +112,7 @@ def decode(features, models, decode_hparams):
     functions, caches = [], []
     for model, scope in models:
         with tf.variable_scope(scope, auxiliary_name_scope=False), tf.variable_scope(model.name):
-            step, cache = model.steps(model.prepared(features), beams)
+            step, cache = model.init_step(model.prepare_features(features), beams)
         functions.append(step)
         caches.append(cache)
 
@@ -127,7 +127,7 @@ def decode(features, models, decode_hparams):
         return mean(logits), after
 
     batch, length = shape_list(features["inputs"])[:2]
-    return beam_search.find(
+    return beam_search.search(
         together, caches, batch, length + decode_hparams.extra_length, beams,
         beams if decode_hparams.return_beams else 1, decode_hparams.alpha)
 

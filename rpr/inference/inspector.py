@@ -46,7 +46,7 @@ class Inspector:
     """A trained model with its graph, session and vocabularies.
 
     Args:
-      trained: `rpr.t2t.launcher.TrainedModel`.
+      trained: `rpr.t2t.trained_model.TrainedModel`.
       beam_size, alpha: of the beam search.
       extra_length: how many tokens longer than its source a hypothesis may be.
 

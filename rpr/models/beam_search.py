@@ -9,9 +9,8 @@ import tensorflow.compat.v1 as tf
 
 from rpr.nn.ops import shape_list
 
-END, NEVER = 1, 1e7                                          # T2T's end of a sentence, infinity
-
-
+EOS_ID = 1                                                   # T2T's id of the end-of-sentence symbol
+INFINITY = 1e7                                               # larger than any -log probability
 GROUP = 64                                                   # symbols
 
 
@@ -39,7 +38,7 @@ def top_k(x, count):
     return best, tf.gather(where, place // GROUP, batch_dims=1) * GROUP + place % GROUP
 
 
-def find(step, caches, batch, length, beams, top_beams, alpha):
+def search(step, caches, batch, length, beams, top_beams, alpha):
     """The best sentences, as T2T's `infer` gives them; a beam of 1 is the greedy search.
 
     Args:
@@ -53,9 +52,9 @@ def find(step, caches, batch, length, beams, top_beams, alpha):
     """
     start = tf.zeros([batch], tf.int32)                      # T2T's symbol before the first
     if beams == 1:
-        ids, scores = greedy_search(step, caches, start, length, END)
+        ids, scores = greedy_search(step, caches, start, length, EOS_ID)
         return {"outputs": ids[:, 1:], "scores": scores}
-    ids, scores = beam_search(step, caches, start, beams, length, alpha, END, top_beams == 1)
+    ids, scores = beam_search(step, caches, start, beams, length, alpha, EOS_ID, top_beams == 1)
     if top_beams == 1:
         return {"outputs": ids[:, 0, 1:], "scores": scores[:, 0]}
     return {"outputs": ids[:, :top_beams, 1:], "scores": scores[:, :top_beams]}
@@ -146,11 +145,11 @@ def beam_search(step, caches, start, beams, length, alpha, end, first_only):
         ends = tf.cast(tf.equal(symbols, end), tf.float32)
 
         _, (open_ids, open_chances, beam) = pick(
-            scores - NEVER * ends, ids, scores * penalty(i + 1), beam)
+            scores - INFINITY * ends, ids, scores * penalty(i + 1), beam)
         places = tf.reshape(rows * beams + beam, [-1])       # rows of the caches
         caches = tf.nest.map_structure(lambda cache: tf.gather(cache, places), caches)
         ended_ids = tf.pad(ended_ids, [[0, 0], [0, 0], [0, 1]])
-        scores = tf.concat([ended_scores, scores - NEVER * (1.0 - ends)], axis=1)
+        scores = tf.concat([ended_scores, scores - INFINITY * (1.0 - ends)], axis=1)
         _, (ended_ids, ended_scores) = pick(scores, tf.concat([ended_ids, ids], axis=1), scores)
         return i + 1, open_ids, open_chances, ended_ids, ended_scores, caches
 
@@ -164,13 +163,13 @@ def beam_search(step, caches, start, beams, length, alpha, end, first_only):
         return (i < length) & ~tf.reduce_all(certain)
 
     ids = tf.tile(start[:, None, None], [1, beams, 1])
-    chances = tf.tile([[0.0] + [-NEVER] * (beams - 1)], [batch, 1])
-    state = (tf.constant(0), ids, chances, tf.zeros_like(ids), tf.fill([batch, beams], -NEVER),
+    chances = tf.tile([[0.0] + [-INFINITY] * (beams - 1)], [batch, 1])
+    state = (tf.constant(0), ids, chances, tf.zeros_like(ids), tf.fill([batch, beams], -INFINITY),
              caches)
     shapes = (ids.shape[:2].concatenate(None), chances.shape)
     invariants = (tf.TensorShape([]), *shapes, *shapes,
                   tf.nest.map_structure(_growing, caches))
     _, ids, chances, ended_ids, ended_scores, _ = tf.while_loop(
         go_on, one, state, invariants, parallel_iterations=1, back_prop=False)
-    some = tf.reduce_any(ended_scores > -NEVER / 2, axis=1)
+    some = tf.reduce_any(ended_scores > -INFINITY / 2, axis=1)
     return tf.where(some, ended_ids, ids), tf.where(some, ended_scores, chances)

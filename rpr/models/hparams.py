@@ -25,19 +25,19 @@ def add_position_hparams(hparams, position, max_relative_position, heads_share_r
     hparams.add_hparam("max_relative_position_left", -1)     # -1: max_relative_position
     hparams.add_hparam("max_relative_position_right", -1)
     hparams.add_hparam("compatibility", "dot_product")       # of self-attention; or additive
-    hparams.add_hparam("t5_buckets", 32)
+    hparams.add_hparam("t5_num_buckets", 32)
     hparams.add_hparam("t5_max_distance", 128)
     hparams.add_hparam("t5_share_layers", True)
     hparams.add_hparam("rotary_base", 10000.0)
     hparams.add_hparam("rotary_fraction", 1.0)
-    hparams.add_hparam("deberta_buckets", 32)
+    hparams.add_hparam("deberta_num_buckets", 32)
     hparams.add_hparam("deberta_max_distance", 128)
     hparams.add_hparam("norm_after_embedding", False)
-    hparams.add_hparam("edge_labels", 1)
-    hparams.add_hparam("source_embeddings", "")              # files of word vectors that stay as
-    hparams.add_hparam("target_embeddings", "")              # they are, see rpr.models.pretrained_embeddings
+    hparams.add_hparam("num_edge_labels", 1)
+    hparams.add_hparam("pretrained_source_embeddings", "")              # files of word vectors that stay as
+    hparams.add_hparam("pretrained_target_embeddings", "")              # they are, see rpr.models.pretrained_embeddings
     hparams.add_hparam("masked_softmax", False)              # see rpr.nn.attention.masked_softmax
-    hparams.add_hparam("loss_per_sentence", False)           # see rpr.models.losses.by_sentence
+    hparams.add_hparam("loss_per_sentence", False)           # see rpr.models.losses.weights_per_sentence
     hparams.add_hparam("learning_rate_restart_steps", 1000)  # see rpr.models.learning_rate.cosine_restarts
     hparams.add_hparam("learning_rate_restart_t_mul", 2.0)
     hparams.add_hparam("learning_rate_restart_m_mul", 1.0)

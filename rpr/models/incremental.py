@@ -6,23 +6,23 @@ from tensor2tensor.layers import common_layers, modalities
 from rpr.models import beam_search
 
 
-class Stepwise:
+class IncrementalDecoder:
     """Goes before a T2TModel from symbols to symbols among the bases of a model.
 
-    Such a model says `begin`; with `steps` it takes part in an ensemble.
+    Such a model says `init_body_step`; with `init_step` it takes part in an ensemble.
     """
 
-    def prepared(self, features):
-        """A copy of the features that T2T's decoder reads, as `steps` takes them."""
+    def prepare_features(self, features):
+        """A copy of the features that T2T's decoder reads, as `init_step` takes them."""
         features = dict(features)
         self._fill_problem_hparams_features(features)
         return features
 
-    def begin(self, features, beams):
+    def init_body_step(self, features, beams):
         """Reads the sources.
 
         Args:
-          features: as `prepared` gives them, `inputs` int32 [batch, length, 1, 1].
+          features: as `prepare_features` gives them, `inputs` int32 [batch, length, 1, 1].
           beams: how many hypotheses of each sentence there will be.
 
         Returns:
@@ -32,16 +32,16 @@ class Stepwise:
         """
         raise NotImplementedError
 
-    def symbols(self):
+    def target_vocab_size(self):
         """How many symbols there are to choose from."""
         count = self._problem_hparams.vocab_size["targets"]
         return count + -count % self._hparams.get("vocab_divisor", 1)
 
-    def steps(self, features, beams):
+    def init_step(self, features, beams):
         """The model as `rpr.models.beam_search` takes it; to be called in the variable scope of its name.
 
         Args:
-          features: as `prepared` gives them.
+          features: as `prepare_features` gives them.
           beams: how many hypotheses of each sentence there are.
 
         Returns:
@@ -49,11 +49,11 @@ class Stepwise:
           float logits [batch * beams, symbols] and the caches after this step; the caches before
           the first step, tensors [batch * beams, ...].
         """
-        hparams, symbols = self._hparams, self.symbols()
+        hparams, symbols = self._hparams, self.target_vocab_size()
         scope = hparams.name.get("targets", modalities.get_name(
             modalities.ModalityType.SYMBOL))(hparams, symbols)
         bottom = hparams.bottom.get("targets", modalities.symbol_targets_bottom)
-        body, caches = self.begin(features, beams)
+        body, caches = self.init_body_step(features, beams)
 
         def step(ids, caches):
             with tf.variable_scope(scope):
@@ -66,9 +66,9 @@ class Stepwise:
 
         return step, caches
 
-    def find(self, features, decode_length, beam_size, top_beams, alpha):
-        """The best sentences, as T2T's `infer` gives them; see `search.find`."""
-        step, caches = self.steps(features, beam_size)
+    def search(self, features, decode_length, beam_size, top_beams, alpha):
+        """The best sentences, as T2T's `infer` gives them; see `search`."""
+        step, caches = self.init_step(features, beam_size)
         batch, length = common_layers.shape_list(features["inputs"])[:2]
-        return beam_search.find(step, caches, batch, length + features.get(
+        return beam_search.search(step, caches, batch, length + features.get(
             "decode_length", decode_length), beam_size, top_beams, alpha)

@@ -32,7 +32,7 @@ def _sequence(before, x, sequence, hparams, scope):
             elif step == "z":
                 x = common_layers.zero_add(before, x)
             elif step == "n":
-                x = normalise(x, hparams)
+                x = normalize(x, hparams)
             elif step == "d":
                 x = drop(x, hparams)
             else:
@@ -47,7 +47,7 @@ def drop(x, hparams):
     return dropout(x, hparams.layer_prepostprocess_dropout, dims)
 
 
-def normalise(x, hparams):
+def normalize(x, hparams):
     """The normalisation that `norm_type` names: T2T's, or `layer_without_scale`. Shapes as x."""
     if hparams.norm_type not in ("layer", "layer_without_scale"):
         return common_layers.apply_norm(x, hparams.norm_type, None, hparams.norm_epsilon)

@@ -66,7 +66,7 @@ def smoothed_cross_entropy(x, table, labels, weights, smoothing):
     return function(x, table, weights)
 
 
-def by_sentence(targets):
+def weights_per_sentence(targets):
     """Weights with which each sentence of a batch counts the same, however long it is.
 
     Args:
@@ -79,7 +79,7 @@ def by_sentence(targets):
     return tf.math.divide_no_nan(words, tf.reduce_sum(words, axis=1, keepdims=True))
 
 
-def serve(hparams, problem):
+def use_factored_loss(hparams, problem):
     """Lets a model that is trained take its loss from here, where that is the same.
 
     Half precision keeps T2T's loss, whose gradient is rounded once, after the soft targets are

@@ -1,6 +1,6 @@
 """Embedded words that are read from a file and stay as they are.
 
-The hparams `source_embeddings` and `target_embeddings` name files of word vectors
+The hparams `pretrained_source_embeddings` and `pretrained_target_embeddings` name files of word vectors
 (`problems.vectors`), beside the data or by a whole path. The table is a variable that is not
 trained: no optimizer sees it, checkpoints and averages hold it, and once there is a checkpoint the
 file is not read again.
@@ -16,12 +16,12 @@ from tensor2tensor.layers import modalities
 from problems import vectors
 from rpr.utils.errors import UserError
 
-_SIDES = {"inputs": ("source_embeddings", modalities.symbol_bottom),
-          "targets": ("target_embeddings", modalities.symbol_targets_bottom)}
+_SIDES = {"inputs": ("pretrained_source_embeddings", modalities.symbol_bottom),
+          "targets": ("pretrained_target_embeddings", modalities.symbol_targets_bottom)}
 _NAMED = 5                                            # of words without a vector
 
 
-def serve(hparams, vocabularies):
+def use_pretrained_embeddings(hparams, vocabularies):
     """Lets a model take its embedded words from files, where its hparams name some.
 
     Args:

@@ -152,7 +152,7 @@ def attend(queries, keys, values, bias, flavour, save_weights_to=None):
 
     return attention.attention(
         queries[:, None], keys[:, None], values[:, None], bias, scores, scale=scale,
-        weights_to=None if save_weights_to is None else keep)[:, 0]
+        on_weights=None if save_weights_to is None else keep)[:, 0]
 
 
 def _own_hparams(hparams):
@@ -174,10 +174,10 @@ def _own_hparams(hparams):
 
 
 @registry.register_model
-class QkvSeq2seq(incremental.Stepwise, t2t_model.T2TModel):
+class QkvSeq2seq(incremental.IncrementalDecoder, t2t_model.T2TModel):
     """Attention between an encoder, two-way recurrent or convolutional, and a recurrent decoder."""
 
-    check_hparams = staticmethod(_own_hparams)               # see `rpr.t2t.preflight.served`
+    check_hparams = staticmethod(_own_hparams)               # see `rpr.t2t.preflight.check_supported`
 
     def __init__(self, hparams, *args, **kwargs):
         super().__init__(_own_hparams(hparams), *args, **kwargs)
@@ -185,7 +185,7 @@ class QkvSeq2seq(incremental.Stepwise, t2t_model.T2TModel):
             raise ValueError("qkv_seq2seq reads words alone: edges between them need "
                              "rpr_transformer and position=graph")
         self.attention_weights = {}                          # as in T2T's models
-        losses.serve(self._hparams, self._problem_hparams)
+        losses.use_factored_loss(self._hparams, self._problem_hparams)
 
     def body(self, features):
         """T2T's: from embedded words [batch, length, 1, hidden] to what the softmax reads."""
@@ -200,8 +200,8 @@ class QkvSeq2seq(incremental.Stepwise, t2t_model.T2TModel):
                 self.attention_weights)
             return self._join(y, memory, keep)[:, :, None]
 
-    def begin(self, features, beams):
-        """See `Stepwise`."""
+    def init_body_step(self, features, beams):
+        """See `IncrementalDecoder`."""
         inputs = self._prepare_inputs_for_decode(features)[0]
         with tf.variable_scope("body"):
             memory = self._encode(common_layers.flatten4d3d(inputs))
@@ -234,7 +234,7 @@ class QkvSeq2seq(incremental.Stepwise, t2t_model.T2TModel):
         if use_tpu or self._num_datashards != 1 or "partial_targets" in features:
             raise NotImplementedError("qkv_seq2seq decodes whole sentences on one CPU or GPU")
         with tf.variable_scope(self.name):
-            return self.find(features, decode_length, beam_size, top_beams, alpha)
+            return self.search(features, decode_length, beam_size, top_beams, alpha)
 
     def _encode(self, x):
         """x: [batch, length, hidden], embedded words, zero where there is padding.

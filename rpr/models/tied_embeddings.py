@@ -11,7 +11,7 @@ from tensor2tensor.layers import common_layers, modalities
 
 
 @tf.custom_gradient
-def uses(table):
+def three_uses(table):
     """A table three times, to look symbols up twice and to make logits.
 
     Args:
@@ -30,11 +30,11 @@ def uses(table):
     return (tf.identity(table),) * 3, gradient
 
 
-def serve(hparams, problem):
+def use_one_table(hparams, problem):
     """Lets a model that trains look its symbols up here, where that is the same.
 
     Args:
-      hparams: of the model, after `losses.serve`; changed in place.
+      hparams: of the model, after `losses.use_factored_loss`; changed in place.
       problem: the hparams of its problem, or None.
     """
     if (not hparams.get("factored_logits") or "targets" not in hparams.loss
@@ -49,7 +49,7 @@ def serve(hparams, problem):
     def look_up(use, x, hparams, symbols):
         if not use or not made:
             with tf.variable_scope("shared", reuse=tf.AUTO_REUSE):
-                made[:] = uses(modalities.get_weights(hparams, symbols))
+                made[:] = three_uses(modalities.get_weights(hparams, symbols))
         x = tf.squeeze(x, axis=3)                            # [batch, length, 1]
         y = tf.gather(made[use], x)                          # [batch, length, 1, hidden]
         if hparams.multiply_embedding_mode == "sqrt_depth":

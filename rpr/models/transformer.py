@@ -19,7 +19,7 @@ from rpr.models import (
 from rpr.models.hparams import T2T_POSITIONS, add_position_hparams
 from rpr.nn import attention, ops
 from rpr.nn.edges import split_edges
-from rpr.positions import distances
+from rpr.positions.layout import Layout
 
 # What T2T's transformer honours and this model cannot: hparam -> the values that it serves.
 SERVED = {
@@ -122,7 +122,7 @@ def _embed(x, place, hparams, side):
     return x
 
 
-def _attend(x, memory, bias, hparams, scheme, relation, cache, save_weights_to):
+def _attend(x, memory, bias, hparams, scheme, layout, cache, save_weights_to):
     """One attention sub-layer, normalised and added as the hparams say. Shapes as x."""
     dims = common_layers.comma_separated_string_to_integer_list(
         hparams.get("attention_dropout_broadcast_dims", ""))
@@ -130,7 +130,7 @@ def _attend(x, memory, bias, hparams, scheme, relation, cache, save_weights_to):
         layers.preprocess(x, hparams), memory, bias,
         hparams.attention_key_channels or hparams.hidden_size,
         hparams.attention_value_channels or hparams.hidden_size,
-        hparams.hidden_size, hparams.num_heads, scheme, relation,
+        hparams.hidden_size, hparams.num_heads, scheme, layout,
         hparams.compatibility if memory is None else "dot_product", hparams.attention_dropout, dims,
         cache,
         # For visualisation. T2T's decoding loop would drag them from step to step.
@@ -168,7 +168,7 @@ def encoder(x, bias, hparams, nonpadding=None, save_weights_to=None, edges=None)
     """
     scheme = positions.build(hparams, "inputs")
     length = common_layers.shape_list(x)[1]
-    relation = distances.Distances(length, length, edges=edges)
+    layout = Layout(length, length, edges=edges)
     with tf.variable_scope("encoder"):
         pad_remover = None
         if hparams.use_pad_remover:
@@ -178,7 +178,7 @@ def encoder(x, bias, hparams, nonpadding=None, save_weights_to=None, edges=None)
         for layer in range(hparams.num_encoder_layers or hparams.num_hidden_layers):
             with tf.variable_scope(f"layer_{layer}"):
                 with tf.variable_scope("self_attention"):
-                    x = _attend(x, None, bias, hparams, scheme, relation, None, save_weights_to)
+                    x = _attend(x, None, bias, hparams, scheme, layout, None, save_weights_to)
                 x = _feed_forward(x, hparams, pad_remover)
         return layers.preprocess(x, hparams)
 
@@ -203,7 +203,7 @@ def decoder(x, memory, self_bias, cross_bias, hparams, cache=None, save_weights_
     length, offset = common_layers.shape_list(x)[1], 0
     if cache is not None:
         length, offset = 1, common_layers.shape_list(cache["layer_0"]["k"])[2]
-    relation = distances.Distances(length, length + offset, offset, causal=True)
+    layout = Layout(length, length + offset, offset, causal=True)
     with tf.variable_scope("decoder"):
         for layer in range(hparams.num_decoder_layers or hparams.num_hidden_layers):
             name = f"layer_{layer}"
@@ -211,7 +211,7 @@ def decoder(x, memory, self_bias, cross_bias, hparams, cache=None, save_weights_
             with tf.variable_scope(name):
                 with tf.variable_scope("self_attention"):
                     x = _attend(
-                        x, None, self_bias, hparams, scheme, relation, step, save_weights_to)
+                        x, None, self_bias, hparams, scheme, layout, step, save_weights_to)
                 if memory is not None:
                     with tf.variable_scope("encdec_attention"):
                         shape = common_layers.shape_list(x)
@@ -253,15 +253,15 @@ def init_cache(cache, hparams, batch_size, attention_init_length, encoder_output
 
 
 @registry.register_model
-class RprTransformer(incremental.Stepwise, transformer.Transformer):
+class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
     """Transformer with a choice of positions: relative (Shaw et al. 2018), absolute, both, none."""
 
     scope = "transformer"                                    # of its variables in a checkpoint
-    check_hparams = staticmethod(_own_hparams)               # see `rpr.t2t.preflight.served`
+    check_hparams = staticmethod(_own_hparams)               # see `rpr.t2t.preflight.check_supported`
 
     def __init__(self, hparams, *args, **kwargs):
         hparams = _own_hparams(hparams)
-        pretrained_embeddings.serve(hparams, lambda: self._problem_hparams.vocabulary)
+        pretrained_embeddings.use_pretrained_embeddings(hparams, lambda: self._problem_hparams.vocabulary)
         super().__init__(hparams, *args, **kwargs)
         # Under this scope a checkpoint is one of T2T's `transformer`, and theirs are ours.
         self._name = self._base_name = self.scope
@@ -269,9 +269,9 @@ class RprTransformer(incremental.Stepwise, transformer.Transformer):
         self._prepare_decoder_fn = prepare_decoder
         if (hparams.get("loss_per_sentence", False)
                 and self._hparams.mode == tf.estimator.ModeKeys.TRAIN):      # metrics count words
-            self._hparams.weights_fn = {**hparams.weights_fn, "targets": losses.by_sentence}
-        losses.serve(self._hparams, self._problem_hparams)
-        tied_embeddings.serve(self._hparams, self._problem_hparams)
+            self._hparams.weights_fn = {**hparams.weights_fn, "targets": losses.weights_per_sentence}
+        losses.use_factored_loss(self._hparams, self._problem_hparams)
+        tied_embeddings.use_one_table(self._hparams, self._problem_hparams)
 
     def optimize(self, loss, num_async_replicas=1, use_tpu=False, variables=None):
         """As T2T's, with the factors of `rpr.models.learning_rate` in the learning rate."""
@@ -287,9 +287,9 @@ class RprTransformer(incremental.Stepwise, transformer.Transformer):
         return encoder(x, bias, hparams, transformer.features_to_nonpadding(features, "inputs"),
                        self.attention_weights, (features or {}).get("edges")), cross_bias
 
-    def prepared(self, features):
-        """As `Stepwise`; where a line of text holds edges too, they are taken out of `inputs`."""
-        features = super().prepared(features)
+    def prepare_features(self, features):
+        """As `IncrementalDecoder`; where a line of text holds edges too, they are taken out of `inputs`."""
+        features = super().prepare_features(features)
         if "edges" not in features and (self._problem_hparams or {}).get("edges_in_text", False):
             words, edges = split_edges(
                 tf.reshape(features["inputs"], tf.shape(features["inputs"])[:2]))
@@ -298,7 +298,7 @@ class RprTransformer(incremental.Stepwise, transformer.Transformer):
 
     def infer(self, features=None, *args, **kwargs):
         """As T2T's."""
-        return super().infer(self.prepared(features), *args, **kwargs)
+        return super().infer(self.prepare_features(features), *args, **kwargs)
 
     def decode(self, decoder_input, encoder_output, encoder_decoder_attention_bias,
                decoder_self_attention_bias, hparams, cache=None, decode_loop_step=None, **kwargs):
@@ -329,10 +329,10 @@ class RprTransformer(incremental.Stepwise, transformer.Transformer):
                 or "partial_targets" in features or "targets_segmentation" in features):
             return super()._fast_decode(features, decode_length, beam_size, top_beams, alpha,
                                         preprocess_targets_method)
-        return self.find(features, decode_length, beam_size, top_beams, alpha)
+        return self.search(features, decode_length, beam_size, top_beams, alpha)
 
-    def begin(self, features, beams):
-        """See `Stepwise`."""
+    def init_body_step(self, features, beams):
+        """See `IncrementalDecoder`."""
         hparams = self._hparams
         inputs = self._prepare_inputs_for_decode(features)[0]
         with tf.variable_scope("body"):

@@ -21,7 +21,7 @@ USE_INSTEAD = ("start it with this project's launchers (t2t-trainer, t2t-decoder
                "train, rpr decode, ...), or call rpr.register() before tensor2tensor is imported")
 
 
-class WrongMode(RuntimeError):
+class ImportOrderError(RuntimeError):
     """tensor2tensor was imported before it was prepared: what it would train is silently wrong."""
 
 
@@ -29,12 +29,12 @@ def install():
     """Prepares TensorFlow and tensor2tensor; a second call does nothing.
 
     Raises:
-      WrongMode: tensor2tensor is loaded already, so that it is too late.
+      ImportOrderError: tensor2tensor is loaded already, so that it is too late.
     """
     if getattr(install, "done", False):
         return
     if "tensor2tensor" in sys.modules:
-        raise WrongMode("rpr: tensor2tensor was imported in TensorFlow 2 mode, in which towers do "
+        raise ImportOrderError("rpr: tensor2tensor was imported in TensorFlow 2 mode, in which towers do "
                         f"not share their weights and decoding fails: {USE_INSTEAD}")
     _numpy_aliases()
     _tensorflow_aliases()

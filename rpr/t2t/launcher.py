@@ -10,9 +10,8 @@ import sys
 import textwrap
 
 from rpr.t2t import compat
-from rpr.t2t.registration import register
 from rpr.utils import console
-from rpr.utils.errors import UserError, out_of_room
+from rpr.utils.errors import UserError, resource_error
 
 METRICS_FILE = "metrics.jsonl"
 
@@ -41,7 +40,7 @@ def launch(verb, argv, call):
             logs.end()
         raise
     except BaseException as error:
-        line = out_of_room(error)
+        line = resource_error(error)
         longer = re.search(r"position=\w+ has rows for .*? or relative\b", str(error))
         if longer:                                    # said by the graph, in the midst of a run
             line = longer.group()
@@ -78,6 +77,7 @@ def parse(argv, program):
     unknown = [arg for arg in rest if arg.startswith("-") and not arg.startswith("--hp_")]
     if unknown:
         raise UserError(f"{unknown[0]}: no such flag (--help lists them)")
+    from rpr.t2t.registration import register        # imports T2T
     register(flags.FLAGS["t2t_usr_dir"].value if "t2t_usr_dir" in flags.FLAGS else None)
     if "worker_gpu" in flags.FLAGS and flags.FLAGS.worker_gpu == 1:
         import tensorflow.compat.v1 as tf

@@ -44,7 +44,7 @@ def parse_hparams(hparams, overrides):
     return {name: value for name, value in hparams.values().items() if name in named}
 
 
-def served(model, hparams):
+def check_supported(model, hparams):
     """Refuses hparams that a model of this project cannot serve; T2T would fail at the first step.
 
     Args:
@@ -71,7 +71,7 @@ def saved_hparams(output_dir):
         raise UserError(f"--output_dir={output_dir}: hparams.json is damaged: {error}") from None
 
 
-def same_hparams(output_dir, asked, decoding=False):
+def check_same_hparams(output_dir, asked, decoding=False):
     """Refuses an output directory whose hparams.json disagrees with what was asked.
 
     T2T lets the file win over the registered set, with no more than an INFO line.
@@ -89,7 +89,7 @@ def same_hparams(output_dir, asked, decoding=False):
                         "another directory, or the hparams that it was made with")
 
 
-def same_training(output_dir, asked):
+def check_same_training(output_dir, asked):
     """Refuses an output directory that was made with another model, problem or vocabulary.
 
     Args:
@@ -115,7 +115,7 @@ def trained_with(output_dir):
 
 
 def remember_training(output_dir, **asked):
-    """Writes what `same_training` compares (model, problem, hparams_set, vocabulary), and more."""
+    """Writes what `check_same_training` compares (model, problem, hparams_set, vocabulary), and more."""
     files.write_atomically(os.path.join(output_dir, TRAINED_WITH),
                              json.dumps(asked, indent=1, sort_keys=True) + "\n")
 
@@ -126,7 +126,7 @@ def vocabularies(problem, data_dir):
     return {name: files.sha256(path) for name, path in paths.items() if os.path.exists(path)}
 
 
-def checkpoint(path_or_dir, model, flag):
+def find_checkpoint(path_or_dir, model, flag):
     """The checkpoint to read, refused where it is absent, incomplete or of another model.
 
     Args:
@@ -155,7 +155,7 @@ def checkpoint(path_or_dir, model, flag):
     return path
 
 
-def check(runs):
+def check_runs(runs):
     """Refuses runs that name a model, problem, hparams set or hparam that does not exist.
 
     Args:
@@ -168,11 +168,11 @@ def check(runs):
         register(None)
         from rpr.t2t import preflight, registration
         for run in runs:
-            registration.one_of("model", "model", run.model, known("model", run.model))
+            registration.check_choice("model", "model", run.model, known("model", run.model))
             find_problem(run.problem)
             known("hparams", run.hparams_set)
             hparams = registration.registered_hparams(run.hparams_set)
             preflight.parse_hparams(hparams, run.hparams)
-            preflight.served(run.model, hparams)
+            preflight.check_supported(run.model, hparams)
     finally:
         logs.end()

@@ -8,7 +8,7 @@ from tensor2tensor.utils import registry
 from rpr.utils.errors import UserError
 
 
-def one_of(kind, flag, name, known):
+def check_choice(kind, flag, name, known):
     """Refuses a name that is not registered, with the nearest that are.
 
     Args:
@@ -27,7 +27,7 @@ def one_of(kind, flag, name, known):
 
 def registered_hparams(name):
     """A registered set's hparams; refuses an unknown name."""
-    one_of("hparams set", "hparams_set", name, registry.list_hparams())
+    check_choice("hparams set", "hparams_set", name, registry.list_hparams())
     return registry.hparams(name)
 
 
@@ -85,5 +85,5 @@ def find_problem(name):
     from tensor2tensor.utils import registry
 
     base = registry.parse_problem_name(name).base_name if name else name
-    one_of("problem", "problem", base, known("problem", base))
+    check_choice("problem", "problem", base, known("problem", base))
     return registry.problem(name)

@@ -20,12 +20,12 @@ def build_hparams(flags, decoding=False):
     named = preflight.parse_hparams(hparams, flags.hparams)
     output_dir = flags.output_dir and os.path.expanduser(flags.output_dir)
     if output_dir:
-        preflight.same_hparams(output_dir, named if decoding else hparams.values(), decoding)
+        preflight.check_same_hparams(output_dir, named if decoding else hparams.values(), decoding)
     if decoding and output_dir and preflight.saved_hparams(output_dir):
         hparams = hparams_lib.create_hparams_from_json(
             os.path.join(output_dir, "hparams.json"), hparams)
         hparams.parse(flags.hparams)
-    preflight.served(flags.model, hparams)
+    preflight.check_supported(flags.model, hparams)
     return hparams
 
 
@@ -42,7 +42,7 @@ class TrainedModel(NamedTuple):
     checkpoint: str
 
 
-def trained_model(flags):
+def find_trained_model(flags):
     """Finds and checks the trained model that T2T's flags name.
 
     Args:
@@ -60,14 +60,14 @@ def trained_model(flags):
         if not getattr(flags, name):
             raise UserError(f"--{name} is missing")
     output_dir, data_dir = map(os.path.expanduser, (flags.output_dir, flags.data_dir))
-    registration.one_of("model", "model", flags.model, known("model", flags.model))
+    registration.check_choice("model", "model", flags.model, known("model", flags.model))
     problem = find_problem(flags.problem)
     hparams = build_hparams(flags, decoding=True)
     check_data(problem, data_dir, ())
-    preflight.same_training(output_dir, {"hparams_set": flags.hparams_set,
+    preflight.check_same_training(output_dir, {"hparams_set": flags.hparams_set,
                                          "vocabulary": preflight.vocabularies(problem, data_dir)})
     flag = "checkpoint_path" if flags.checkpoint_path else "output_dir"
-    checkpoint = preflight.checkpoint(flags.checkpoint_path or output_dir, flags.model, flag)
+    checkpoint = preflight.find_checkpoint(flags.checkpoint_path or output_dir, flags.model, flag)
     hparams.add_hparam("data_dir", data_dir)
     hparams.add_hparam("model_dir", output_dir)
     trainer_lib.add_problem_hparams(hparams, problem)
