@@ -1,0 +1,160 @@
+"""The structure that docs/architecture.md describes: layers, import rules, size, type hints."""
+import ast
+import graphlib
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("rpr", "problems", "hparams")
+MOST_LINES = 400
+
+# What each package may import, besides itself. `rpr` stands for the top module rpr/__init__.py.
+ALLOWED = {
+    "utils": set(),
+    "evaluation": {"utils"},
+    "experiments": {"evaluation", "utils"},
+    "nn": {"utils"},
+    "positions": {"nn", "utils"},
+    "models": {"positions", "nn", "utils"},
+    "problems": {"nn", "utils"},
+    "hparams": {"models", "utils"},
+    "t2t": {"models", "positions", "nn", "problems", "hparams", "utils"},
+    "training": {"t2t", "models", "positions", "nn", "problems", "hparams", "utils"},
+    "inference": {"t2t", "models", "positions", "nn", "problems", "hparams", "evaluation", "utils"},
+    "report": {"experiments", "inference", "evaluation", "t2t", "positions", "utils"},
+    "api": {"inference", "report", "experiments", "evaluation", "t2t", "models", "positions",
+            "utils", "rpr"},
+    "cli": {"api", "report", "experiments", "inference", "training", "evaluation", "t2t", "models",
+            "positions", "nn", "problems", "hparams", "utils", "rpr"},
+}
+
+
+def modules():
+    """{dotted name: path} of every module of the distribution."""
+    found = {}
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+def package_of(module):
+    """The layer that a module belongs to: `positions` of `rpr.positions.rotary`."""
+    parts = module.split(".")
+    return parts[0] if parts[0] != "rpr" or len(parts) == 1 else parts[1]
+
+
+def imports(module):
+    """The modules of ours that a module imports, at any depth of its code."""
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: relative import"
+            names = [f"{node.module}.{alias.name}" if f"{node.module}.{alias.name}" in MODULES
+                     else node.module for alias in node.names]
+        else:
+            continue
+        yield from (name for name in names if name in MODULES and name != module)
+
+
+IMPORTS = {module: set(imports(module)) for module in MODULES}
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name != "rpr"])
+def test_a_module_imports_lower_layers_only(module):
+    package = package_of(module)
+    allowed = ALLOWED[package] | {package}
+    above = {name for name in IMPORTS[module] if package_of(name) not in allowed}
+    assert not above, f"{module} ({package}) may not import {sorted(above)}"
+
+
+def test_there_is_no_import_cycle():
+    try:
+        list(graphlib.TopologicalSorter(
+            {module: names - {"rpr"} for module, names in IMPORTS.items() if module != "rpr"}
+        ).static_order())
+    except graphlib.CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_there_are_at_most_nine_layers():
+    depth = {}
+
+    def layer(package):
+        if package not in depth:
+            below = ({package_of(name) for module, names in IMPORTS.items()
+                      if package_of(module) == package for name in names} - {package, "rpr"})
+            depth[package] = 1 + max(map(layer, below), default=0)
+        return depth[package]
+
+    assert max(layer(package) for package in ALLOWED) <= 9, depth
+
+
+@pytest.mark.parametrize("path", [*MODULES.values(), *sorted((ROOT / "scripts").glob("*.py"))],
+                         ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_has_at_most_400_lines_and_a_docstring(path):
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= MOST_LINES
+    assert not text.strip() or ast.get_docstring(ast.parse(text)), "no module docstring"
+
+
+def public_functions(tree):
+    """Functions of a module and methods of its classes whose names have no leading underscore."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            yield node
+        elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield from (inner for inner in node.body if isinstance(inner, ast.FunctionDef)
+                        and (not inner.name.startswith("_") or inner.name == "__init__"))
+
+
+@pytest.mark.parametrize("module", list(MODULES))
+def test_public_functions_have_type_hints(module):
+    lacking = []
+    for function in public_functions(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+        arguments = function.args
+        named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs,
+                 *filter(None, (arguments.vararg, arguments.kwarg))]
+        without = [argument.arg for argument in named
+                   if argument.annotation is None and argument.arg not in ("self", "cls")]
+        if function.returns is None and function.name != "__init__":
+            without.append("return")
+        if without:
+            lacking.append(f"{function.name} ({', '.join(without)})")
+    assert not lacking, f"{module}: {'; '.join(lacking)}"
+
+
+def loaded_by(names):
+    """The modules that a new process has loaded after importing these."""
+    code = f"import sys, {', '.join(names)}; print(*sys.modules)"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+                          cwd=ROOT).stdout.split()
+
+
+def test_the_command_line_and_experiments_import_no_tensorflow():
+    names = [module for module in MODULES
+             if package_of(module) in ("utils", "evaluation", "experiments")]
+    loaded = loaded_by(["rpr", "rpr.cli", *names])
+    assert not {"tensorflow", "tensor2tensor"} & set(loaded)
+
+
+def test_nn_and_positions_import_no_tensor2tensor():
+    names = [module for module in MODULES if package_of(module) in ("nn", "positions")]
+    assert "tensor2tensor" not in loaded_by(names)
+
+
+def test_every_module_is_found_by_setuptools():
+    for package in PACKAGES:
+        walked = {info.name for info in pkgutil.walk_packages([str(ROOT / package)], f"{package}.")}
+        assert walked == {module for module in MODULES
+                          if module.startswith(f"{package}.")}, "a folder lacks __init__.py"
