@@ -203,7 +203,7 @@ def _ids_below(path, vocab_size):
                         "datagen again") from None
 
 
-def number(variable, default):
+def positive_integer_variable(name: str, default: int) -> int:
     """The positive number in an environment variable, or the default where it is not set."""
     text = os.environ.get(variable, str(default))
     if not text.isdecimal() or int(text) < 1:

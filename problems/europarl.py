@@ -95,7 +95,7 @@ class WordProblem(translation.TranslationProblem):
 
     @property
     def approx_vocab_size(self):
-        return checks.number("RPR_WORDS_VOCAB_SIZE", self.vocabulary_size)
+        return checks.positive_integer_variable("RPR_WORDS_VOCAB_SIZE", self.vocabulary_size)
 
     @property
     def source_vocab_name(self):
@@ -150,7 +150,7 @@ class WordProblem(translation.TranslationProblem):
                 continue                              # it was there before
             known = counts[side]
             if given:
-                most = checks.number("RPR_VECTORS_ROWS", 200000)
+                most = checks.positive_integer_variable("RPR_VECTORS_ROWS", 200000)
                 known = {word.lower() for _, word, _ in vectors.read(given, most)} & known.keys()
             chosen = sorted(known, key=lambda word: (-counts[side][word], word))
             chosen = chosen[:self.approx_vocab_size]

@@ -39,7 +39,7 @@ class TranslateTextFiles(translation.TranslationProblem):
 
     @property
     def approx_vocab_size(self):
-        return checks.number("RPR_TEXT_VOCAB_SIZE", 8192)
+        return checks.positive_integer_variable("RPR_TEXT_VOCAB_SIZE", 8192)
 
     @property
     def vocab_filename(self):

@@ -20,7 +20,7 @@ from problems import checks, datagen
 from rpr.utils.errors import UserError
 
 NAME = "translate_text_files"
-BENCH = pathlib.Path(__file__).parents[2] / "scripts" / "bench_data"
+BENCH = pathlib.Path(__file__).parents[2] / "scripts" / "bench_data.py"
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -269,7 +269,7 @@ def test_edges_go_into_the_tfrecords_and_come_back_as_matrices(tmp_path, monkeyp
 
 # The example for a user's own relations.
 
-SCRIPT = runpy.run_path(str(ROOT / "scripts" / "expression_graphs"))
+SCRIPT = runpy.run_path(str(ROOT / "scripts" / "expression_graphs.py"))
 
 
 def test_the_example_is_what_it_says():
@@ -299,7 +299,7 @@ def test_an_operators_edges_lead_to_its_operands(seed, operators):
 
 
 def test_own_relations_go_through_the_command_line(tmp_path, monkeypatch):
-    subprocess.run([ROOT / "scripts" / "expression_graphs", tmp_path / "text", "300"], check=True)
+    subprocess.run([ROOT / "scripts" / "expression_graphs.py", tmp_path / "text", "300"], check=True)
     for name in list(os.environ):
         if name.startswith("RPR_TEXT_"):
             monkeypatch.delenv(name)
