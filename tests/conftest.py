@@ -121,7 +121,7 @@ def lively(trained, tmp_path_factory):
         if name.endswith("weights_0"):
             values[name][1] *= 3         # of the end mark: else none ends
     path = str(tmp_path_factory.mktemp("lively") / "model.ckpt-20")
-    averaging._save(path, values)
+    averaging.write_checkpoint(path, values)
     return path
 
 

@@ -52,7 +52,7 @@ def main(argv, logs):
         pretrained_embeddings.check(hparams, problem, data_dir)
 
     if logs:
-        machines = devices.cluster()
+        machines = devices.training_cluster()
         who = f".worker{machines.index}" if machines and machines.index else ""
         logs.keep(os.path.join(output_dir, f"train{who}.log"))
     trainer.run(flags, hparams, asked, flags.metrics_file or os.path.join(output_dir,

@@ -70,7 +70,7 @@ def write_mean(path, paths, step):
 
     def save():
         parts.append(f"{path}.part-{len(parts)}")
-        _save(parts[-1], values)
+        write_checkpoint(parts[-1], values)
         values.clear()
 
     with Task("averaging", len(names), "variables") as task:
@@ -102,7 +102,7 @@ def _mean(readers, name):
     return (total / len(readers)).astype(value.dtype)
 
 
-def _save(path, values):
+def write_checkpoint(path, values):
     """Writes a checkpoint of {name: array}."""
     names = sorted(values)
     with tf.Graph().as_default(), tf.Session() as session:

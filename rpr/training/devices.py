@@ -52,7 +52,7 @@ _KEPT = ("model_dir", "session_config", "save_summary_steps", "save_checkpoints_
          "tf_random_seed", "log_step_count_steps")
 
 
-class Cluster(NamedTuple):
+class TrainingCluster(NamedTuple):
     """The processes of a training on several machines.
 
     Attributes:
@@ -63,7 +63,7 @@ class Cluster(NamedTuple):
     index: int
 
 
-def cluster():
+def training_cluster():
     """The cluster of TF_CONFIG; None where it is not set, or has a chief alone.
 
     Raises:
@@ -90,7 +90,7 @@ def cluster():
     if len(jobs) == 1:
         del os.environ["TF_CONFIG"]                   # a machine alone: nobody to wait for
         return None
-    return Cluster((*jobs["chief"], *jobs["worker"]), index + (task == "worker"))
+    return TrainingCluster((*jobs["chief"], *jobs["worker"]), index + (task == "worker"))
 
 
 def check(flags, hparams, problem):
@@ -107,7 +107,7 @@ def check(flags, hparams, problem):
                         ("master", "")):
         if flags[name].value != alone:
             raise UserError(f"--{name}={flags[name].value}: {_MIRROR}")
-    machines = cluster()
+    machines = training_cluster()
     gpus = len(tf.config.list_physical_devices("GPU"))
     if 0 < gpus < flags.worker_gpu:
         raise UserError(f"--worker_gpu={flags.worker_gpu}: this machine shows {gpus}")
@@ -150,15 +150,15 @@ def _check_precision(hparams):
                         f"{hparams.activation_dtype}: one of the two")
 
 
-def count(flags):
+def device_count(flags):
     """The devices of a training, on all its machines."""
-    machines = cluster()
+    machines = training_cluster()
     return max(1, flags.worker_gpu) * (len(machines.addresses) if machines else 1)
 
 
-def mirrored(flags):
+def is_mirrored(flags):
     """Whether each device has a copy of the weights: on one machine, or on several."""
-    return bool(cluster()) or _mirrored(flags)
+    return bool(training_cluster()) or _mirrored(flags)
 
 
 def _mirrored(flags):
@@ -174,7 +174,7 @@ def run_config(flags, hparams):
     """
     os.environ.update(FLOAT32_OPS)
     config = t2t_trainer.create_run_config(hparams)
-    machines = cluster()
+    machines = training_cluster()
     has_gpu = bool(tf.config.list_physical_devices("GPU"))
     # TensorFlow rewrites a graph twice, for seconds: the second time it finds nothing.
     rewriting = config.session_config.graph_options.rewrite_options

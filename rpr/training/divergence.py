@@ -10,7 +10,7 @@ class Diverged(Exception):
     """A training that will come to nothing. The message says what its loss did, and when."""
 
 
-class LossWatch:
+class DivergenceDetector:
     """Notices within 100 steps that a loss is infinite, or lost what training had gained.
 
     A loss is noisy: the median of 5 records stands for it.

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 
-from rpr.training.divergence import LossWatch
+from rpr.training.divergence import DivergenceDetector
 from rpr.training.throughput import Throughput
 from rpr.utils import metrics_log
 from rpr.utils.console import Task
@@ -19,7 +19,7 @@ class TrainingHook(tf.train.SessionRunHook):
       path: the metrics file; events of steps that a crash lost are dropped from it at the start.
       total_steps: the step at which the training ends.
       model_dir: TensorBoard's events go there.
-      max_loss_rise: as `LossWatch` takes it.
+      max_loss_rise: as `DivergenceDetector` takes it.
       batches: how many make a step.
     """
 
@@ -28,7 +28,7 @@ class TrainingHook(tf.train.SessionRunHook):
     def __init__(self, path, total_steps, model_dir, max_loss_rise, batches=1):
         self._path, self._total = path, total_steps
         self._model_dir = model_dir
-        self.losses = LossWatch(max_loss_rise)
+        self.losses = DivergenceDetector(max_loss_rise)
         self._batches = batches
         self._recent = collections.deque(maxlen=batches)      # (loss, target tokens) of a batch
         self.saving_began = self._task = None

@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 COUNTS = "rpr/counts"                                 # a graph collection: one tensor, int64 [3]
 
 
-def counted(model_fn):
+def count_tokens(model_fn):
     """An Estimator's model function that also counts what is in the batches it trains on.
 
     Args:

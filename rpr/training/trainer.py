@@ -30,14 +30,14 @@ def run(flags, hparams, asked, metrics_path):
     Raises:
       UserError: the training came to nothing, for a reason that a line can say.
     """
-    machines = devices.cluster()
+    machines = devices.training_cluster()
     if not machines:
         _run(flags, hparams, asked, metrics_path, None)
         return
     checkpoint = tf.train.latest_checkpoint(os.path.expanduser(flags.output_dir))
     same = [asked, hparams.values(), flags.train_steps, flags.schedule, flags.worker_gpu,
             checkpoint and os.path.basename(checkpoint)]
-    group = worker_group.Partners(machines, hashlib.sha256(json.dumps(
+    group = worker_group.WorkerGroup(machines, hashlib.sha256(json.dumps(
         same, default=str, sort_keys=True).encode()).hexdigest())
     group.join()
     try:
@@ -58,13 +58,13 @@ def _run(flags, hparams, asked, metrics_path, machines):
     if not hasattr(experiment, flags.schedule):
         raise UserError(f"--schedule={flags.schedule}: T2T's experiment has no such method")
     if is_chief:
-        _say_what_changes(output_dir, flags, hparams.batch_size)
+        report_changes(output_dir, flags, hparams.batch_size)
         t2t_trainer.save_metadata(hparams)
-        preflight.remember_training(output_dir, **asked, devices=devices.count(flags),
-                                    mirrored=devices.mirrored(flags))
+        preflight.remember_training(output_dir, **asked, devices=devices.device_count(flags),
+                                    mirrored=devices.is_mirrored(flags))
     # A strategy would rewrite the source of T2T and all it calls with AutoGraph, for minutes.
     model_fn = tf.autograph.experimental.do_not_convert(experiment.estimator._model_fn)
-    experiment.estimator._model_fn = throughput.counted(model_fn)
+    experiment.estimator._model_fn = throughput.count_tokens(model_fn)
     train_spec, eval_spec = experiment._train_spec, experiment._eval_spec
     hook = hooks.TrainingHook(metrics_path, flags.train_steps, experiment.estimator.model_dir,
                               flags.max_loss_rise,
@@ -123,20 +123,20 @@ def _read_ahead(input_fn):
     return read_ahead
 
 
-def _say_what_changes(output_dir, flags, batch_size):
+def report_changes(output_dir, flags, batch_size):
     """A training may go on with another number of devices: its steps are then larger or smaller.
 
     Raises:
       UserError: it was mirrored and shall not be, or the other way round.
     """
-    before, now = preflight.trained_with(output_dir), devices.count(flags)
+    before, now = preflight.trained_with(output_dir), devices.device_count(flags)
     if not tf.train.latest_checkpoint(output_dir):
         return
-    if before.get("mirrored", False) != devices.mirrored(flags):
+    if before.get("mirrored", False) != devices.is_mirrored(flags):
         # TensorFlow names Adam's counters otherwise where it mirrors.
         kinds = ["on one device or in towers", "mirrored (--optionally_use_dist_strat, TF_CONFIG)"]
         was, asked = (kinds[kind] for kind in (before.get("mirrored", False),
-                                               devices.mirrored(flags)))
+                                               devices.is_mirrored(flags)))
         raise UserError(f"--output_dir={output_dir} was trained {was} and cannot go on {asked}; "
                         "--warm_start_from takes its weights to another directory")
     then = before.get("devices", now)

@@ -28,11 +28,11 @@ _ALIVE = ((socket.SO_KEEPALIVE, 1), (socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPI
           (socket.TCP_KEEPCNT, 6))
 
 
-class Partners:
+class WorkerGroup:
     """One process of several.
 
     Args:
-      cluster: `rpr.training.devices.Cluster`.
+      cluster: `rpr.training.devices.TrainingCluster`.
       fingerprint: a word that must be the same in all of them.
     """
 

@@ -13,7 +13,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 import tiny_models
 from conftest import CORPUS, rpr_command
-from test_partners import SCRIPTS, wait_for
+from test_worker_group import SCRIPTS, wait_for
 
 from rpr.training import devices, trainer
 from rpr.utils import metrics_log
@@ -151,13 +151,13 @@ def test_a_profile_is_written_for_tensorboard(one_device):
 def test_going_on_with_other_devices_is_said_or_refused(data, one_device, capfd):
     """Without a training: what it would go on from is in the directory."""
     flags = types.SimpleNamespace(worker_gpu=4, optionally_use_dist_strat=False)
-    trainer._say_what_changes(str(one_device), flags, 20)
+    trainer.report_changes(str(one_device), flags, 20)
     assert "4 devices; the steps until here had 1. A step takes 4 x 20 sub-words" in " ".join(
         capfd.readouterr().err.split())
     flags.optionally_use_dist_strat = True
     with pytest.raises(UserError, match="was trained on one device or in towers and cannot go on "
                                         "mirrored .*--warm_start_from"):
-        trainer._say_what_changes(str(one_device), flags, 20)
+        trainer.report_changes(str(one_device), flags, 20)
 
 
 @pytest.fixture
@@ -204,7 +204,7 @@ def test_a_cluster_that_cannot_train_is_refused(text, told, asked, monkeypatch):
 def test_a_chief_alone_is_one_machine(asked, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", cluster_of(chief=["a:1"], worker=[]))
     devices.check(*asked)
-    assert devices.cluster() is None and devices.count(asked[0]) == 1
+    assert devices.training_cluster() is None and devices.device_count(asked[0]) == 1
 
 
 @pytest.mark.parametrize("change, told", [

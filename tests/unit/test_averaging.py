@@ -23,7 +23,7 @@ def model_dir(tmp_path_factory):
         values |= {"training/beta1_power": np.float32(0.5), "losses_avg/problem_0/total_loss":
                    np.float32(3), "global_step": np.int64(step),
                    "train_stats/problem_0_steps": np.int32(step)}
-        averaging._save(str(folder / f"model.ckpt-{step}"), values)
+        averaging.write_checkpoint(str(folder / f"model.ckpt-{step}"), values)
     return folder
 
 

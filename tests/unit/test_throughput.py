@@ -17,7 +17,7 @@ def test_counts_are_those_of_the_batches_that_went_by(tmp_path):
 
     with tf.Graph().as_default(), tf.Session() as session:
         features = {name: tf.placeholder(tf.int32, [None, None, 1, 1]) for name in batches[0]}
-        model = throughput.counted(model_fn)
+        model = throughput.count_tokens(model_fn)
         # Two devices that each have a batch of their own; an evaluation is not counted.
         answers = [model(features, None, mode, {}, None) for mode in ("train", "train", "eval")]
         counter = throughput.Throughput(str(tmp_path))

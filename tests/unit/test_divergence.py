@@ -14,7 +14,7 @@ EVERY = hooks.TrainingHook.EVERY
 
 def first_alarm(losses, max_rise=2.0):
     """The number of the record at which the training ends, or None."""
-    losses_watch = divergence.LossWatch(max_rise)
+    losses_watch = divergence.DivergenceDetector(max_rise)
     for number, loss in enumerate(losses):
         try:
             losses_watch.add((number + 1) * EVERY, loss)
@@ -47,7 +47,7 @@ def test_single_bad_batches_end_no_training(noise):
 
 def test_the_last_good_checkpoint_is_finite_and_from_before_the_rise(tmp_path):
     class Hook:
-        step, losses = 39, divergence.LossWatch(2.0)
+        step, losses = 39, divergence.DivergenceDetector(2.0)
 
     with tf.Graph().as_default(), tf.Session() as session:
         weight = tf.get_variable("w", [2])

@@ -17,12 +17,12 @@ from rpr.training import worker_group
 SCRIPTS = pathlib.Path(__file__).parents[2] / "scripts"
 PROGRAM = """
 import os, sys, time, types
-from rpr import partners
+from rpr.training import worker_group
 from rpr.utils.errors import UserError
 folder, port, index, fingerprint, failing = sys.argv[1:]
 cluster = types.SimpleNamespace(
     addresses=tuple(f"127.0.0.1:{int(port) + 2 * i}" for i in range(3)), index=int(index))
-group = partners.Partners(cluster, fingerprint)
+group = worker_group.WorkerGroup(cluster, fingerprint)
 try:
     group.join()
 except UserError as error:
@@ -127,7 +127,7 @@ def test_the_lost_one_is_named_though_others_start_over_for_it(monkeypatch):
         time.sleep(0.5)
 
     monkeypatch.setattr(worker_group, "_start_over", start_over)
-    chief = worker_group.Partners(types.SimpleNamespace(addresses=addresses, index=0), "same")
+    chief = worker_group.WorkerGroup(types.SimpleNamespace(addresses=addresses, index=0), "same")
     joining = threading.Thread(target=chief.join)
     joining.start()
     others = {}
