@@ -1,10 +1,12 @@
-"""report.html: tables and plots in one file that needs neither a network nor its directory."""
+"""report.html: tables and figures in one file that needs no network and no other file."""
 import base64
 import html
 import os
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from rpr.report import plots, tables, tensorboard
+from rpr.report import columns, figures, plots, tables
+from rpr.report.results import StudyResults
 from rpr.utils import files
 from rpr.utils.console import Task
 
@@ -39,10 +41,10 @@ pre { overflow-x: auto; font-size: 0.85rem; }
 
 class Picture(NamedTuple):
     """Attributes:
-      title: for people.
-      path: of an SVG.
-      arm: the arm that it is of, or None.
-      wide: whether a narrow screen should scroll it rather than shrink it.
+      title: heading of the figure.
+      path: of its SVG file.
+      arm: name of the arm that it shows, or None for the whole study.
+      wide: whether a narrow screen should scroll it instead of shrinking it.
     """
     title: str
     path: str
@@ -50,41 +52,42 @@ class Picture(NamedTuple):
     wide: bool
 
 
-def as_html(record, pictures, study):
-    """The page.
+def render_page(results: StudyResults, pictures: Sequence[Picture], study_gin: str) -> str:
+    """The page as HTML.
 
     Args:
-      record: a `Record`.
-      pictures: a list of `Picture`s; those of arms come last, folded.
-      study: text of the study's gin file, or empty.
+      results: with scores.
+      pictures: those of single arms are folded, one block per arm.
+      study_gin: text of the study's gin file, or empty.
     """
     arms = dict.fromkeys(picture.arm for picture in pictures if picture.arm)
-    parts = [f"<h1>{html.escape(record.title)}</h1>", tables.as_html(record)]
-    if record.unfinished:
-        lines = "".join(f"<li>{html.escape(line)}</li>" for line in record.unfinished)
-        parts.append(f'<div class="warning">Not done, and not in the scores:<ul>{lines}</ul></div>')
-    lines = [html.escape(line) for line in tables.notes(record)]
-    lines += [f"<code>{html.escape(line)}</code>" for line in tables.signatures(record)]
+    parts = [f"<h1>{html.escape(results.title)}</h1>", tables.to_html(results)]
+    if results.unfinished:
+        items = "".join(f"<li>{html.escape(line)}</li>" for line in results.unfinished)
+        parts.append('<div class="warning">Not done, and not in the scores:'
+                     f"<ul>{items}</ul></div>")
+    lines = [html.escape(line) for line in columns.notes(results)]
+    lines += [f"<code>{html.escape(line)}</code>" for line in columns.signatures(results)]
     parts.append('<p class="small">' + "<br>".join(lines) + "</p>")
-    parts += [f"<h2>{html.escape(picture.title)}</h2>{_figure(picture)}"
+    parts += [f"<h2>{html.escape(picture.title)}</h2>{_embed(picture)}"
               for picture in pictures if not picture.arm]
     if arms:
-        parts.append("<h2>What the models learned</h2>")
+        parts.append("<h2>The trained models</h2>")
     for arm in arms:
         parts.append(f"<details><summary>{html.escape(arm)}</summary>" + "".join(
-            f"<h3>{html.escape(picture.title)}</h3>{_figure(picture)}"
+            f"<h3>{html.escape(picture.title)}</h3>{_embed(picture)}"
             for picture in pictures if picture.arm == arm) + "</details>")
-    if study:
+    if study_gin:
         parts.append("<h2>The study</h2><details><summary>study.gin</summary><pre>"
-                     f"{html.escape(study)}</pre></details>")
+                     f"{html.escape(study_gin)}</pre></details>")
     return ("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f"<title>{html.escape(record.title)}</title>\n<style>{STYLE}</style></head>\n<body>\n"
+            f"<title>{html.escape(results.title)}</title>\n<style>{STYLE}</style></head>\n<body>\n"
             + "\n".join(parts) + "\n</body></html>\n")
 
 
-def _figure(picture):
-    """A picture as part of the page; in an `img`, so that no SVG's names meet another's."""
+def _embed(picture: Picture) -> str:
+    """The figure as a data URL: inside an `img`, ids of several SVGs cannot collide."""
     with open(picture.path, "rb") as svg:
         data = base64.b64encode(svg.read()).decode("ascii")
     kind = ' class="wide"' if picture.wide else ""
@@ -92,29 +95,27 @@ def _figure(picture):
             f'src="data:image/svg+xml;base64,{data}"></figure>')
 
 
-def write_page(found, path):
-    """Draws the plots, and writes report.html and what TensorBoard reads.
+def write_page(results: StudyResults, path: str) -> str:
+    """Draws all figures and writes report.html.
 
     Args:
-      found: a `record.Record`.
-      path: the report's directory.
+      results: with scores.
+      path: the study's directory.
 
     Returns:
       the page's path.
     """
     pictures = []
     with Task("plots", None, "plots") as task:
-        for plot in plots.draw_all(found, path):
+        for plot in plots.draw_all(results, path):
             target = os.path.join(path, "plots", plot.name)
             pictures.append(Picture(plot.title, f"{target}.svg", plot.arm, plot.wide))
-            plots.save(plot.figure, target)
+            figures.save(plot.figure, target)
             task.update(len(pictures))
-    study = os.path.join(path, "study.gin")
-    text = ""
-    if os.path.exists(study):
-        with open(study, encoding="utf-8") as lines:
-            text = lines.read()
-    target = os.path.join(path, "report.html")
-    files.write_atomically(target, as_html(found, pictures, text))
-    tensorboard.write(found, path)
-    return target
+    study_gin = ""
+    if os.path.exists(os.path.join(path, "study.gin")):
+        with open(os.path.join(path, "study.gin"), encoding="utf-8") as lines:
+            study_gin = lines.read()
+    page = os.path.join(path, "report.html")
+    files.write_atomically(page, render_page(results, pictures, study_gin))
+    return page

@@ -1,68 +1,53 @@
-"""Buckets of the test set by the length of the source."""
+"""Groups the sentences of a test set by the length of their source."""
 import dataclasses
 
 import numpy as np
 
-from rpr.report import model_analysis
-
-WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
-WANTED = 8                                            # buckets, about
-LEAST = 0.02                                          # of the sentences, in any bucket
+BUCKET_WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
+MAX_BUCKETS = 8                                       # of the most common lengths
+MIN_SENTENCES, MIN_SHARE = 10, 0.02                   # of each bucket
 
 
 @dataclasses.dataclass
 class Bucket:
-    """Sentences of `low` to `high` units, both included, and how many they are."""
+    """Sentences whose source has `low` to `high` units, both included."""
     low: int
     high: int
     sentences: int
 
-    def holds(self, lengths):
-        """Which of [sentences] lengths lie in it: [sentences] bool."""
+    def contains(self, lengths: np.ndarray) -> np.ndarray:
+        """bool [sentences]: which of the int [sentences] lengths fall into this bucket."""
         return (lengths >= self.low) & (lengths <= self.high)
 
 
-def buckets(lengths):
-    """Buckets of equal widths that are easy to read; those too small are joined to a neighbour.
+def make_buckets(lengths: np.ndarray) -> list[Bucket]:
+    """Divides lengths into buckets of one round width; merges those with few sentences.
 
     Args:
-      lengths: [sentences], whole numbers.
+      lengths: int [sentences].
 
     Returns:
-      a list of `Bucket`s, ascending; together they hold every sentence.
+      Buckets in ascending order; each sentence falls into exactly one.
     """
     common = np.quantile(lengths, 0.98) - lengths.min()
-    width = next((width for width in WIDTHS if common <= width * WANTED), WIDTHS[-1])
-    least = max(10, LEAST * len(lengths))
+    width = next((width for width in BUCKET_WIDTHS if common <= width * MAX_BUCKETS),
+                 BUCKET_WIDTHS[-1])
+    least = max(MIN_SENTENCES, MIN_SHARE * len(lengths))
     edges = range(int(lengths.min() - 1) // width * width, int(lengths.max()) + width, width)
-    found, low = [], edges[0] + 1
+    buckets: list[Bucket] = []
+    low = edges[0] + 1
     for high in edges[1:]:
-        bucket = Bucket(low, high, 0)
-        bucket.sentences = int(bucket.holds(lengths).sum())
+        bucket = _bucket(low, high, lengths)
         if bucket.sentences >= least:
-            found.append(bucket)
+            buckets.append(bucket)
             low = high + 1
-    if low <= lengths.max():                          # a last one that is too small
-        last = found.pop() if found else Bucket(low, 0, 0)
-        last.high = edges[-1]
-        last.sentences = int(last.holds(lengths).sum())
-        found.append(last)
-    return found
+    if low <= lengths.max():                          # too few are left for a bucket of their own
+        first = buckets.pop().low if buckets else low
+        buckets.append(_bucket(first, edges[-1], lengths))
+    return buckets
 
 
-def of(source, places):
-    """The lengths of the source: in the model's sub-words where a run was looked into, else words.
-
-    Args:
-      source: lines.
-      places: `experiment.Directory`s of the runs.
-
-    Returns:
-      [sentences] int, and the unit's name. Sub-words count the end of the sentence, as max_length
-      does.
-    """
-    for at in places:
-        found = model_analysis.load(at)
-        if "source_lengths" in found and len(found["source_lengths"]) == len(source):
-            return found["source_lengths"], "sub-words"
-    return np.array([len(line.split()) for line in source]), "words"
+def _bucket(low: int, high: int, lengths: np.ndarray) -> Bucket:
+    bucket = Bucket(low, high, 0)
+    bucket.sentences = int(bucket.contains(lengths).sum())
+    return bucket

@@ -1,31 +1,35 @@
-"""The runs of a report for TensorBoard's HParams view: `tensorboard --logdir DIR` compares them.
+"""Event files for TensorBoard's HParams plugin: `tensorboard --logdir DIR` compares the runs.
 
-The scalars of a training lie in RUN/model already. Here every run becomes a session of the plugin,
-grouped by arm so that the view takes the mean over seeds, with its scores on the test set as
-scalars of the run. The protos are written without TensorFlow, which would take seconds to import.
+RUN/model already contains the scalars of the training. Here each run becomes a session of the
+plugin with its test scores; sessions are grouped by arm, so that the plugin averages over seeds.
+The event files are written without TensorFlow, which takes seconds to import.
 """
 import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-FILE = "events.out.tfevents.0.hparams"                # TensorBoard reads what has tfevents in it
+from rpr.report.results import ArmResult, RunResult, StudyResults
+
+FILE = "events.out.tfevents.0.hparams"                # TensorBoard looks for tfevents
 METRICS = {"test/BLEU": "bleu", "test/chrF": "chrf", "steps_per_second": "steps_per_second"}
 _STATUS = {"done": api_pb2.STATUS_SUCCESS, "failed": api_pb2.STATUS_FAILURE,
            "running": api_pb2.STATUS_RUNNING}
 
 
-def write(record, path):
-    """Writes DIR/events.*, the experiment, and RUN/events.* of every run that has begun.
+def write_events(results: StudyResults, path: str) -> None:
+    """Writes DIR/events.* for the study, and RUN/events.* for each run that has started.
 
     Args:
-      record: a `Record`.
-      path: the report's directory.
+      results: with scores.
+      path: the study's directory.
     """
-    columns = {"arm": [arm.name for arm in record.arms]}
-    columns |= {name: [arm.settings[name] for arm in record.arms]
-                for name in record.arms[0].settings}
+    columns: dict[str, Sequence[Any]] = {"arm": [arm.name for arm in results.arms]}
+    columns |= {name: [arm.settings[name] for arm in results.arms]
+                for name in results.arms[0].settings}
     infos = []
     for name, values in columns.items():
         kind, columns[name] = _typed(values)
@@ -37,8 +41,8 @@ def write(record, path):
     measured.append(api_pb2.MetricInfo(name=api_pb2.MetricName(group="model/eval", tag="loss"),
                                        display_name="development loss"))
     _write(path, [_plugin(metadata.EXPERIMENT_TAG, experiment=api_pb2.Experiment(
-        description=record.title, hparam_infos=infos, metric_infos=measured))])
-    for arm, *values in zip(record.arms, *columns.values(), strict=True):
+        description=results.title, hparam_infos=infos, metric_infos=measured))])
+    for arm, *values in zip(results.arms, *columns.values(), strict=True):
         hparams = dict(zip(columns, values, strict=True))
         for run in arm.runs:
             if run.state in _STATUS:
@@ -46,8 +50,8 @@ def write(record, path):
                        arm.steps or 0)
 
 
-def _typed(values):
-    """A type of the plugin, and the values in it: all of one, else as text."""
+def _typed(values: Sequence[Any]) -> tuple[int, Sequence[Any]]:
+    """The plugin's type for these values; values of mixed types become text."""
     types = {type(value) for value in values if value is not None}
     if types == {bool}:
         return api_pb2.DATA_TYPE_BOOL, values
@@ -57,7 +61,8 @@ def _typed(values):
             [None if value is None else str(value) for value in values])
 
 
-def _session(arm, run, hparams):
+def _session(arm: ArmResult, run: RunResult,
+             hparams: dict[str, Any]) -> Iterator[summary_pb2.Summary.Value]:
     """The summary values of a run."""
     start = plugin_data_pb2.SessionStartInfo(group_name=arm.name)
     for name, value in hparams.items():
@@ -72,15 +77,15 @@ def _session(arm, run, hparams):
                   session_end_info=plugin_data_pb2.SessionEndInfo(status=_STATUS[run.state]))
 
 
-def _plugin(tag, **data):
-    """A summary value that only carries the plugin's data."""
+def _plugin(tag: str, **data: Any) -> summary_pb2.Summary.Value:
+    """A summary value that contains only plugin data."""
     return summary_pb2.Summary.Value(
         tag=tag, tensor=metadata.NULL_TENSOR,
         metadata=metadata.create_summary_metadata(plugin_data_pb2.HParamsPluginData(**data)))
 
 
-def _write(directory, values, step=0):
-    """Writes one event file, whole or not at all."""
+def _write(directory: str, values: Iterable[summary_pb2.Summary.Value], step: int = 0) -> None:
+    """Writes one event file atomically."""
     target = os.path.join(directory, FILE)
     with open(target + ".part", "wb") as out:
         writer = RecordWriter(out)

@@ -92,7 +92,7 @@ def test_attention_by_distance_counts_each_pair_once():
     for i in range(7):
         for j in range(7):
             expected[:, :, min(max(j - i, -2), 2) + 2] += weights[:, :, i, j]
-    np.testing.assert_allclose(model_analysis.by_distance(weights, 2), expected, rtol=1e-12)
+    np.testing.assert_allclose(model_analysis.sum_by_distance(weights, 2), expected, rtol=1e-12)
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def run_of_trained(trained, tmp_path):
 
 def test_attention_by_distance_of_a_run(run_of_trained):
     found = model_analysis.attention_by_distance(run_of_trained.path, run_of_trained.data_dir,
-                                             sentences=5, farthest=4)
+                                                 sentences=5, max_distance=4)
     assert {side: shares.shape for side, shares in found.items()} == {
         "encoder": (2, 2, 9), "decoder": (2, 2, 9)}
     for shares in found.values():
@@ -122,4 +122,4 @@ def test_attention_by_distance_of_a_run(run_of_trained):
 
 def test_a_directory_without_a_run_is_refused(tmp_path):
     with pytest.raises(UserError, match="config.gin"):
-        run_directory.find_trained_model(str(tmp_path))
+        run_directory.trained_model_flags(str(tmp_path))

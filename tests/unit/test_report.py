@@ -15,17 +15,21 @@ from test_scoring import SENTENCES, damaged
 from rpr.cli import report
 from rpr.evaluation import scoring, significance
 from rpr.report import (
+    comparison,
     html_page,
     length_buckets,
     model_analysis,
+    model_plots,
     plots,
     results,
+    study_reader,
     tables,
     tensorboard,
 )
 from rpr.utils.errors import UserError
 
 REFERENCE = [f"{line} {number}" for number, line in enumerate(SENTENCES * 12)]
+TABLE_NAMES = {f"{side}_{kind}" for side in model_analysis.SIDES for kind in model_analysis.KINDS}
 SOURCE = [" ".join(["word"] * (1 + number % 30)) for number in range(len(REFERENCE))]
 
 
@@ -62,8 +66,8 @@ def write_study(folder, arms, baseline):
 
 
 def collect(folder, baseline=None):
-    found = results.read(str(folder), baseline)
-    results.score(found, str(folder))
+    found = study_reader.read_study(str(folder), baseline)
+    comparison.score_runs(found, str(folder))
     return found
 
 
@@ -143,10 +147,11 @@ def test_holm_keeps_the_order_and_never_lowers_p(values):
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=300))
 def test_every_sentence_lies_in_one_bucket(values):
     values = np.array(values)
-    found = length_buckets.buckets(values)
-    assert sum(bucket.holds(values).astype(int) for bucket in found).tolist() == [1] * len(values)
+    found = length_buckets.make_buckets(values)
+    inside = sum(bucket.contains(values).astype(int) for bucket in found)
+    assert inside.tolist() == [1] * len(values)
     assert [bucket.sentences for bucket in found] == [
-        int(bucket.holds(values).sum()) for bucket in found]
+        int(bucket.contains(values).sum()) for bucket in found]
     assert len(values) < 20 or min(bucket.sentences for bucket in found) >= 10
     for lower, upper in zip(found, found[1:], strict=False):
         assert upper.low == lower.high + 1
@@ -174,7 +179,7 @@ def test_a_study_is_summed_up_over_its_seeds(clipping):
 
 def test_the_tables_say_the_same(clipping):
     _, found = clipping
-    text = tables.as_markdown(found)
+    text = tables.to_markdown(found)
     header, _, *rows = [line for line in text.splitlines() if line.startswith("|")]
     assert header.startswith("| k | seeds | BLEU | paper | difference [95%] | p | p (Holm) | chrF "
                              "| exact | loss | parameters |")
@@ -185,18 +190,18 @@ def test_the_tables_say_the_same(clipping):
     assert cells[4].startswith(f"{zero.bleu.difference:.1f} [")
     assert rows[0].split("|")[6].strip() == "baseline" and "1 of 2" in rows[3]
     assert found.signatures["BLEU"] in text and "NaN in step 30_0" in text
-    lines = list(csv.DictReader(tables.as_csv(found).splitlines()))
+    lines = list(csv.DictReader(tables.to_csv(found).splitlines()))
     assert float(lines[1]["loss"]) == pytest.approx(900 / 1099, abs=1e-4)
     assert float(lines[1]["bleu_mean"]) == zero.bleu.mean and lines[4]["bleu_mean"] == ""
     assert [float(run) for run in lines[1]["bleu_runs"].split(";")] == [
         run.bleu for run in zero.runs]
-    loaded = json.loads(tables.as_json(found))
+    loaded = json.loads(tables.to_json(found))
     assert loaded["arms"][1]["bleu"]["p_holm"] == zero.bleu.p_holm
     assert len(loaded["arms"][1]["bleu_by_length"]) == len(loaded["buckets"])
 
 
 def test_latex_escapes_what_a_name_may_hold(clipping):
-    text = tables.as_latex(clipping[1])
+    text = tables.to_latex(clipping[1])
     assert r"$k$ & seeds & BLEU & paper & difference [95\%] & $p$" in text
     body = [line for line in text.splitlines() if line.endswith(r"\\")]
     assert len({line.count(" & ") for line in body}) == 1 and r"$\pm$" in body[1]
@@ -217,7 +222,7 @@ def test_settings_that_an_arm_leaves_are_read_from_its_model(tmp_path):
     found = collect(tmp_path)
     assert [arm.settings for arm in found.arms] == [{"relative_keys": True},
                                                     {"relative_keys": False}]
-    assert tables.as_markdown(found).splitlines()[3].startswith("| values only | no |")
+    assert tables.to_markdown(found).splitlines()[3].startswith("| values only | no |")
     assert collect(tmp_path, "values only").arms[0].bleu.difference > 0
 
 
@@ -225,16 +230,16 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
     for name in ("one", "two"):
         write_run(tmp_path, name)
     with pytest.raises(UserError, match="--baseline is missing: one of one, two"):
-        results.read(str(tmp_path), None)
+        study_reader.read_study(str(tmp_path), None)
     with pytest.raises(UserError, match="--baseline=three: one of one, two"):
-        results.read(str(tmp_path), "three")
+        study_reader.read_study(str(tmp_path), "three")
     (tmp_path / "two" / "reference.test.txt").write_text("other\n" * len(REFERENCE))
     with pytest.raises(UserError, match="two was scored on other text"):
         collect(tmp_path, "one")
     with pytest.raises(UserError, match="no such directory"):
-        results.read(str(tmp_path / "nothing"), None)
+        study_reader.read_study(str(tmp_path / "nothing"), None)
     with pytest.raises(UserError, match="neither a study"):
-        results.read(str(tmp_path / "one"), None)
+        study_reader.read_study(str(tmp_path / "one"), None)
 
 
 def test_nothing_done_is_a_report_too(tmp_path):
@@ -248,9 +253,9 @@ def test_nothing_done_is_a_report_too(tmp_path):
 
 def learned_arrays(layers):
     dice = np.random.default_rng(1)
-    arrays = {f"{side}_{kind}": dice.normal(size=(layers, 2, 33, 8)) for side in model_analysis.SIDES
-              for kind in model_analysis.KINDS}
-    return arrays | {f"{side}_attention": dice.random((layers, 2, 33)) for side in model_analysis.SIDES}
+    arrays = {name: dice.normal(size=(layers, 2, 33, 8)) for name in TABLE_NAMES}
+    return arrays | {f"{side}_attention": dice.random((layers, 2, 33))
+                     for side in model_analysis.SIDES}
 
 
 def test_every_plot_is_drawn_and_the_page_holds_them(clipping, capsys):
@@ -272,7 +277,7 @@ def test_every_plot_is_drawn_and_the_page_holds_them(clipping, capsys):
 
 
 def test_bleu_by_k_has_a_place_for_0(clipping):
-    figure = plots.bleu_by_k(clipping[1])
+    figure = plots.plot_bleu_by_k(clipping[1])
     axes = figure.axes[0]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["0", "1", "2", "16"]
     ticks = axes.get_xticks()
@@ -285,18 +290,18 @@ def test_bleu_by_k_has_a_place_for_0(clipping):
 
 def test_the_pictures_of_a_model_show_its_numbers():
     arrays = learned_arrays(2)
-    figure = plots.similarity(arrays, "keys")
+    figure = model_plots.plot_similarity(arrays, "keys")
     table = arrays["decoder_keys"][1, 0][:17]          # a decoder sees 0 and what lies behind
     image = figure.axes[3].images[0].get_array()[:, :17]
     expected = [[one @ other / np.linalg.norm(one) / np.linalg.norm(other) for other in table]
                 for one in table]
     np.testing.assert_allclose(image, expected, atol=1e-12)
-    line = plots.norms(arrays).axes[0].lines[1]
+    line = model_plots.plot_norms(arrays).axes[0].lines[1]
     np.testing.assert_allclose(line.get_ydata(),
                                np.linalg.norm(arrays["encoder_keys"][0, 1], axis=-1))
     assert line.get_xdata().tolist() == list(range(-16, 17))
     arrays["encoder_attention"][1, 0, 5] = 7.0          # the last panel has the peak
-    for axes in plots.attention(arrays).axes:
+    for axes in model_plots.plot_attention(arrays).axes:
         low, high = axes.get_ylim()
         assert low == 0 and high > max(line.get_ydata().max() for line in axes.lines)
     plots.pyplot.close("all")
@@ -304,7 +309,7 @@ def test_the_pictures_of_a_model_show_its_numbers():
 
 def test_tensorboard_compares_the_arms(clipping):
     folder, found = clipping
-    tensorboard.write(found, str(folder))
+    tensorboard.write_events(found, str(folder))
     from tensorboard import context
     from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
     from tensorboard.plugins import base_plugin
@@ -342,10 +347,10 @@ def test_tensorboard_compares_the_arms(clipping):
 def test_tables_are_read_from_a_checkpoint(trained):
     import tensorflow as tf
     checkpoint = tf.train.latest_checkpoint(str(trained.output_dir))
-    found = model_analysis.tables(checkpoint)
+    found = model_analysis.relative_tables(checkpoint)
     hparams = json.loads((trained.output_dir / "hparams.json").read_text())
     shape = found["encoder_keys"].shape
-    assert set(found) == {f"{side}_{kind}" for side in model_analysis.SIDES for kind in model_analysis.KINDS}
+    assert set(found) == TABLE_NAMES
     assert (shape[0], shape[2]) == (hparams["num_hidden_layers"],
                                     2 * hparams["max_relative_position"] + 1)
     name = ("rpr_transformer/body/decoder/layer_0/self_attention/multihead_attention/"
@@ -359,6 +364,7 @@ def test_tables_are_read_from_a_checkpoint(trained):
 
 def test_a_picture_is_part_of_the_page(tmp_path):
     (tmp_path / "a.svg").write_text("<svg/>")
-    found = results.Record("<t>", "a", arms=[results.Arm("a", {}, None, [])])
-    text = html_page.as_html(found, [html_page.Picture("x", os.fspath(tmp_path / "a.svg"), "a", False)], "")
+    found = results.StudyResults("<t>", "a", arms=[results.ArmResult("a", {}, None, [])])
+    picture = html_page.Picture("x", os.fspath(tmp_path / "a.svg"), "a", False)
+    text = html_page.render_page(found, [picture], "")
     assert base64.b64encode(b"<svg/>").decode() in text and "<title>&lt;t&gt;</title>" in text

@@ -1,0 +1,133 @@
+"""Figures of one trained model, drawn from the arrays of `model_analysis.load`."""
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from rpr.report.figures import add_legend, pyplot
+from rpr.report.model_analysis import KINDS, MAX_DISTANCE, SIDES
+
+MAX_SIMILARITY_DISTANCE = 24                          # positions that a similarity matrix shows
+SYMBOLS = {"keys": "a^K", "values": "a^V"}
+Arrays = Mapping[str, np.ndarray]
+
+
+def draw_model(arrays: Arrays) -> Iterator[tuple[str, str, Figure]]:
+    """Yields (name, title, figure) of what one model learned."""
+    if any(f"{side}_attention" in arrays for side in SIDES):
+        yield "attention", "Attention by relative distance", plot_attention(arrays)
+    kinds = [kind for kind in KINDS if any(f"{side}_{kind}" in arrays for side in SIDES)]
+    if kinds:
+        yield "norms", "Norm of the relative position vectors", plot_norms(arrays)
+    for kind in kinds:
+        positions = [arrays[f"{side}_{kind}"].shape[2] for side in SIDES
+                     if f"{side}_{kind}" in arrays]
+        if max(positions) > 1:                        # k = 0 has one vector
+            yield (f"similarity_{kind}",
+                   f"Cosine similarity of relative positions, {SYMBOLS[kind]}",
+                   plot_similarity(arrays, kind))
+
+
+def plot_norms(arrays: Arrays) -> Figure:
+    """The norm of each vector of a^K and a^V by relative position; a line per table."""
+    names = [f"{side}_{kind}" for side in SIDES for kind in KINDS if f"{side}_{kind}" in arrays]
+    layers = max(len(arrays[name]) for name in names)
+    figure, panels = _panels(len(names), layers)
+    for row, name in zip(panels, names, strict=True):
+        side, kind = name.split("_")
+        for layer, (axes, tables) in enumerate(zip(row, arrays[name], strict=False)):
+            for head, table in enumerate(tables):     # [2k + 1, depth]
+                positions, vectors = _reachable(table, side)
+                axes.plot(positions, np.linalg.norm(vectors, axis=-1), color=f"C{head % 10}",
+                          lw=1, marker="." if len(positions) < 40 else None,
+                          label=f"head {head}" if len(tables) > 1 else "all heads")
+            axes.set_title(f"{side}, layer {layer}")
+        row[0].set_ylabel(r"$\|a^V\|$" if kind == "values" else r"$\|a^K\|$")
+    for axes in panels[-1]:
+        axes.set_xlabel("relative position j − i")
+    add_legend(figure, panels[0][0])
+    return figure
+
+
+def plot_similarity(arrays: Arrays, kind: str) -> Figure:
+    """Cosine similarity between the vectors of every two relative positions.
+
+    Each layer is a row, each table a square in it.
+
+    Args:
+      arrays: of `model_analysis.load`.
+      kind: "keys" or "values".
+    """
+    layers = [(side, layer, tables) for side in SIDES
+              for layer, tables in enumerate(arrays.get(f"{side}_{kind}", ()))]
+    heads = max(len(tables) for _, _, tables in layers)
+    figure, panels = pyplot.subplots(
+        len(layers), 1, squeeze=False, layout="constrained",
+        figsize=(max(4.0, 1.5 * heads + 1.8), 1.6 * len(layers) + 0.5))
+    for axes, (side, layer, tables) in zip(panels[:, 0], layers, strict=True):
+        positions = [position for position in _reachable(tables[0], side)[0]
+                     if abs(position) <= MAX_SIMILARITY_DISTANCE]
+        gap = 1 + len(positions) // 12                # empty columns between squares
+        squares = [np.pad(_cosines(table, side), ((0, 0), (0, gap)), constant_values=np.nan)
+                   for table in tables]
+        image = axes.imshow(np.concatenate(squares, axis=1), vmin=-1, vmax=1, cmap="RdBu_r",
+                            origin="lower")
+        axes.grid(False)
+        axes.spines[:].set_visible(False)
+        ticks = [index for index, position in enumerate(positions)
+                 if position in (positions[0], 0, positions[-1])]
+        axes.set_yticks(ticks, [str(positions[index]) for index in ticks], fontsize=7)
+        axes.set_xticks([head * (len(positions) + gap) + (len(positions) - 1) / 2
+                         for head in range(len(tables))],
+                        [f"head {head}" if len(tables) > 1 else "all heads"
+                         for head in range(len(tables))], fontsize=8)
+        axes.tick_params(length=0)
+        axes.set_ylabel(f"{side}\nlayer {layer}")
+    figure.colorbar(image, ax=panels, shrink=min(1.0, 3 / len(layers)), aspect=25)
+    return figure
+
+
+def _cosines(table: np.ndarray, side: str) -> np.ndarray:
+    """Cosine similarity of the vectors of the nearest positions, [positions, positions]."""
+    positions, vectors = _reachable(table, side)
+    vectors = vectors[[abs(position) <= MAX_SIMILARITY_DISTANCE for position in positions]]
+    vectors = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True).clip(min=1e-12)
+    return vectors @ vectors.T
+
+
+def plot_attention(arrays: Arrays) -> Figure:
+    """The share of attention by relative distance; a panel per layer, a line per head."""
+    names = [side for side in SIDES if f"{side}_attention" in arrays]
+    layers = max(len(arrays[f"{side}_attention"]) for side in names)
+    figure, panels = _panels(len(names), layers)
+    for row, side in zip(panels, names, strict=True):
+        for layer, (axes, heads) in enumerate(zip(row, arrays[f"{side}_attention"], strict=False)):
+            for head, shares in enumerate(heads):     # [2 * MAX_DISTANCE + 1]
+                last = MAX_DISTANCE + 1 if side == "decoder" else 2 * MAX_DISTANCE + 1
+                axes.plot(range(-MAX_DISTANCE, last - MAX_DISTANCE), shares[:last],
+                          color=f"C{head % 10}", lw=1, marker=".", label=f"head {head}")
+            axes.set_title(f"{side}, layer {layer}")
+            ticks = [-MAX_DISTANCE, -MAX_DISTANCE // 2, 0, MAX_DISTANCE // 2, MAX_DISTANCE]
+            ticks = ticks[:3 if side == "decoder" else 5]
+            axes.set_xticks(ticks, [f"≤{tick}" if tick == -MAX_DISTANCE else
+                                    f"≥{tick}" if tick == MAX_DISTANCE else str(tick)
+                                    for tick in ticks])
+        row[0].set(ylabel="share of attention")
+        row[0].set_ylim(bottom=0)                     # last: it ends autoscaling of the whole row
+    for axes in panels[-1]:
+        axes.set_xlabel("distance j − i")
+    add_legend(figure, panels[0][0])
+    return figure
+
+
+def _reachable(table: np.ndarray, side: str) -> tuple[range, np.ndarray]:
+    """The relative positions of [2k + 1, depth] and their vectors; a decoder has none ahead."""
+    k = len(table) // 2
+    last = k + 1 if side == "decoder" else 2 * k + 1
+    return range(-k, last - k), table[:last]
+
+
+def _panels(rows: int, columns: int) -> tuple[Figure, Any]:
+    return pyplot.subplots(rows, columns, squeeze=False, sharey="row", layout="constrained",
+                           figsize=(max(6.0, 2.6 * columns + 1), 2.2 * rows + 0.4))
