@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from rpr.evaluation import scoring, significance, test_sets
-from rpr.experiments import config
+from rpr.experiments import gin_files
 from rpr.experiments.config import Run
 from rpr.experiments.run_directory import RunDirectory
 from rpr.report import length_buckets, model_analysis
@@ -31,7 +31,7 @@ def score_runs(results: StudyResults, path: str) -> None:
     run_dirs = {run.path: run_directory_of(path, run) for arm in results.arms for run in arm.done}
     if not run_dirs:
         return
-    runs = {name: config.load_run(run_dir.config) for name, run_dir in run_dirs.items()}
+    runs = {name: gin_files.load_run(run_dir.config) for name, run_dir in run_dirs.items()}
     for arm in results.arms:
         arm.steps = next((runs[run.path].train_steps for run in arm.done), None)
     source, references = _shared_test_set(runs, run_dirs)

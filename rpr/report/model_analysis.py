@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rpr.evaluation import test_sets
-from rpr.experiments import config
+from rpr.experiments import gin_files
 from rpr.experiments.run_directory import RunDirectory, trained_model_flags
 from rpr.utils import processes
 from rpr.utils.console import Task, terminal
@@ -193,7 +193,7 @@ def _analyse(run_dir: RunDirectory) -> dict[str, np.ndarray]:
     import rpr
     rpr.register()
     from rpr.t2t import registration
-    run = config.load_run(run_dir.config)
+    run = gin_files.load_run(run_dir.config)
     arrays = relative_tables(run_dir.checkpoint(run))
     source = (test_sets.test_set_source(run.test_set, run.language_pair) if run.test_set
               else test_sets.read_lines(run_dir.source))

@@ -4,7 +4,7 @@ import os
 import statistics
 from typing import Any
 
-from rpr.experiments import config, run_directory
+from rpr.experiments import gin_files, run_directory
 from rpr.experiments.run_directory import RunDirectory
 from rpr.report.results import ArmResult, RunResult, StudyResults
 from rpr.utils import files, metrics_log
@@ -93,7 +93,7 @@ def _read_run(study_dir: str, path: str, seed: int | None = None) -> RunResult:
     """A run without its scores; its seed is read from its configuration if not given."""
     run_dir = RunDirectory(os.path.join(study_dir, path), "")
     if seed is None:
-        seed = config.load_run(run_dir.config).seed
+        seed = gin_files.load_run(run_dir.config).seed
     scores, status = files.read_json(run_dir.scores), files.read_json(run_dir.status)
     events = metrics_log.read(run_dir.metrics)
     done = "step" in scores
