@@ -124,10 +124,9 @@ def attention_by_distance(run_directory: str, data_dir: str | None, sentences: i
       attention that a query i gives to the keys at distance j - i = -max_distance ...
       max_distance, averaged over all queries that are not padding. The shares of a head sum to 1.
     """
-    import rpr
-    rpr.register()
     from rpr.inference.inspector import Inspector
-    from rpr.t2t import trained_model
+    from rpr.t2t import registration, trained_model
+    registration.register()
     run, flags = trained_model_flags(run_directory, data_dir)
     trained = trained_model.find_trained_model(flags)
     if run.test_set:
@@ -190,9 +189,8 @@ def sum_by_distance(weights: np.ndarray, max_distance: int) -> np.ndarray:
 
 def _analyse(run_dir: RunDirectory) -> dict[str, np.ndarray]:
     """All arrays of a run."""
-    import rpr
-    rpr.register()
     from rpr.t2t import registration
+    registration.register()
     run = gin_files.load_run(run_dir.config)
     arrays = relative_tables(run_dir.checkpoint(run))
     source = (test_sets.test_set_source(run.test_set, run.language_pair) if run.test_set
