@@ -1,127 +1,297 @@
-"""Scores with their uncertainty: sacreBLEU's paired bootstrap for arms of several seeds; Holm.
+"""Whether arms differ: random seeds and random test sentences in one test.
 
-One resample draws sentences of the test set, with replacement, and keeps every run's translation of
-a sentence together with every other's. The score of an arm is the mean over its seeds of the corpus
-score, in the resample as in the table. So the arm's interval, the interval of its difference from
-the baseline and p all speak of the number that is shown; a sentence that S seeds translated counts
-as one observation, not as S. With one seed an arm this is sacreBLEU's `PairedTest`, draw for draw
-(Koehn 2004; p from the centred absolute differences). It says what another test set would change;
-what another seed would change is said by the standard deviation over the seeds.
+An arm is a set of runs that differ only in their seed. The score of a run is written as a sum of
+independent effects: arm, seed, sentence, arm by sentence, and a residual of run by sentence. BLEU
+and chrF are not means over sentences, so jackknife pseudo-values (Tukey 1958; Efron and Tibshirani
+1993, chapter 11) stand for a run's score on a sentence. The variance of the difference between two
+arms' means is the sum of two parts:
+
+    V = V_seeds + max(V_sentences - V_residual, 0)
+
+V_seeds is the variance that the spread of the runs' scores implies, V_sentences the one that the
+spread of the paired sentences implies. Both contain the residual, so it is subtracted once, as in
+two-way clustered standard errors (Cameron, Gelbach and Miller 2011). V_seeds has few degrees of
+freedom, the rest has one less than there are sentences. The critical value is the mean of both t
+quantiles weighted by the two parts (Cochran and Cox 1950). The interval and p come from this one
+distribution. docs/statistics.md shows the calibration and the power.
 """
 import dataclasses
+import math
 import statistics
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
+from scipy import special
 
-from rpr.evaluation import scoring
+from rpr.evaluation.metrics import Metric
 
-SAMPLES = scoring.PAIRED["bootstrap"][1]
+LEVEL = 0.05                                          # of tests; intervals cover 1 - LEVEL
+# From this many seeds on, arms that share their seeds are paired by seed. With fewer, pairing
+# loses more by its degrees of freedom than common random numbers gain: at 3 seeds it needs a
+# correlation above 0.58 between the arms' scores to pay, at 5 one above 0.31.
+LEAST_PAIRED_SEEDS = 5
+MOST_SEEDS = 1000                                     # that `seeds_needed` considers
+LEAST_P = 1e-12                                       # smaller p-values are reported as this
+
+Basis = Literal["sentences", "seeds", "paired seeds"]
 
 
-@dataclasses.dataclass
-class Estimate:
-    """A metric of an arm.
+@dataclasses.dataclass(frozen=True, eq=False)
+class RunScores:
+    """The corpus score of one run, and what each sentence contributes to it.
 
     Attributes:
-      mean: over the finished runs, 0 to 100.
-      deviation: the sample's standard deviation over them; None for one run.
-      low, high: 95% bootstrap interval of the mean.
-      difference: of the mean from the baseline's; None, like all below, for the baseline itself.
-      difference_low, difference_high: its 95% bootstrap interval.
-      p: two-sided paired bootstrap.
-      p_holm: p after Holm's correction over all arms that are compared with the baseline.
+      score: 0 to 100 (TER may exceed 100).
+      pseudovalues: jackknife pseudo-values, [sentences].
+      seed: of the training; None where unknown.
+    """
+    score: float
+    pseudovalues: np.ndarray
+    seed: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ArmScore:
+    """The score of an arm.
+
+    Attributes:
+      mean: over its runs.
+      deviation: sample standard deviation over the runs; None for one run.
+      low, high: 95% interval of the mean over test sentences, for these runs.
     """
     mean: float
     deviation: float | None
     low: float
     high: float
-    difference: float | None = None
-    difference_low: float | None = None
-    difference_high: float | None = None
-    p: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """How an arm differs from the baseline in one metric.
+
+    Attributes:
+      difference: of the means, arm minus baseline.
+      low, high: 95% interval of the difference.
+      p: two-sided; None where one of the arms has a single run.
+      basis: what the interval and p account for. "sentences": other test sentences, for these very
+        runs. "seeds": other seeds and other sentences. "paired seeds": the same, with the runs of
+        both arms paired by seed.
+      p_holm: p after Holm's correction over all tests of a table; None before `correct`.
+      seed_variance: estimated variance, over seeds, of the difference between one run of each arm;
+        None where an arm has a single run.
+      sentence_variance: part of the variance that more seeds do not reduce.
+    """
+    difference: float
+    low: float
+    high: float
+    p: float | None
+    basis: Basis
     p_holm: float | None = None
+    seed_variance: float | None = None
+    sentence_variance: float = 0.0
 
 
-class Scorer:
-    """A metric of sacreBLEU whose sentences can be drawn again, or apart.
-
-    Args:
-      name: "bleu" or "chrf".
-      references: {name: lines}.
-      test_set, language_pair: where these come from, for the signature and the tokenizer.
-    """
-
-    def __init__(self, name, references, test_set, language_pair):
-        self._metric = scoring.make_metric(name, None, language_pair, list(references.values()))
-        self._where = test_set, language_pair
-
-    def statistics(self, lines):
-        """What the corpus score is made of, as sums over sentences: [sentences, counts]."""
-        return np.array(self._metric._extract_corpus_statistics(lines, None), np.float64)
-
-    def score(self, statistics_):
-        """The corpus score, 0 to 100, of the sentences of [sentences, counts]."""
-        return self._scored(statistics_.sum(axis=0))
-
-    def resampled(self, statistics_):
-        """The corpus score of each resample: [SAMPLES]; the same draws for all systems."""
-        sentences = len(statistics_)
-        draws = np.random.default_rng(scoring.SEED).choice(sentences, (SAMPLES, sentences))
-        times = np.stack([np.bincount(draw, minlength=sentences) for draw in draws])
-        return np.array([self._scored(sums) for sums in times.astype(np.float64) @ statistics_])
-
-    def signature(self):
-        """sacreBLEU's, with the bootstrap's seed and size."""
-        made = self._metric.get_signature()
-        made.update("seed", scoring.SEED)
-        made.update("bs", SAMPLES)
-        return scoring.signature_text(made, *self._where)
-
-    def _scored(self, sums):
-        return float(self._metric._compute_score_from_stats(sums).score)
+class _Part(NamedTuple):
+    """A part of a variance, and its degrees of freedom."""
+    variance: float
+    freedom: float
 
 
-def estimate(scores, resampled):
-    """An arm by itself.
+def run_scores(metric: Metric, statistics_: np.ndarray, seed: int | None = None) -> RunScores:
+    """The score and the jackknife pseudo-values of a run.
 
     Args:
-      scores: its runs' scores.
-      resampled: [runs, SAMPLES].
+      metric: of the statistics.
+      statistics_: [sentences, counts].
+      seed: of the training.
     """
-    low, high = interval(np.mean(resampled, axis=0))
-    deviation = statistics.stdev(scores) if len(scores) > 1 else None
-    return Estimate(statistics.fmean(scores), deviation, low, high)
+    score = metric.corpus_score(statistics_)[0]
+    sentences = len(statistics_)
+    without_one = metric.scores(statistics_.sum(axis=0) - statistics_)
+    return RunScores(score, sentences * score - (sentences - 1) * without_one, seed)
 
 
-def compare(arm, resampled, baseline, baseline_resampled):
-    """Fills in how an arm differs from the baseline, up to Holm's correction.
+def arm_score(runs: Sequence[RunScores]) -> ArmScore:
+    """The mean over an arm's runs, with its interval over test sentences."""
+    deviation = statistics.stdev(run.score for run in runs) if len(runs) > 1 else None
+    interval = _comparison(_mean_score(runs), [_sentence_part(_mean(runs))], "sentences")
+    return ArmScore(interval.difference, deviation, interval.low, interval.high)
+
+
+def compare(baseline: Sequence[RunScores], arm: Sequence[RunScores],
+            paired: bool | None = None) -> Comparison:
+    """Tests whether two arms differ, for other seeds and other test sentences.
 
     Args:
-      arm, baseline: `Estimate`s.
-      resampled, baseline_resampled: [runs, SAMPLES] of each; the counts of runs may differ.
+      baseline, arm: runs on the same sentences.
+      paired: pair the runs by seed; None: where both arms have the same seeds and at least
+        `LEAST_PAIRED_SEEDS` of them.
+
+    Returns:
+      a `Comparison`. Where an arm has a single run, there is no p-value: nothing shows how far
+      another seed would move the score. The interval then accounts for the test sentences only.
     """
-    # Whole before the subtraction: the same outputs give exactly zero.
-    differences = np.mean(resampled, axis=0) - np.mean(baseline_resampled, axis=0)
-    arm.difference = arm.mean - baseline.mean
-    arm.difference_low, arm.difference_high = interval(differences)
-    sizes = np.abs(differences)
-    above = np.sum(sizes - sizes.mean() > abs(arm.difference))
-    # sacreBLEU finds two identical outputs different, with the smallest p there is.
-    arm.p = (int(above) + 1) / (SAMPLES + 1) if sizes.any() else 1.0
+    if min(len(baseline), len(arm)) == 1:
+        return _compare_over_sentences(baseline, arm)
+    seeds = sorted(run.seed for run in arm if run.seed is not None)
+    same_seeds = len(set(seeds)) == len(arm) and seeds == sorted(
+        run.seed for run in baseline if run.seed is not None) and len(baseline) == len(arm)
+    if paired is None:
+        paired = same_seeds and len(arm) >= LEAST_PAIRED_SEEDS
+    if paired and not same_seeds:
+        raise ValueError("runs can be paired only where both arms have the same seeds")
+    return _compare_over_seeds(baseline, arm, paired)
 
 
-def interval(samples):
-    """sacreBLEU's 95% interval: the samples without a fortieth at each end."""
-    ordered = np.sort(samples)
-    cut = len(ordered) // 40
-    return float(ordered[cut]), float(ordered[-1 - cut])
+def compare_outputs(baseline: RunScores, system: RunScores) -> Comparison:
+    """Tests whether two given translations differ in quality, for other test sentences.
+
+    This is about the outputs at hand: a significant difference does not show that training both
+    systems again would give a difference.
+    """
+    part = _sentence_part(system.pseudovalues - baseline.pseudovalues)
+    return _comparison(system.score - baseline.score, [part], "sentences")
 
 
-def holm(p_values):
-    """Holm's step-down correction (1979) of a list of p, in the order given."""
+def _compare_over_sentences(baseline: Sequence[RunScores], arm: Sequence[RunScores]) -> Comparison:
+    """The difference with its interval over test sentences, without a p-value."""
+    part = _sentence_part(_mean(arm) - _mean(baseline))
+    comparison = _comparison(_mean_score(arm) - _mean_score(baseline), [part], "sentences")
+    return dataclasses.replace(comparison, p=None)
+
+
+def _compare_over_seeds(baseline: Sequence[RunScores], arm: Sequence[RunScores], paired: bool
+                        ) -> Comparison:
+    groups = [_differences(baseline, arm)] if paired else [baseline, arm]
+    # Pooled over the arms: with two or three seeds, separate variances would cost most of the
+    # degrees of freedom.
+    freedom = sum(len(runs) - 1 for runs in groups)
+    shares = sum(1 / len(runs) for runs in groups)
+    spread = sum(_squares([run.score for run in runs]) for runs in groups) / freedom
+    sentences = len(arm[0].pseudovalues)
+    residual = (sum(_residual_squares(runs) for runs in groups) / (freedom * (sentences - 1))
+                / sentences)
+    seeds = _Part(spread * shares, freedom)
+    part = _sentence_part(_mean(arm) - _mean(baseline))
+    rest = part._replace(variance=max(part.variance - residual * shares, 0.0))
+    return dataclasses.replace(
+        _comparison(_mean_score(arm) - _mean_score(baseline), [seeds, rest],
+                    "paired seeds" if paired else "seeds"),
+        seed_variance=spread * len(groups), sentence_variance=rest.variance)
+
+
+def _comparison(difference: float, parts: Sequence[_Part], basis: Basis) -> Comparison:
+    error = math.sqrt(sum(part.variance for part in parts))
+    half = _critical_value(parts, LEVEL) * error
+    return Comparison(difference, difference - half, difference + half,
+                      _p_value(abs(difference), error, parts), basis)
+
+
+def _differences(baseline: Sequence[RunScores], arm: Sequence[RunScores]) -> list[RunScores]:
+    """The runs' differences, paired by seed."""
+    by_seed = {run.seed: run for run in baseline}
+    return [RunScores(run.score - by_seed[run.seed].score,
+                      run.pseudovalues - by_seed[run.seed].pseudovalues, run.seed) for run in arm]
+
+
+def _mean_score(runs: Sequence[RunScores]) -> float:
+    return statistics.fmean(run.score for run in runs)
+
+
+def _mean(runs: Sequence[RunScores]) -> np.ndarray:
+    """Mean pseudo-values over runs: [sentences]."""
+    return np.mean([run.pseudovalues for run in runs], axis=0)
+
+
+def _squares(values: Sequence[float]) -> float:
+    """Sum of squared deviations from the mean."""
+    return float(np.sum((np.asarray(values) - np.mean(values)) ** 2))
+
+
+def _residual_squares(runs: Sequence[RunScores]) -> float:
+    """Sum of squares of run by sentence, without the effects of runs and of sentences."""
+    values = np.stack([run.pseudovalues for run in runs])
+    values = values - values.mean(axis=0)
+    return float(np.sum((values - values.mean(axis=1, keepdims=True)) ** 2))
+
+
+def _sentence_part(values: np.ndarray) -> _Part:
+    """Variance of the mean of [sentences] values; infinite for a single sentence."""
+    sentences = len(values)
+    if sentences < 2:
+        return _Part(math.inf, 1)
+    return _Part(float(np.var(values, ddof=1)) / sentences, sentences - 1)
+
+
+def _critical_value(parts: Sequence[_Part], level: float) -> float:
+    """Cochran and Cox's two-sided critical value: t quantiles weighted by the variances."""
+    weights = [part.variance for part in parts]
+    if not 0 < sum(weights) < math.inf:
+        weights = [1.0] * len(parts)
+    quantiles = [-special.stdtrit(part.freedom, level / 2) for part in parts]
+    return float(np.average(quantiles, weights=weights))
+
+
+def _p_value(size: float, error: float, parts: Sequence[_Part]) -> float:
+    """The level at which a difference of `size` is just significant."""
+    if size == 0 or math.isinf(error):
+        return 1.0
+    if error == 0:
+        return 0.0
+    low, high = math.log(LEAST_P), 0.0                # logarithms of p
+    for _ in range(60):
+        middle = (low + high) / 2
+        if _critical_value(parts, math.exp(middle)) > size / error:
+            low = middle
+        else:
+            high = middle
+    return math.exp(high)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down correction (1979) of p-values, in the order given."""
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     corrected, least = [0.0] * len(p_values), 0.0
     for rank, index in enumerate(order):
         least = max(least, min(1.0, (len(p_values) - rank) * p_values[index]))
         corrected[index] = least
     return corrected
+
+
+def correct(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Fills in `p_holm` for all comparisons of a table (all arms, all metrics)."""
+    tested = [comparison.p for comparison in comparisons if comparison.p is not None]
+    corrected = iter(holm(tested))
+    return [comparison if comparison.p is None
+            else dataclasses.replace(comparison, p_holm=next(corrected))
+            for comparison in comparisons]
+
+
+def seeds_needed(comparisons: Sequence[Comparison], difference: float = 0.5, power: float = 0.8
+                 ) -> int | None:
+    """Seeds per arm that detect a difference at p <= 0.05, at the variance observed.
+
+    Args:
+      comparisons: of one metric, whose variances are averaged; those of single runs are left out.
+      difference: true difference in points.
+      power: probability of detecting it.
+
+    Returns:
+      seeds per arm; None where nothing shows the variance over seeds, or where even `MOST_SEEDS`
+      are too few, because the test set is too small.
+    """
+    observed = [(comparison.seed_variance, comparison.sentence_variance)
+                for comparison in comparisons if comparison.seed_variance is not None]
+    if not observed:
+        return None
+    seed_variance, sentence_variance = np.mean(observed, axis=0)
+    paired = all(comparison.basis == "paired seeds" for comparison in comparisons)
+    for seeds in range(2, MOST_SEEDS + 1):
+        parts = [_Part(seed_variance / seeds, (seeds - 1) * (1 if paired else 2)),
+                 _Part(sentence_variance, 10 ** 6)]
+        # Two-sided quantile of the test, one-sided quantile of the power.
+        quantiles = _critical_value(parts, LEVEL) + _critical_value(parts, 2 * (1 - power))
+        if quantiles * math.sqrt(sum(part.variance for part in parts)) <= difference:
+            return seeds
+    return None

@@ -1,0 +1,145 @@
+"""BLEU, chrF and TER as functions of sufficient statistics.
+
+A corpus score depends on the sentences only through a few sums (n-gram matches, lengths, edits).
+sacreBLEU's own metric objects compute these statistics for each sentence, the reported score and
+the signature. `Metric.scores` computes scores of many sums at once, which resampling needs; it
+agrees with sacreBLEU to rounding.
+
+sacreBLEU is imported when a metric is made, so that `rpr --help` does not wait for it.
+"""
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rpr.utils.errors import UserError
+
+METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}  # name in JSON and flags: in text
+NGRAM_ORDER = 4                                       # of BLEU, as in sacreBLEU
+CHRF_BETA = 2
+
+
+class Metric:
+    """One of sacreBLEU's metrics.
+
+    Args:
+      name: a key of `METRICS`.
+      references: number of references per sentence, for the signature.
+      tokenize: sacreBLEU's tokenizer for BLEU; None: chosen by the target language.
+      language_pair: for example "en-de", or "".
+
+    Raises:
+      UserError: unknown metric or tokenizer, or the tokenizer's package is missing.
+    """
+
+    def __init__(self, name: str, references: int = 1, tokenize: str | None = None,
+                 language_pair: str | None = "") -> None:
+        self.name = name
+        self._sacrebleu = _sacrebleu_metric(name, tokenize, language_pair or "")
+        self._sacrebleu.num_refs = references
+
+    def sentence_statistics(self, systems: Sequence[Sequence[str]],
+                            references: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """Sufficient statistics of every sentence.
+
+        Args:
+          systems: the hypotheses of each system, lines of the same sentences.
+          references: the lines of each reference.
+
+        Returns:
+          for each system an array [sentences, counts], float64.
+        """
+        metric = self._sacrebleu
+        metric._ref_cache = metric._cache_references(references)
+        try:
+            return [np.array(metric._extract_corpus_statistics(lines, None), np.float64)
+                    for lines in systems]
+        finally:
+            metric._ref_cache = None
+
+    def corpus_score(self, statistics: np.ndarray) -> tuple[float, str]:
+        """sacreBLEU's score of [sentences, counts], and its line with the details."""
+        sums = statistics.sum(axis=0).tolist()
+        if self.name != "ter":                        # its mean reference length is a fraction
+            sums = [round(count) for count in sums]
+        score = self._sacrebleu._compute_score_from_stats(sums)
+        return float(score.score), score.format(width=2)
+
+    def scores(self, sums: np.ndarray) -> np.ndarray:
+        """Corpus scores of summed statistics: [..., counts] -> [...]."""
+        return {"bleu": _bleu, "chrf": _chrf, "ter": _ter}[self.name](sums)
+
+    def signature(self, **fields: object) -> str:
+        """sacreBLEU's signature; `fields` (test, lang, seed, bs, ar) are added where not empty."""
+        signature = self._sacrebleu.get_signature()
+        for name, value in fields.items():
+            if value:
+                signature.update(name, value)
+        return str(signature)
+
+
+@functools.lru_cache(maxsize=16)
+def _tokenizer_names() -> tuple[str, ...]:
+    from sacrebleu.metrics import BLEU
+    return tuple(BLEU.TOKENIZERS)
+
+
+def _sacrebleu_metric(name: str, tokenize: str | None, language_pair: str) -> Any:
+    if name not in METRICS:
+        raise UserError(f"--metrics={name}: one of {', '.join(METRICS)}")
+    from sacrebleu.metrics import BLEU, CHRF, TER
+    if name == "chrf":
+        return CHRF(beta=CHRF_BETA)
+    if name == "ter":
+        return TER()
+    if tokenize is not None and tokenize not in _tokenizer_names():
+        raise UserError(f"--tokenize={tokenize}: one of {', '.join(_tokenizer_names())}")
+    try:                                              # force: no warning for every block of lines
+        return BLEU(tokenize=tokenize, force=True, trg_lang=language_pair.split("-")[-1])
+    except (RuntimeError, ImportError, OSError) as error:    # an extra package, or a download
+        raise UserError(f"--tokenize={tokenize}: {' '.join(str(error).split())}") from None
+
+
+def _bleu(sums: np.ndarray) -> np.ndarray:
+    """BLEU with sacreBLEU's exponential smoothing.
+
+    Args:
+      sums: [..., 10]: hypothesis length, reference length, matches of orders 1 to 4, totals of
+        orders 1 to 4.
+    """
+    hypothesis, reference = sums[..., 0], sums[..., 1]
+    matches, totals = sums[..., 2:2 + NGRAM_ORDER], sums[..., 2 + NGRAM_ORDER:]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        brevity = np.exp(np.minimum(0, 1 - reference / hypothesis))
+        smoothed = 0.5 ** np.cumsum(matches == 0, axis=-1)
+        precisions = np.where(matches == 0, smoothed, matches) / totals
+        scores = 100 * brevity * np.exp(np.log(precisions).mean(axis=-1))
+    # Without any match, or without any n-gram of some order, BLEU is 0.
+    return np.where(matches.any(axis=-1) & (totals > 0).all(axis=-1), scores, 0.0)
+
+
+def _chrf(sums: np.ndarray) -> np.ndarray:
+    """chrF (F of mean precision and mean recall over the orders that occur).
+
+    Args:
+      sums: [..., 3 * orders]: hypothesis n-grams, reference n-grams, matches, order by order.
+    """
+    hypothesis, reference, matches = sums[..., 0::3], sums[..., 1::3], sums[..., 2::3]
+    occurs = (hypothesis > 0) & (reference > 0)
+    orders = np.maximum(occurs.sum(axis=-1), 1)
+    precision = (np.where(occurs, matches, 0) / np.maximum(hypothesis, 1)).sum(axis=-1) / orders
+    recall = (np.where(occurs, matches, 0) / np.maximum(reference, 1)).sum(axis=-1) / orders
+    weighted = CHRF_BETA ** 2 * precision + recall
+    return np.where(weighted > 0, 100 * (1 + CHRF_BETA ** 2) * precision * recall
+                    / np.where(weighted > 0, weighted, 1), 0.0)
+
+
+def _ter(sums: np.ndarray) -> np.ndarray:
+    """Translation edit rate.
+
+    Args:
+      sums: [..., 2]: edits, mean length of the references.
+    """
+    edits, length = sums[..., 0], sums[..., 1]
+    return 100 * np.where(length > 0, edits / np.where(length > 0, length, 1), edits > 0)
