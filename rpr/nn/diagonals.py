@@ -1,54 +1,58 @@
-"""rpr.nn.diagonals"""
+"""Reading and writing bands of neighbouring diagonals of attention matrices.
+
+Diagonal d contains the pairs of query i and key j with j - i = d.
+"""
 import tensorflow.compat.v1 as tf
 
 from rpr.nn.ops import shape_list
 
 
-def add_band(x, band, lowest, highest):
-    """Adds to neighbouring diagonals of x, and leaves the rest as it is.
+def add_band(x: tf.Tensor, band: tf.Tensor, lowest: int | tf.Tensor,
+             highest: int | tf.Tensor) -> tf.Tensor:
+    """Adds to neighbouring diagonals of x and leaves the rest unchanged.
 
-    Diagonal d holds the pairs with j - i = d. Saves nothing for its gradient, which is dy by x and
-    the band of dy by the band.
+    The gradient needs no tensor of the forward pass: it is dy for x and the band of dy for band.
 
     Args:
       x: [batch, heads, queries, keys].
       band: [batch, heads, highest - lowest + 1, queries], from the highest diagonal to the lowest.
-        What stands beyond the first or the last key is left out.
+        Entries beyond the first or last key are ignored.
       lowest: the lowest diagonal, an int or an int32 scalar, above -queries.
-      highest: the highest, likewise, not below 0, and below keys; one diagonal at least can be
-        seen by all the queries.
+      highest: the highest diagonal, an int or an int32 scalar, from 0 to keys - 1. At least one of
+        the diagonals has an entry for every query.
 
     Returns:
       [batch, heads, queries, keys].
     """
     @tf.custom_gradient
-    def function(x, band):
+    def forward(x, band):
         return (set_band(x, _take_band(x, lowest, highest) + band, lowest, highest),
                 lambda dy: (dy, take_band(dy, lowest, highest)))
-    return function(x, band)
+    return forward(x, band)
 
 
-def take_band(x, lowest, highest):
-    """The diagonals of x as `add_band` takes them, zero beyond the first and the last key.
+def take_band(x: tf.Tensor, lowest: int | tf.Tensor, highest: int | tf.Tensor) -> tf.Tensor:
+    """The diagonals of x in the layout of `add_band`, zero beyond the first and last key.
 
-    Args and the shape of what it returns are those of `add_band`.
+    Args are those of `add_band`; the result has the shape of its `band`.
     """
     @tf.custom_gradient
-    def function(x):
+    def forward(x):
         return (_take_band(x, lowest, highest),
                 lambda dy: add_band(tf.zeros_like(x), dy, lowest, highest))
-    return function(x)
+    return forward(x)
 
 
-def _take_band(x, lowest, highest):
+def _take_band(x: tf.Tensor, lowest: int | tf.Tensor, highest: int | tf.Tensor) -> tf.Tensor:
     batch, heads, queries, _ = shape_list(x)
     y = tf.linalg.diag_part(x, k=tf.stack([lowest, highest]), align="LEFT_RIGHT")
     return tf.reshape(y, [batch, heads, highest - lowest + 1, queries])
 
 
-def set_band(x, band, lowest, highest):
-    """x with other diagonals, as `add_band` takes them; in place where nothing else needs x."""
-    # One diagonal alone has no axis of its own in TensorFlow.
+def set_band(x: tf.Tensor, band: tf.Tensor, lowest: int | tf.Tensor,
+             highest: int | tf.Tensor) -> tf.Tensor:
+    """Replaces diagonals of x; in place if nothing else needs x. Args are those of `add_band`."""
+    # TensorFlow has no axis of diagonals where there is only one.
     shape = batch, heads, count, queries = shape_list(band)
     if isinstance(count, int):
         shape = shape if count > 1 else [batch, heads, queries]

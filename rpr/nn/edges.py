@@ -1,14 +1,14 @@
-"""rpr.nn.edges"""
+"""Labelled edges between words: from one row of ids to a matrix of labels."""
 import tensorflow.compat.v1 as tf
 
 from rpr.nn.ops import shape_list
 
 
-def split_edges(ids):
-    """Takes apart words and edges that came as one row of numbers, as a line of text gives them.
+def split_edges(ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Separates words and edges that were encoded as one row of ids, as for a line of text.
 
-    A row is the ids of the words and the end of sentence (1), then for each edge its two places and
-    its label, each 2 more than it is, another 1, and zeros.
+    A row consists of the ids of the words, the end of sentence (1), three ids for each edge (the
+    positions of its two ends and its label, each plus 2), another 1, and zeros.
 
     Args:
       ids: int32 [batch, length].
@@ -24,12 +24,12 @@ def split_edges(ids):
     return words, dense_edges(edges, shape_list(words)[1])
 
 
-def dense_edges(triples, length):
+def dense_edges(triples: tf.Tensor, length: int | tf.Tensor) -> tf.Tensor:
     """The matrix of edges that are given as triples.
 
     Args:
-      triples: integers [batch, 3 * edges], (i, j, label) after each other, each (i, j) once; a
-        triple whose label is 0, or with a place at `length` or beyond it, is left out.
+      triples: integers [batch, 3 * edges]: (i, j, label) for each edge, one after the other. Each
+        (i, j) occurs at most once. A triple with label 0 or a position >= length is ignored.
       length: number of elements.
 
     Returns:
@@ -38,7 +38,7 @@ def dense_edges(triples, length):
     batch = shape_list(triples)[0]
     triples = tf.reshape(tf.cast(triples, tf.int32), [batch, -1, 3])
     example = tf.broadcast_to(tf.range(batch)[:, None, None], tf.shape(triples[..., :1]))
-    places = tf.concat([example, triples[..., :2]], axis=2)  # [batch, edges, 3]
-    there = tf.reduce_max(triples[..., :2], axis=2) < length
-    return tf.scatter_nd(tf.boolean_mask(places, there),
-                         tf.boolean_mask(triples[..., 2], there), [batch, length, length])
+    indices = tf.concat([example, triples[..., :2]], axis=2)         # [batch, edges, 3]
+    valid = tf.reduce_max(triples[..., :2], axis=2) < length
+    return tf.scatter_nd(tf.boolean_mask(indices, valid),
+                         tf.boolean_mask(triples[..., 2], valid), [batch, length, length])

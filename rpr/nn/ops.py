@@ -1,8 +1,12 @@
-"""rpr.nn.ops"""
+"""Tensor operations that TensorFlow lacks, or that are faster on CPU than TensorFlow's own."""
+from collections.abc import Callable, Sequence
+
 import tensorflow.compat.v1 as tf
 
+HALF_PRECISION = (tf.float16, tf.bfloat16)
 
-def shape_list(x):
+
+def shape_list(x: tf.Tensor) -> list:
     """The shape of `x` as a list: an int where it is static, an int32 scalar where it is not."""
     dynamic = None
     sizes = x.shape.as_list()
@@ -13,124 +17,108 @@ def shape_list(x):
     return sizes
 
 
-def reshape(x, sizes):
-    """`tf.reshape` to ints and scalars, where one scalar alone need not be computed, nor given."""
+def reshape(x: tf.Tensor, sizes: Sequence) -> tf.Tensor:
+    """`tf.reshape` to ints and scalars; a single scalar is replaced by -1, so it is not computed."""
     if sum(not isinstance(size, int) for size in sizes) == 1:
         sizes = [size if isinstance(size, int) else -1 for size in sizes]
     return tf.reshape(x, sizes)
 
 
-def transpose(x, order):
+def transpose(x: tf.Tensor, order: Sequence[int]) -> tf.Tensor:
     """`tf.transpose`, faster on CPU where the last axis stays the last.
 
-    Floats are moved as bits then: oneDNN, which would move floats, takes up to twice as long, and
-    nine times for the few words of a step of decoding.
+    TensorFlow transposes float32 with oneDNN, which takes up to twice as long (nine times for the
+    few words of a decoding step) as its own kernel. That one is used for integers, so the floats
+    are moved as int32.
     """
     if x.dtype.base_dtype != tf.float32 or order[-1] != len(order) - 1:
         return tf.transpose(x, order)
 
     @tf.custom_gradient
-    def move(x):
+    def forward(x):
         y = tf.bitcast(tf.transpose(tf.bitcast(x, tf.int32), order), tf.float32)
         return y, lambda dy: transpose(dy, [order.index(axis) for axis in range(len(order))])
 
-    return move(x)
+    return forward(x)
 
 
-def can_choose():
-    """Whether `choose` serves here: not in a while_loop, where a Switch's gradient is that of the
-    loop's own, nor where there is nothing but functions."""
+def matmul_shared(x: tf.Tensor, matrix: tf.Tensor, transpose_b: bool = False) -> tf.Tensor:
+    """Multiplies every head by one shared matrix, or each head by its own.
+
+    Args:
+      x: [batch, heads, length, channels].
+      matrix: [channels, columns] shared by the heads, or [heads, channels, columns].
+      transpose_b: whether the last two axes of the matrix are swapped.
+
+    Returns:
+      [batch, heads, length, columns] of the dtype of x.
+    """
+    if matrix.shape.rank == 3:
+        return tf.matmul(x, matrix[None], transpose_b=transpose_b)
+    *outer, channels = shape_list(x)
+    y = tf.matmul(tf.reshape(x, [-1, channels]), matrix, transpose_b=transpose_b)
+    return reshape(y, [*outer, shape_list(y)[1]])
+
+
+def can_use_raw_cond() -> bool:
+    """Whether `raw_cond` works here: only in a version 1 graph, outside a while_loop."""
     context = tf.get_default_graph()._get_control_flow_context()
     return not (tf.control_flow_v2_enabled() or context and context.GetWhileContext())
 
 
-def choose(which, one, other, *given):
-    """One function of what is given, or another, as it turns out when the graph runs.
+def raw_cond(condition: tf.Tensor, if_true: Callable[..., tf.Tensor],
+             if_false: Callable[..., tf.Tensor], *inputs) -> tf.Tensor:
+    """Calls one of two functions, depending on a condition that is known when the graph runs.
 
-    `tf.cond` would hand each tensor to either branch by itself, each with a gradient that is made
-    of zeros where the other branch was taken, and add those up: a tenth of an attention layer.
+    It uses Switch and Merge directly. `tf.cond` adds up a gradient for each input from both
+    branches, zeros from the branch not taken; that costs a tenth of an attention layer.
 
     Args:
-      which: a bool scalar, whether it is the first.
-      one, other: functions of the tensors, sizes and whatever else is given; each returns a tensor,
-        alike in shape and dtype. They must not take tensors from elsewhere that have gradients.
-      given: what they are called with.
+      condition: a bool scalar.
+      if_true: called with the inputs; returns one tensor. It must not capture tensors that need
+        gradients.
+      if_false: likewise; its result has the same shape and dtype.
+      *inputs: tensors, which get gradients, and other values, which are passed on.
 
     Returns:
-      the tensor.
+      the result of the function that was chosen.
     """
     def switch(x):
         if not tf.is_tensor(x):
             return x, x
-        found = tf.raw_ops.Switch(data=x, pred=which)
-        # Grappler takes one output for the other where it rewrites n + n.
-        return tf.identity(found.output_true), tf.identity(found.output_false)
+        switched = tf.raw_ops.Switch(data=x, pred=condition)
+        # Without the identities Grappler confuses the outputs where it rewrites n + n.
+        return tf.identity(switched.output_true), tf.identity(switched.output_false)
 
-    for_one, for_other = zip(*(switch(x) for x in given), strict=True)
-    return tf.raw_ops.Merge(inputs=[one(*for_one), other(*for_other)]).output
+    true_inputs, false_inputs = zip(*(switch(x) for x in inputs), strict=True)
+    return tf.raw_ops.Merge(inputs=[if_true(*true_inputs), if_false(*false_inputs)]).output
 
 
-def sum_rows(x, places, count):
-    """Adds rows up at their places: the transpose of `tf.gather`.
+def sum_rows(x: tf.Tensor, indices: tf.Tensor, count: int | tf.Tensor) -> tf.Tensor:
+    """Sums rows that have the same index: the transpose of `tf.gather`.
 
     Args:
-      x: [rows, width]; sums of half precision are kept in float32, and returned as halves.
-      places: int32 [rows], each in 0..count - 1.
-      count: how many places there are.
+      x: [rows, width]; half precision is summed in float32.
+      indices: int32 [rows], each in 0..count - 1.
+      count: number of rows of the result.
 
     Returns:
-      [count, width] of the dtype of x, 0 where no row came.
+      [count, width] of the dtype of x, 0 where no row has that index.
     """
-    kind = tf.float32 if x.dtype in (tf.float16, tf.bfloat16) else x.dtype
-    return tf.cast(tf.math.unsorted_segment_sum(tf.cast(x, kind), places, count), x.dtype)
+    dtype = tf.float32 if x.dtype in HALF_PRECISION else x.dtype
+    return tf.cast(tf.math.unsorted_segment_sum(tf.cast(x, dtype), indices, count), x.dtype)
 
 
-def smaller(*sizes):
-    """The least of some ints and int32 scalars: an int where all are, else a scalar."""
-    known = [size for size in sizes if isinstance(size, int)]
-    least = [min(known)] if known else []
+def static_min(*sizes: int | tf.Tensor) -> int | tf.Tensor:
+    """The minimum of ints and int32 scalars: an int if all are ints, otherwise a scalar."""
+    ints = [size for size in sizes if isinstance(size, int)]
+    minimum = [min(ints)] if ints else []
     for size in sizes:
         if not isinstance(size, int):
-            least = [tf.minimum(least[0], size) if least else size]
-    return least[0]
+            minimum = [tf.minimum(minimum[0], size) if minimum else size]
+    return minimum[0]
 
 
-def larger(*sizes):
-    """The greatest of some ints and int32 scalars: an int where all are, else a scalar."""
-    return -smaller(*[-size for size in sizes])
-
-
-def dropout(x, rate, broadcast_dims=()):
-    """Dropout whose decisions are shared along some axes, and else independent.
-
-    Args:
-      x: a float tensor.
-      rate: the share that is dropped, in 0..1 without 1; taken to the nearest 1 / 65,536, and what
-        is kept is scaled by that share's inverse, so that the mean stays what it is.
-      broadcast_dims: axes along which one decision holds for all.
-
-    Returns:
-      a tensor of the same shape and dtype.
-    """
-    dropped = min(round(rate * 2 ** 16), 2 ** 16 - 1)
-    if not dropped:
-        return x
-    shape = shape_list(x)
-    for axis in broadcast_dims:
-        shape[axis] = 1
-    kept = _bits(shape) >= tf.constant(dropped, tf.uint16)
-    return tf.where_v2(kept, x * tf.constant(2 ** 16 / (2 ** 16 - dropped), x.dtype),
-                       tf.zeros([], x.dtype))
-
-
-def _bits(shape):
-    """Independent uint16 of this shape, uniform, four of each number of a counter's cipher.
-
-    The key is drawn anew at each step, from TensorFlow's seeds.
-    """
-    count = tf.reduce_prod(shape)
-    key = tf.random.uniform([1], tf.int64.min, tf.int64.max, tf.int64)
-    words = tf.raw_ops.StatelessRandomUniformFullIntV2(
-        shape=[(count + 3) // 4], key=tf.bitcast(key, tf.uint64), counter=tf.zeros([2], tf.uint64),
-        alg=1, dtype=tf.uint64)                              # 1: Philox
-    return tf.reshape(tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:count], shape)
+def static_max(*sizes: int | tf.Tensor) -> int | tf.Tensor:
+    """The maximum of ints and int32 scalars: an int if all are ints, otherwise a scalar."""
+    return -static_min(*[-size for size in sizes])

@@ -1,20 +1,23 @@
 """Absolute positions, added to the embedded words (Vaswani et al. 2017, section 3.5)."""
 import math
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from rpr.positions.scheme import Scheme, within
+from rpr.positions.registry import register
+from rpr.positions.scheme import Scheme, check_length
 
 
-def sinusoid(positions, channels):
-    """Sines, then cosines, of wavelengths from 2 pi to 10,000 * 2 pi in a geometric progression.
+def sinusoid(positions: tf.Tensor, channels: int) -> tf.Tensor:
+    """Sines, then cosines, of wavelengths from 2 pi to 10,000 * 2 pi in geometric progression.
 
-    Vaswani et al. 2017, section 3.5, in T2T's order: sines in the first half of the channels,
-    cosines in the second (in the paper's formula they alternate: a permutation of the channels).
+    These are T2T's rates: 10000 ** (-c / (channels / 2 - 1)) for c = 0, 1, ..., channels / 2 - 1.
+    Vaswani et al. 2017, section 3.5, writes 10000 ** (-2 c / channels) and alternates sines and
+    cosines.
 
     Args:
       positions: integers of any shape.
-      channels: an int; where it is odd the last channel is zero.
+      channels: number of channels; if it is odd the last channel is zero.
 
     Returns:
       float32 [..., channels].
@@ -27,7 +30,7 @@ def sinusoid(positions, channels):
     return tf.concat([tf.sin(angles), tf.cos(angles), odd], axis=-1)
 
 
-def learned(positions, table):
+def learned(positions: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
     """Rows of a learned table.
 
     Args:
@@ -35,52 +38,56 @@ def learned(positions, table):
       table: [max_length, channels].
 
     Returns:
-      [..., channels] of the table's dtype.
+      [..., channels] of the dtype of the table.
 
     Raises:
-      tf.errors.InvalidArgumentError: when it runs, a position lies beyond the table.
+      tf.errors.InvalidArgumentError: at run time, a position is beyond the table.
     """
     rows = table.shape.as_list()[0]
-    with within(tf.reduce_max(positions) + 1, rows, "learned"):
+    with check_length(tf.reduce_max(positions) + 1, rows, "learned"):
         return tf.gather(table, positions)
 
 
+@register("none")
 class NoPosition(Scheme):
     """No position information at all: the encoder sees a bag of words."""
-    additive = True
+    supports_additive = True
 
 
+@register("sinusoid")
 class Sinusoid(Scheme):
     """Fixed sines and cosines added to the embedded words (Vaswani et al. 2017)."""
-    additive = True
+    supports_additive = True
 
-    def embed(self, x, positions):
+    def embed(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
         return x + tf.cast(sinusoid(positions, x.shape.as_list()[-1]), x.dtype)
 
 
+@register("scaled_sinusoid")
 class ScaledSinusoid(Scheme):
-    """Sinusoids times a learned number per language, 1 at first, added to the embedded words."""
-    additive = True
+    """Sinusoids times a learned scalar per side, initially 1, added to the embedded words."""
+    supports_additive = True
 
-    def __init__(self, hparams, side):
+    def __init__(self, hparams: Any, side: str) -> None:
         self._name = f"{side}_sinusoid_scale"
 
-    def embed(self, x, positions):
+    def embed(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
         scale = tf.get_variable(self._name, [], dtype=x.dtype, initializer=tf.ones_initializer())
         return x + scale * tf.cast(sinusoid(positions, x.shape.as_list()[-1]), x.dtype)
 
 
+@register("learned")
 class Learned(Scheme):
     """One learned vector per position, max_length of them, added to the embedded words."""
-    additive = True
+    supports_additive = True
 
-    def __init__(self, hparams, side):
+    def __init__(self, hparams: Any, side: str) -> None:
         self._length = hparams.max_length
-        self._name = f"{side}_positional_embedding"          # the name that T2T gives it
+        self._name = f"{side}_positional_embedding"          # T2T's variable name
         if self._length < 1:
-            raise ValueError(f"max_length={self._length}: position=learned needs a largest length, "
+            raise ValueError(f"max_length={self._length}: position=learned needs a maximum length, "
                              "an integer of 1 or more")
 
-    def embed(self, x, positions):
+    def embed(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
         table = tf.get_variable(self._name, [self._length, x.shape.as_list()[-1]], dtype=x.dtype)
         return x + learned(positions, table)

@@ -1,95 +1,102 @@
-"""Numbers by distance and head, added to the logits: T5's and ALiBi's.
+"""Biases of the logits by head and distance: T5 and ALiBi.
 
-What T5's cost beside the sum is to bring numbers to the pairs, and their gradients back: layers
-that share them do it once.
+Most of the cost of such a bias is expanding it to all pairs of query and key, so layers that share
+a bias expand it once.
 """
 import math
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from rpr.positions import buckets, distances, skew
+from rpr.positions.buckets import t5_buckets
+from rpr.positions.layout import Layout
+from rpr.positions.registry import register
 from rpr.positions.scheme import Scheme
+from rpr.positions.skew import skew
 
 
-def t5_bias(table, relation, max_distance):
-    """A number for each bucket of distance and head (Raffel et al. 2020, section 2.1).
+def t5_bias(table: tf.Tensor, layout: Layout, max_distance: int) -> tf.Tensor:
+    """One learned bias per head and bucket of distance (Raffel et al. 2020, section 2.1).
 
     Args:
       table: [buckets, heads].
-      relation: a `rpr.positions.distances.Distances`; where it is causal the buckets are all for keys to the
-        left, else half of them for either side.
-      max_distance: see `rpr.positions.distances.t5_buckets`.
+      layout: where queries and keys stand. If it is causal, all buckets are for keys to the left;
+        otherwise each direction has half of them.
+      max_distance: see `t5_buckets`.
 
     Returns:
-      [1, heads, len_q, len_k] of the dtype of the table.
+      [1, heads, queries, keys] of the dtype of the table.
     """
-    labels = buckets.t5_buckets(
-        distances.span(relation), table.shape.as_list()[0], max_distance, relation.causal)
-    rows = tf.one_hot(labels, table.shape.as_list()[0], dtype=table.dtype.base_dtype)
-    by_distance = tf.matmul(table, rows, transpose_a=True, transpose_b=True)    # [heads, distances]
-    return skew.by_pair(by_distance[None, :, None], relation)
+    num_buckets = table.shape.as_list()[0]
+    labels = t5_buckets(layout.distances(), num_buckets, max_distance, layout.causal)
+    one_hot = tf.one_hot(labels, num_buckets, dtype=table.dtype.base_dtype)
+    by_distance = tf.matmul(table, one_hot, transpose_a=True, transpose_b=True)
+    return skew(by_distance[None, :, None], layout)          # from [1, heads, 1, distances]
 
 
-def alibi_slopes(heads):
-    """The slopes of Press et al. 2022, section 3, and of their code where heads are no power of 2.
+def alibi_slopes(heads: int) -> list[float]:
+    """The slopes of Press et al. 2022, section 3; for other numbers of heads those of their code.
 
     Args:
-      heads: their number, an int.
+      heads: number of heads.
 
     Returns:
-      a list of `heads` floats: 2 ** (-8 / heads), its square, ...; where heads are no power of 2,
-      those of the next lower power, then every other of the next higher.
+      `heads` floats: 2 ** (-8 / heads), its square, and so on. If heads is not a power of 2: the
+      slopes for the next lower power of 2, then every second slope for the next higher one.
     """
     lower = 2 ** int(math.log2(heads))
     slopes = [2 ** (-8 * i / lower) for i in range(1, lower + 1)]
     return slopes + [2 ** (-4 * i / lower) for i in range(1, 2 * lower + 1, 2)][:heads - lower]
 
 
-def alibi(heads, relation, dtype=tf.float32):
+def alibi(heads: int, layout: Layout, dtype: tf.DType = tf.float32) -> tf.Tensor:
     """-slope * |i - j|: linear biases (Press et al. 2022), the same on both sides of the query.
 
     Args:
-      heads: their number, an int.
-      relation: a `rpr.positions.distances.Distances`.
-      dtype: of the result.
+      heads: number of heads.
+      layout: where queries and keys stand.
+      dtype: dtype of the result.
 
     Returns:
-      [1, heads, len_q, len_k].
+      [1, heads, queries, keys].
     """
-    away = tf.cast(tf.abs(distances.span(relation)), dtype)
+    distances = tf.cast(tf.abs(layout.distances()), dtype)
     slopes = np.array(alibi_slopes(heads), dtype=tf.as_dtype(dtype).as_numpy_dtype)
-    return skew.by_pair(-away * slopes[None, :, None, None], relation)
+    return skew(-distances * slopes[None, :, None, None], layout)
 
 
+@register("t5_bias")
 class T5Bias(Scheme):
-    """A learned number per head and bucket of distance, added to logits (Raffel et al. 2020)."""
-    additive = True
+    """A learned bias per head and bucket of distance, added to the logits (Raffel et al. 2020)."""
+    supports_additive = True
 
-    def __init__(self, hparams, side):
-        self._heads, self._buckets = hparams.num_heads, hparams.t5_buckets
+    def __init__(self, hparams: Any, side: str) -> None:
+        self._heads, self._num_buckets = hparams.num_heads, hparams.t5_num_buckets
         self._max_distance, self._share = hparams.t5_max_distance, hparams.t5_share_layers
-        if self._buckets < 4 or self._buckets % 2:
-            raise ValueError(f"t5_buckets={self._buckets}: position=t5_bias needs an even number, "
-                             "4 or more")
-        if self._max_distance <= self._buckets // 2:
-            raise ValueError(f"t5_max_distance={self._max_distance}: the widest bucket ends beyond "
-                             f"the single ones, above t5_buckets / 2 = {self._buckets // 2}")
+        if self._num_buckets < 4 or self._num_buckets % 2:
+            raise ValueError(f"t5_num_buckets={self._num_buckets}: position=t5_bias needs an even "
+                             "number, 4 or more")
+        if self._max_distance <= self._num_buckets // 2:
+            raise ValueError(
+                f"t5_max_distance={self._max_distance}: must be larger than the distances that "
+                f"have a bucket each, t5_num_buckets / 2 = {self._num_buckets // 2}")
 
-    def bias(self, relation, dtype):
-        def make():
+    def bias(self, layout: Layout, dtype: tf.DType) -> tf.Tensor:
+        def make() -> tf.Tensor:
             with tf.variable_scope("t5_bias"):
-                table = tf.get_variable("embeddings", [self._buckets, self._heads], dtype=dtype)
-            return t5_bias(table, relation, self._max_distance)
-        return self.once(relation, make) if self._share else make()
+                table = tf.get_variable("embeddings", [self._num_buckets, self._heads], dtype=dtype)
+            return t5_bias(table, layout, self._max_distance)
+        return self.shared_by_layers(layout, make) if self._share else make()
 
 
+@register("alibi")
 class Alibi(Scheme):
-    """Fixed penalties in proportion to the distance, steeper by head (Press et al. 2022)."""
-    additive = True
+    """Fixed biases in proportion to the distance, one slope per head (Press et al. 2022)."""
+    supports_additive = True
 
-    def __init__(self, hparams, side):
+    def __init__(self, hparams: Any, side: str) -> None:
         self._heads = hparams.num_heads
 
-    def bias(self, relation, dtype):
-        return self.once(relation, lambda: alibi(self._heads, relation, dtype))
+    def bias(self, layout: Layout, dtype: tf.DType) -> tf.Tensor:
+        return self.shared_by_layers(layout, lambda: alibi(self._heads, layout, dtype))

@@ -1,57 +1,78 @@
-"""rpr.positions.buckets"""
+"""Labels of relative positions: clipped distances, and logarithmic buckets of T5 and DeBERTa."""
 import math
+from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
 
-def _octaves(distances, exact, most, steps):
-    """How many of the `steps` equal ratios from `exact` to `most` each distance has reached.
-
-    Thresholds are computed once, in Python: a float32 logarithm is off by one at the borders.
-    """
-    reached = [exact * (most / exact) ** (step / steps) for step in range(steps + 1)]
-    return lambda border: tf.reduce_sum(tf.cast(
-        distances[..., None] >= tf.constant([border(x) for x in reached]), tf.int32), axis=-1)
-
-
-def t5_buckets(distances, buckets, max_distance, causal):
-    """Buckets of distance, ever wider (Raffel et al. 2020, section 2.1).
-
-    Half of a direction's buckets are single distances, the other half split the rest up to
-    max_distance in equal ratios; the last takes all beyond. Where both directions count, keys to
-    the right have the second half of the buckets.
+def clipped_labels(distances: tf.Tensor, left: int, right: int | None = None) -> tf.Tensor:
+    """clip(distance, -left, right) + left (Shaw et al. 2018, section 3.2).
 
     Args:
-      distances: int32, key's position less query's, any shape.
-      buckets: how many, 4 or more.
-      max_distance: the distance at which the last bucket ends, beyond the single ones.
-      causal: whether keys to the right of a query do not count: they are in bucket 0.
+      distances: position of the key minus that of the query, int32, any shape.
+      left: clipping distance for keys to the left of the query, 0 or more.
+      right: clipping distance for keys to the right; None: the same.
 
     Returns:
-      int32 of the same shape, in 0..buckets - 1.
+      int32 of the same shape, in 0..left + right.
     """
-    side = buckets if causal else buckets // 2
-    exact, away = side // 2, tf.maximum(-distances, 0) if causal else tf.abs(distances)
-    wide = exact - 1 + _octaves(away, exact, max_distance, side - exact)(
-        lambda x: math.ceil(x - 1e-9))
-    bucket = tf.where(away < exact, away, tf.minimum(wide, side - 1))
+    return tf.clip_by_value(distances, -left, left if right is None else right) + left
+
+
+def t5_buckets(distances: tf.Tensor, num_buckets: int, max_distance: int,
+               causal: bool) -> tf.Tensor:
+    """T5's buckets: one per distance for short distances, logarithmic ones beyond.
+
+    Raffel et al. 2020, section 2.1. Half of the buckets of a direction hold a single distance each.
+    The other half divide the distances up to max_distance in equal ratios; the last one also takes
+    everything beyond. In bidirectional attention keys to the right have the second half of all
+    buckets.
+
+    Args:
+      distances: position of the key minus that of the query, int32, any shape.
+      num_buckets: number of buckets, 4 or more.
+      max_distance: distance at which the last bucket starts to be unbounded; larger than the number
+        of single-distance buckets.
+      causal: whether all buckets are for keys to the left; keys to the right get bucket 0.
+
+    Returns:
+      int32 of the same shape, in 0..num_buckets - 1.
+    """
+    side = num_buckets if causal else num_buckets // 2
+    exact = side // 2
+    distance = tf.maximum(-distances, 0) if causal else tf.abs(distances)
+    log_bucket = exact - 1 + _log_scale(
+        distance, exact, max_distance, side - exact, lambda x: math.ceil(x - 1e-9))
+    bucket = tf.where(distance < exact, distance, tf.minimum(log_bucket, side - 1))
     return bucket if causal else bucket + side * tf.cast(distances > 0, tf.int32)
 
 
-def log_buckets(distances, span, max_distance):
-    """Signed buckets of distance, single ones up to span / 2, then ever wider (DeBERTa's code, from
-    version 2 on; He et al. 2021 has only single ones, clipped).
+def log_buckets(distances: tf.Tensor, buckets_per_side: int, max_distance: int) -> tf.Tensor:
+    """DeBERTa's signed buckets: one per distance up to buckets_per_side / 2, logarithmic beyond.
+
+    These are the buckets of DeBERTa's code from version 2 on; He et al. 2021 clips the distance.
 
     Args:
       distances: int32, any shape.
-      span: buckets a side, an even number, 4 or more.
-      max_distance: the distance beyond which all are in the last bucket, above span / 2.
+      buckets_per_side: an even number, 4 or more.
+      max_distance: all distances beyond it are in the last bucket; above buckets_per_side / 2.
 
     Returns:
-      int32 of the same shape, in -span..span - 1.
+      int32 of the same shape, in -buckets_per_side..buckets_per_side - 1.
     """
-    exact, away = span // 2, tf.abs(distances)
-    wide = exact + _octaves(away, exact, max_distance - 1, exact - 1)(
-        lambda x: math.floor(x + 1e-9) + 1)
-    bucket = tf.sign(distances) * tf.where(away <= exact, away, wide)
-    return tf.clip_by_value(bucket, -span, span - 1)
+    exact = buckets_per_side // 2
+    distance = tf.abs(distances)
+    log_bucket = exact + _log_scale(
+        distance, exact, max_distance - 1, exact - 1, lambda x: math.floor(x + 1e-9) + 1)
+    bucket = tf.sign(distances) * tf.where(distance <= exact, distance, log_bucket)
+    return tf.clip_by_value(bucket, -buckets_per_side, buckets_per_side - 1)
+
+
+def _log_scale(distance: tf.Tensor, start: int, end: int, steps: int,
+               round_border: Callable[[float], int]) -> tf.Tensor:
+    """How many of the steps + 1 geometrically spaced borders from start to end are reached.
+
+    The borders are computed in Python: a float32 logarithm is off by one at some of them.
+    """
+    borders = [round_border(start * (end / start) ** (step / steps)) for step in range(steps + 1)]
+    return tf.raw_ops.Bucketize(input=distance, boundaries=[float(x) for x in borders])

@@ -1,126 +1,152 @@
 """Labelled, directed edges between any two elements (Shaw et al. 2018, sections 3.1 and 5).
 
-A table has one row a_c for each label c, label 0 being that of a pair without an edge. Unlike a
-distance, a label is the pair's own in every example of a batch. The terms are numbers by label,
-[batch, heads, len_q, labels]; laid out with the heads last they go to the pairs as copies of
-stretches of memory, and come back as sums of such: on CPU, with the attention, 0.7 to 1 times what
-products with the labels as one-hot vectors take.
+A table has one row a_c for each label c; label 0 is that of a pair without an edge. Unlike the
+label of a distance, the label of an edge differs between the examples of a batch.
 """
+from collections.abc import Sequence
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 
 from rpr.nn import ops
-from rpr.nn.ops import shape_list
-from rpr.positions import relative, relative_kernels, scheme
+from rpr.nn.ops import matmul_shared, shape_list
+from rpr.positions import relative
+from rpr.positions.layout import Layout
+from rpr.positions.registry import register
+from rpr.positions.scheme import get_table
 
 
-def scores(q, table, edges):
-    """The term of equation (4): q_i . a^K_ij.
+def score_term(q: tf.Tensor, table: tf.Tensor, edges: tf.Tensor) -> tf.Tensor:
+    """The position term of equation (4): q_i . a^K_ij.
+
+    The products of queries and rows are computed once per label, [batch, heads, queries, labels],
+    and then copied to the pairs with the heads as the last axis.
 
     Args:
-      q: [batch, heads, len_q, depth], scaled by the caller.
+      q: [batch, heads, queries, depth], scaled by the caller.
       table: a^K, [labels, depth] shared by the heads, or [heads, labels, depth].
-      edges: int32 [batch, len_q, len_k], labels; one beyond the table counts as a vector of zeros.
+      edges: labels, int32 [batch, queries, keys]; a label beyond the table means a zero vector.
 
     Returns:
-      [batch, heads, len_q, len_k] of the dtype of q.
+      [batch, heads, queries, keys] of the dtype of q.
     """
-    table = _and_none(table)
-    by_label = relative_kernels.product(q, table, transpose_b=True)  # [batch, heads, len_q, labels]
-    return _to_pairs(by_label, *_rows(edges, table))
+    table = _append_zero_row(table)
+    by_label = matmul_shared(q, table, transpose_b=True)     # [batch, heads, queries, labels]
+    return _labels_to_pairs(by_label, *_flat_labels(edges, table))
 
 
-def outputs(weights, table, edges):
-    """The term of equation (3): sum_j alpha_ij a^V_ij.
+def value_term(weights: tf.Tensor, table: tf.Tensor, edges: tf.Tensor) -> tf.Tensor:
+    """The position term of equation (3): sum_j alpha_ij a^V_ij.
 
     Args:
-      weights: alpha, [batch, heads, len_q, len_k].
+      weights: alpha, [batch, heads, queries, keys].
       table: a^V, [labels, depth] shared by the heads, or [heads, labels, depth].
-      edges: as for `scores`.
+      edges: as for `score_term`.
 
     Returns:
-      [batch, heads, len_q, depth] of the dtype of the weights.
+      [batch, heads, queries, depth] of the dtype of the weights.
     """
-    table = _and_none(table)
-    return relative_kernels.product(_to_labels(weights, *_rows(edges, table)), table)
+    table = _append_zero_row(table)
+    return matmul_shared(_pairs_to_labels(weights, *_flat_labels(edges, table)), table)
 
 
-def _and_none(table):
-    """The table and a row of zeros."""
+def pair_vectors(table: tf.Tensor, edges: tf.Tensor) -> tf.Tensor:
+    """The row of each pair, for additive compatibility.
+
+    Args:
+      table: [labels, depth] shared by the heads, or [heads, labels, depth].
+      edges: as for `score_term`.
+
+    Returns:
+      [batch, heads|1, queries, keys, depth].
+    """
+    table = _append_zero_row(table)
+    vectors = tf.gather(table, _valid_labels(edges, table), axis=-2)
+    return tf.transpose(vectors, [1, 0, 2, 3, 4]) if table.shape.rank == 3 else vectors[:, None]
+
+
+def _append_zero_row(table: tf.Tensor) -> tf.Tensor:
     return tf.pad(table, [[0, 0]] * (table.shape.rank - 2) + [[0, 1], [0, 0]])
 
 
-def _rows(edges, table):
-    """Which of all queries' numbers by label is whose: [batch * len_q * len_k], and how many."""
+def _valid_labels(edges: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
+    """The labels, with that of the last row, zero, for labels beyond the table."""
+    last = shape_list(table)[-2] - 1
+    return tf.where_v2((edges < 0) | (edges >= last), last, edges)
+
+
+def _flat_labels(edges: tf.Tensor, table: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """For each pair the index of its (example, query, label), and the number of such indices."""
     batch, n, _ = shape_list(edges)
-    labels = shape_list(table)[-2]                           # the last one is that of no vector
-    edges = tf.where_v2((edges < 0) | (edges >= labels), labels - 1, edges)
+    labels = shape_list(table)[-2]
     queries = tf.reshape(tf.range(batch * n) * labels, [batch, n, 1])
-    return tf.reshape(queries + edges, [-1]), batch * n * labels
+    return tf.reshape(queries + _valid_labels(edges, table), [-1]), batch * n * labels
 
 
-def _to_pairs(by_label, rows, count):
-    """[batch, heads, len_q, labels] -> [batch, heads, len_q, len_k]."""
-    batch, heads, n, _ = shape_list(by_label)                # the rows say len_k
+def _labels_to_pairs(by_label: tf.Tensor, indices: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    """[batch, heads, queries, labels] -> [batch, heads, queries, keys]."""
+    batch, heads, n, _ = shape_list(by_label)
 
     @tf.custom_gradient
-    def function(by_label):
+    def forward(by_label):
         x = tf.reshape(tf.transpose(by_label, [0, 2, 3, 1]), [count, heads])
-        y = tf.reshape(tf.gather(x, rows), [batch, n, -1, heads])
-        return tf.transpose(y, [0, 3, 1, 2]), lambda dy: _to_labels(dy, rows, count)
+        y = tf.reshape(tf.gather(x, indices), [batch, n, -1, heads])
+        return tf.transpose(y, [0, 3, 1, 2]), lambda dy: _pairs_to_labels(dy, indices, count)
 
-    return function(by_label)
+    return forward(by_label)
 
 
-def _to_labels(by_pair, rows, count):
-    """The transpose of `_to_pairs`: sums over the pairs of a query that have the same label."""
+def _pairs_to_labels(by_pair: tf.Tensor, indices: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    """Sums over the pairs of a query with the same label: the transpose of `_labels_to_pairs`."""
     batch, heads, n, _ = shape_list(by_pair)
 
     @tf.custom_gradient
-    def function(by_pair):
+    def forward(by_pair):
         x = tf.reshape(tf.transpose(by_pair, [0, 2, 3, 1]), [-1, heads])
-        y = tf.reshape(ops.sum_rows(x, rows, count), [batch, n, -1, heads])
-        return tf.transpose(y, [0, 3, 1, 2]), lambda dy: _to_pairs(dy, rows, count)
+        y = tf.reshape(ops.sum_rows(x, indices, count), [batch, n, -1, heads])
+        return tf.transpose(y, [0, 3, 1, 2]), lambda dy: _labels_to_pairs(dy, indices, count)
 
-    return function(by_pair)
+    return forward(by_pair)
 
 
+@register("graph")
 class Graph(relative.Relative):
     """Learned vectors per edge label; without edges, per clipped distance (Shaw et al. 2018)."""
 
-    def __init__(self, hparams, side):
+    def __init__(self, hparams: Any, side: str) -> None:
         super().__init__(hparams, side)
-        self._labels = hparams.edge_labels
+        self._labels = hparams.num_edge_labels
         if self._labels < 1:
-            raise ValueError(f"edge_labels={self._labels}: position=graph needs the number of "
+            raise ValueError(f"num_edge_labels={self._labels}: position=graph needs the number of "
                              "labels, 1 or more, label 0 (no edge) included")
-        if self._keys and side == "inputs":                  # where the edges are: beside another
-            self.product = "term"
+        if self._keys and side == "inputs":                  # only the encoder has edges
+            self.query_key_method = "score_term"
 
-    def scores(self, q, k, relation):
-        if relation.edges is None:
-            return super().scores(q, k, relation)
+    def scores(self, q: tf.Tensor, k: tf.Tensor, layout: Layout) -> tf.Tensor | None:
+        return super().scores(q, k, layout) if layout.edges is None else None
 
-    def outputs(self, weights, v, relation):
-        if relation.edges is None:
-            return super().outputs(weights, v, relation)
+    def weighted_values(self, weights: tf.Tensor, v: tf.Tensor,
+                        layout: Layout) -> tf.Tensor | None:
+        return super().weighted_values(weights, v, layout) if layout.edges is None else None
 
-    def score_term(self, q, k, relation):
-        if relation.edges is not None and self._keys:
-            return scores(q, self._edge_table("keys", self._keys, q.dtype), relation.edges)
+    def score_term(self, q: tf.Tensor, k: tf.Tensor, layout: Layout) -> tf.Tensor | None:
+        if layout.edges is None or not self._keys:
+            return None
+        return score_term(q, self._edge_table("keys", self._keys, q.dtype), layout.edges)
 
-    def vectors(self, relation, dtype):
-        if relation.edges is None:
-            return super().vectors(relation, dtype)
-        if self._keys:
-            rows = self._edge_table("keys", self._keys, dtype)
-            vectors = tf.gather(rows, relation.edges, axis=-2)   # [(heads,) batch, n, n, depth]
-            return tf.transpose(vectors, [1, 0, 2, 3, 4]) if self._keys[2:] else vectors[:, None]
+    def value_term(self, weights: tf.Tensor, layout: Layout) -> tf.Tensor | None:
+        if layout.edges is None or not self._values:
+            return None
+        table = self._edge_table("values", self._values, weights.dtype)
+        return value_term(weights, table, layout.edges)
 
-    def value_term(self, weights, relation):
-        if relation.edges is not None and self._values:
-            return outputs(weights, self._edge_table("values", self._values, weights.dtype),
-                           relation.edges)
+    def pair_vectors(self, layout: Layout, dtype: tf.DType) -> tf.Tensor | None:
+        if layout.edges is None:
+            return super().pair_vectors(layout, dtype)
+        if not self._keys:
+            return None
+        return pair_vectors(self._edge_table("keys", self._keys, dtype), layout.edges)
 
-    def _edge_table(self, which, shape, dtype):
+    def _edge_table(self, name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
         *outer, _, depth = shape
-        return scheme.table(f"graph/edge_{which}", [*outer, self._labels, depth], dtype)
+        return get_table(f"graph/edge_{name}", [*outer, self._labels, depth], dtype)

@@ -8,12 +8,12 @@ most of the work, one for keys and one for values:
 
 Whatever lies k or more to the left (c = 0) is folded into keys and values (into keys only where the
 numbers themselves are asked for: a softmax does not see what all keys of a query get), and k
-diagonals are left of a causal relation. Of a bidirectional one the right tail (c = 2k) is folded,
+diagonals are left of a causal layout. Of a bidirectional one the right tail (c = 2k) is folded,
 and what is left is one number a query for all other pairs and a band of 2k - 1 diagonals. Only
 numbers go from rows of the table to pairs and back, and nothing of the size of the weights is kept
 for the gradient. Where the band is as wide as the sentence, one vector for every pair and a product
 for each query, as T2T has them, cost less, or, in a decoder and where each head has a table, one
-product with the rows of all distances, skewed; `WAYS` says where.
+product with the rows of all distances, skewed; `THRESHOLDS` says where.
 
 Tried, and lost on CPU: expanding numbers from labels to pairs by a gather (laid out as `deberta`
 and `graph` do it, 1.9 in an encoder at n = 256, k = 16, where the band took 1.7) or a one-hot
@@ -29,7 +29,8 @@ import functools
 import numpy as np
 
 from rpr.nn import ops
-from rpr.positions import distances
+from rpr.positions.layout import Layout
+from rpr.positions.registry import register
 from rpr.positions.relative_kernels import (
     _left,
     _outputs_banded,
@@ -45,14 +46,14 @@ from rpr.positions.relative_kernels import (
     _scores_skewed,
     _vectors,
 )
-from rpr.positions.scheme import Scheme, table
+from rpr.positions.scheme import Scheme, get_table
 
 # Up to which length a vector for every pair (T2T's way), and beyond it up to which length every
 # distance, cost less than the band: rows of (k, length, length) for a direction and for tables that
 # the heads share, or do not; between rows in proportion. Measured on two CPU cores with the
 # functions of scripts/bench_attention, one way and another forced, at all these k and at lengths
 # on either side of these.
-WAYS = {
+THRESHOLDS = {
     ("causal", True): ((2, 0, 0), (16, 0, 36), (64, 0, 120), (128, 0, 240), (256, 0, 512)),
     ("causal", False): ((2, 0, 0), (16, 0, 24), (64, 0, 96), (128, 0, 224), (256, 0, 512)),
     ("bidirectional", True): ((2, 0, 0), (16, 44, 0), (64, 180, 0), (128, 304, 0), (256, 512, 0)),
@@ -61,14 +62,14 @@ WAYS = {
 }
 
 
-def scores(q, k, table, relation, left=None, exact=True):
+def scores(q, k, table, layout, left=None, exact=True):
     """The numerator of equation (4): q_i . (k_j + a^K_ij).
 
     Args:
       q: [batch, heads, len_q, depth], scaled by the caller.
       k: [batch, heads, len_k, depth].
       table: a^K, [2k + 1, depth] shared by the heads, or [heads, 2k + 1, depth].
-      relation: a `rpr.positions.distances.Distances`.
+      layout: a `rpr.positions.layout.Layout`.
       left: how many rows of the table are for keys to the left of the query, where they are not as
         many as for those to its right.
       exact: False where a softmax over the keys follows, which does not see what is added to all
@@ -78,40 +79,40 @@ def scores(q, k, table, relation, left=None, exact=True):
       [batch, heads, len_q, len_k] of the dtype of q.
     """
     left = _left(table) if left is None else left
-    return _choose(table, relation, left, one=_scores_one, folded=_scores_folded,
+    return _choose(table, layout, left, one=_scores_one, folded=_scores_folded,
                    banded=functools.partial(_scores_banded, exact=exact),
-                   per_pair=_scores_per_pair, skewed=_scores_skewed)(q, k, table, relation, left)
+                   per_pair=_scores_per_pair, skewed=_scores_skewed)(q, k, table, layout, left)
 
 
-def outputs(weights, v, table, relation, left=None):
+def outputs(weights, v, table, layout, left=None):
     """Equation (3): sum_j alpha_ij (v_j + a^V_ij).
 
     Args:
       weights: alpha, [batch, heads, len_q, len_k].
       v: [batch, heads, len_k, depth].
       table: a^V, [2k + 1, depth] shared by the heads, or [heads, 2k + 1, depth].
-      relation: a `rpr.positions.distances.Distances`.
+      layout: a `rpr.positions.layout.Layout`.
       left: as for `scores`.
 
     Returns:
       [batch, heads, len_q, depth] of the dtype of the weights.
     """
     left = _left(table) if left is None else left
-    return _choose(table, relation, left, one=_outputs_one, folded=_outputs_folded,
+    return _choose(table, layout, left, one=_outputs_one, folded=_outputs_folded,
                    banded=_outputs_banded, per_pair=_outputs_per_pair, skewed=_outputs_skewed)(
-                       weights, v, table, relation, left)
+                       weights, v, table, layout, left)
 
 
-def _choose(table, relation, left, one, folded, banded, per_pair, skewed):
-    """The function for this table and this relation; the only place where that is decided."""
-    k = left if relation.causal else max(left, _right(table, left))
-    length = relation.keys
-    if isinstance(relation.queries, int) and relation.queries == 1:
+def _choose(table, layout, left, one, folded, banded, per_pair, skewed):
+    """The function for this table and this layout; the only place where that is decided."""
+    k = left if layout.causal else max(left, _right(table, left))
+    length = layout.keys
+    if isinstance(layout.queries, int) and layout.queries == 1:
         return one
     if k == 0:
         return folded
-    clips, *limits = zip(*WAYS[
-        "causal" if relation.causal else "bidirectional", table.shape.rank == 2], strict=True)
+    clips, *limits = zip(*THRESHOLDS[
+        "causal" if layout.causal else "bidirectional", table.shape.rank == 2], strict=True)
     ways, reached = [], 0
     for way, longest in zip((per_pair, skewed), limits, strict=True):
         longest = round(np.interp(k, clips, longest))
@@ -121,7 +122,7 @@ def _choose(table, relation, left, one, folded, banded, per_pair, skewed):
     if isinstance(length, int):
         return next((way for longest, way in ways if length <= longest), banded)
     chosen = banded
-    if ops.can_choose():
+    if ops.can_use_raw_cond():
         for longest, way in reversed(ways):
             chosen = _up_to(longest, length, way, chosen)
     return chosen
@@ -129,13 +130,13 @@ def _choose(table, relation, left, one, folded, banded, per_pair, skewed):
 
 def _up_to(longest, length, short, long):
     """One way for sentences of up to so many keys, and another for longer ones."""
-    def choose(x, y, table, relation, left):
+    def choose(x, y, table, layout, left):
         def way(one):
             return lambda x, y, table, *sizes: one(
-                x, y, table, distances.Distances(*sizes), left)
+                x, y, table, Layout(*sizes), left)
 
-        return ops.choose(
-            length <= longest, way(short), way(long), x, y, table, *relation)
+        return ops.raw_cond(
+            length <= longest, way(short), way(long), x, y, table, *layout)
 
     return choose
 
@@ -159,9 +160,10 @@ def _up_to(longest, length, short, long):
 _SCOPE = "dot_product_attention_relative/relative_positions"
 
 
+@register("relative")
 class Relative(Scheme):
     """Learned vectors per clipped distance, added to keys and values (Shaw et al. 2018)."""
-    additive = True
+    supports_additive = True
 
     def __init__(self, hparams, side):
         k = hparams.max_relative_position
@@ -181,19 +183,19 @@ class Relative(Scheme):
         outer = [] if hparams.heads_share_relative_embedding else [heads]
         self._keys = hparams.relative_keys and outer + [rows, key_channels // heads]
         self._values = hparams.relative_values and outer + [rows, value_channels // heads]
-        self.product = "whole" if self._keys else None
+        self.query_key_method = "scores" if self._keys else None
 
-    def scores(self, q, k, relation):
+    def scores(self, q, k, layout):
         if self._keys:
-            rows = table(f"{_SCOPE}_keys", self._keys, q.dtype)
-            return scores(q, k, rows, relation, self._left, exact=False)
+            rows = get_table(f"{_SCOPE}_keys", self._keys, q.dtype)
+            return scores(q, k, rows, layout, self._left, exact=False)
 
-    def vectors(self, relation, dtype):
+    def pair_vectors(self, layout, dtype):
         if self._keys:
-            rows = table(f"{_SCOPE}_keys", self._keys, dtype)
-            return _vectors(rows, relation, self._left)
+            rows = get_table(f"{_SCOPE}_keys", self._keys, dtype)
+            return _vectors(rows, layout, self._left)
 
-    def outputs(self, weights, v, relation):
+    def weighted_values(self, weights, v, layout):
         if self._values:
-            rows = table(f"{_SCOPE}_values", self._values, weights.dtype)
-            return outputs(weights, v, rows, relation, self._left)
+            rows = get_table(f"{_SCOPE}_values", self._values, weights.dtype)
+            return outputs(weights, v, rows, layout, self._left)

@@ -2,8 +2,9 @@
 import tensorflow.compat.v1 as tf
 
 from rpr.nn import diagonals
-from rpr.nn.ops import larger, reshape, shape_list, smaller, transpose
-from rpr.positions import distances, skew
+from rpr.nn.ops import matmul_shared, shape_list, static_max, static_min, transpose
+from rpr.positions import skew
+from rpr.positions.buckets import clipped_labels
 
 
 def _left(table):
@@ -15,23 +16,23 @@ def _right(table, left):
     return table.shape.as_list()[-2] - 1 - left
 
 
-def _scores_folded(q, k, table, relation, left):
+def _scores_folded(q, k, table, layout, left):
     return tf.matmul(q, k + table[..., :1, :], transpose_b=True)
 
 
-def _outputs_folded(weights, v, table, relation, left):
+def _outputs_folded(weights, v, table, layout, left):
     return tf.matmul(weights, v + table[..., :1, :])
 
 
-def _scores_banded(q, k, table, relation, left, exact):
-    band = _Band(table, relation, left)
+def _scores_banded(q, k, table, layout, left, exact):
+    band = _Band(table, layout, left)
     if exact:                                                # else less a number for each query
         k = _add_row(k, band.base())
     return band.add(tf.matmul(q, k, transpose_b=True), _by_row(q, band.rows))
 
 
-def _outputs_banded(weights, v, table, relation, left):
-    band = _Band(table, relation, left)
+def _outputs_banded(weights, v, table, layout, left):
+    band = _Band(table, layout, left)
 
     @tf.custom_gradient
     def function(weights, v, rows):
@@ -47,19 +48,19 @@ def _outputs_banded(weights, v, table, relation, left):
 
 
 class _Band:
-    """What is left of a table and a relation once a tail is folded.
+    """What is left of a table and a layout once a tail is folded.
 
     Attributes:
       rows: what is added to the folded row, [(heads,) rows, depth]: for each diagonal of the band,
         the furthest to the right first; after them, where there is a right tail, the left one.
     """
 
-    def __init__(self, table, relation, zero):
-        n, m, offset, causal = relation[:4]
+    def __init__(self, table, layout, zero):
+        n, m, offset, causal = layout[:4]
         right = _right(table, zero)
         # A band has a row on either side, in a table that has none too.
-        left = larger(1, smaller(zero, offset + n - 1))      # no distance is greater than that
-        right = 0 if causal else larger(1, smaller(right, m - 1 - offset))
+        left = static_max(1, static_min(zero, offset + n - 1))      # no distance is greater than that
+        right = 0 if causal else static_max(1, static_min(right, m - 1 - offset))
         self._table, count = table, table.shape.as_list()[-2]
         self._lowest, self._highest = offset - left + 1, offset + right
 
@@ -73,7 +74,7 @@ class _Band:
             # The right tail is folded, not the left: TensorFlow masks what lies above a diagonal.
             rows, self._base = tf.concat([rows[1:], self._base[None]], axis=0), rows[0]
             self._highest -= 1
-            self._tail = tf.cast(distances.pairs(relation) < self._lowest - offset, table.dtype)
+            self._tail = tf.cast(layout.relative_positions() < self._lowest - offset, table.dtype)
         rows -= self._base
         self.rows = _combine(rows, table)
 
@@ -148,9 +149,9 @@ def _rows_gradient(by_row, dz, rows):
     return tf.reduce_sum(tf.matmul(by_row, dz), axis=[0, 1][:4 - rows.shape.rank])
 
 
-def _vectors(table, relation, left):
+def _vectors(table, layout, left):
     """The row of each pair: [(heads,) len_q, len_k, depth]."""
-    labels = distances.clip(distances.pairs(relation), left, _right(table, left))
+    labels = clipped_labels(layout.relative_positions(), left, _right(table, left))
     if table.shape.rank == 3:
         return tf.gather(table, labels, axis=1)
     count, depth = table.shape.as_list()
@@ -181,74 +182,56 @@ def _query_third(x, shape, table):
     return transpose(x, [2, 0, 1, 3])
 
 
-def _scores_per_pair(q, k, table, relation, left):
-    terms = tf.matmul(_query_first(q, table), _vectors(table, relation, left), transpose_b=True)
+def _scores_per_pair(q, k, table, layout, left):
+    terms = tf.matmul(_query_first(q, table), _vectors(table, layout, left), transpose_b=True)
     return tf.matmul(q, k, transpose_b=True) + _query_third(terms, shape_list(q)[:3], table)
 
 
-def _outputs_per_pair(weights, v, table, relation, left):
-    terms = tf.matmul(_query_first(weights, table), _vectors(table, relation, left))
+def _outputs_per_pair(weights, v, table, layout, left):
+    terms = tf.matmul(_query_first(weights, table), _vectors(table, layout, left))
     return tf.matmul(weights, v) + _query_third(terms, shape_list(weights)[:3], table)
 
 
-def product(x, rows, transpose_b=False):
-    """Products with rows of a table: one of matrices where the heads share it, or one for each.
-
-    Args:
-      x: [batch, heads, len_q, channels].
-      rows: [channels, found], or [heads, channels, found].
-      transpose_b: whether the last two axes of the rows are the other way round.
-
-    Returns:
-      [batch, heads, len_q, found].
-    """
-    if rows.shape.rank == 3:
-        return tf.matmul(x, rows[None], transpose_b=transpose_b)
-    *outer, channels = shape_list(x)
-    y = tf.matmul(tf.reshape(x, [-1, channels]), rows, transpose_b=transpose_b)
-    return reshape(y, [*outer, shape_list(y)[1]])
-
-
-def _by_distance(table, relation, left):
+def _by_distance(table, layout, left):
     """The row of each distance of `relations.span`: [(heads,) distances, depth]."""
-    labels = distances.clip(distances.span(relation), left, _right(table, left))
+    labels = clipped_labels(layout.distances(), left, _right(table, left))
     return tf.gather(table, labels, axis=-2)
 
 
-def _scores_skewed(q, k, table, relation, left):
-    terms = product(q, _by_distance(table, relation, left), transpose_b=True)
-    return tf.matmul(q, k, transpose_b=True) + skew.by_pair(terms, relation)
+def _scores_skewed(q, k, table, layout, left):
+    terms = matmul_shared(q, _by_distance(table, layout, left), transpose_b=True)
+    return tf.matmul(q, k, transpose_b=True) + skew.skew(terms, layout)
 
 
-def _outputs_skewed(weights, v, table, relation, left):
-    rows = _by_distance(table, relation, left)
-    return tf.matmul(weights, v) + product(skew.by_distance(weights, relation), rows)
+def _outputs_skewed(weights, v, table, layout, left):
+    rows = _by_distance(table, layout, left)
+    return tf.matmul(weights, v) + matmul_shared(skew.unskew(weights, layout), rows)
 
 
-def _window(table, relation, zero):
+def _window(table, layout, zero):
     """Which rows one query meets: rows [(heads,) labels, depth] of neighbouring keys, how many
     keys lie left of those (all of the first row), and how many right (all of the last)."""
-    n, m, offset, causal = relation[:4]
-    left = smaller(zero, offset)
-    right = 0 if causal else smaller(_right(table, zero), m - n - offset)
+    n, m, offset, causal = layout[:4]
+    left = static_min(zero, offset)
+    right = 0 if causal else static_min(_right(table, zero), m - n - offset)
     return table[..., zero - left:zero + right + 1, :], offset - left, m - n - offset - right
 
 
-def _scores_one(q, k, table, relation, left):
-    rows, left, right = _window(table, relation, left)
-    by_key = product(q, rows, transpose_b=True)         # [batch, heads, 1, labels]
+def _scores_one(q, k, table, layout, left):
+    rows, left, right = _window(table, layout, left)
+    by_key = matmul_shared(q, rows, transpose_b=True)         # [batch, heads, 1, labels]
     batch, heads = shape_list(q)[:2]
     term = tf.concat([tf.broadcast_to(by_key[..., :1], [batch, heads, 1, left]), by_key,
                       tf.broadcast_to(by_key[..., -1:], [batch, heads, 1, right])], axis=3)
     return tf.matmul(q, k, transpose_b=True) + term
 
 
-def _outputs_one(weights, v, table, relation, left):
-    rows, left, right = _window(table, relation, left)
-    end = relation.keys - right
+def _outputs_one(weights, v, table, layout, left):
+    rows, left, right = _window(table, layout, left)
+    end = layout.keys - right
     near = weights[..., left:end]                            # [batch, heads, 1, labels]
-    z = tf.matmul(weights, v) + product(near, rows)
+    z = tf.matmul(weights, v) + matmul_shared(near, rows)
     z += tf.reduce_sum(weights[..., :left], axis=3, keepdims=True) * rows[..., :1, :]
-    if not relation.causal:
+    if not layout.causal:
         z += tf.reduce_sum(weights[..., end:], axis=3, keepdims=True) * rows[..., -1:, :]
     return z

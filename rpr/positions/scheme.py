@@ -1,237 +1,255 @@
-"""What every position scheme is: an object that the stacks and the attention layer are handed."""
+"""The interface of a position scheme, and the sum of several schemes."""
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from rpr.positions.layout import Layout
+
 
 class Scheme:
-    """A position scheme that does nothing; the others override what they do.
+    """A position scheme that does nothing; subclasses override the methods they need.
 
-    A scheme is made from the model's hparams for one side, `inputs` or `targets`, and serves one
-    pass through its stack. What it learns it keeps in variables of the scope in which it is called,
-    which is each layer's own; what all layers share it makes `once`.
+    The model builds one object per stack (encoder: side `inputs`, decoder: side `targets`) and per
+    pass through the stack. Trainable parameters are variables of the scope in which a method is
+    called; this is the scope of the layer.
+
+    In the comments below, [batch, heads, queries, depth] are the queries of one attention layer and
+    [batch, heads, keys, depth] its keys and values.
 
     Attributes:
-      product: what it does with the product of query and key: `turns` them beforehand, adds a
-        `term` that is computed from them, computes the `whole`, or None: leaves it alone.
-      additive: whether it serves the additive compatibility, see `rpr.nn.attention.additive`.
+      query_key_method: the method with which the scheme uses the content of queries and keys:
+        `rotate`, `score_term`, `scores`, or None. Only some of them can be summed; see
+        `rpr.positions.registry.build`.
+      supports_additive: whether the scheme can be used with additive compatibility, see
+        `rpr.nn.additive`.
     """
-    product = None
-    additive = False
-    _kept = None
+    query_key_method: str | None = None
+    supports_additive = False
+    _shared: tuple[Layout, Any] | None = None
 
-    def __init__(self, hparams, side):
-        """Reads what the scheme needs.
+    def __init__(self, hparams: Any, side: str) -> None:
+        """Reads the hparams that the scheme needs.
 
         Args:
           hparams: the model's hyperparameters.
           side: `inputs` (the encoder) or `targets` (the decoder).
 
         Raises:
-          ValueError: a hparam has a value that this scheme cannot serve.
+          ValueError: an hparam is outside its range.
         """
 
-    def embed(self, x, positions):
-        """Adds an absolute signal to embedded words.
+    def embed(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+        """Adds an absolute position signal to the embedded words.
 
         Args:
           x: [batch, length, hidden].
           positions: int32 [length] or [batch, length].
 
         Returns:
-          [batch, length, hidden] of the same dtype.
+          [batch, length, hidden] of the dtype of x.
         """
         return x
 
-    def once(self, relation, make):
-        """What the first layer made for a relation, given to the other layers too.
+    def rotate(self, q: tf.Tensor, k: tf.Tensor, layout: Layout) -> tuple[tf.Tensor, tf.Tensor]:
+        """Transforms queries and keys by their own positions, before their product.
 
         Args:
-          relation: the one object that all layers of a pass are handed.
-          make: a function without arguments; a variable that it makes is in the first layer's
-            scope.
-
-        Returns:
-          what `make` returned for this relation.
-        """
-        if self._kept is None or self._kept[0] is not relation:
-            self._kept = relation, make()
-        return self._kept[1]
-
-    def rotate(self, q, k, relation):
-        """Turns queries and keys by their positions.
-
-        Args:
-          q: [batch, heads, len_q, depth].
-          k: [batch, heads, len_q, depth], keys of the same positions: those in a cache were turned
-            when they came.
-          relation: which query meets which key; see `rpr.positions.distances.positions`.
+          q: [batch, heads, queries, depth].
+          k: [batch, heads, queries, depth], the keys at the same positions. Keys in a decoding
+            cache were transformed when they were computed and are not passed again.
+          layout: where queries and keys stand.
 
         Returns:
           q and k, of the same shapes and dtypes.
         """
         return q, k
 
-    def bias(self, relation, dtype):
-        """What is added to the compatibility of query and key whatever they are.
+    def bias(self, layout: Layout, dtype: tf.DType) -> tf.Tensor | None:
+        """A bias of the logits that does not depend on the content of queries and keys.
 
         Args:
-          relation: which query meets which key, see `rpr.positions.distances`.
-          dtype: of the logits.
+          layout: where queries and keys stand.
+          dtype: dtype of the logits.
 
         Returns:
-          [1, heads|1, len_q, len_k], or None.
+          [1, heads|1, queries, keys], or None.
         """
         return None
 
-    def vectors(self, relation, dtype):
-        """What is added to query and key inside the additive compatibility.
+    def score_term(self, q: tf.Tensor, k: tf.Tensor, layout: Layout) -> tf.Tensor | None:
+        """A term of the logits that depends on the content of queries and keys.
 
         Args:
-          relation: which query meets which key.
-          dtype: of the queries.
+          q: [batch, heads, queries, depth], already divided by sqrt(depth).
+          k: [batch, heads, keys, depth].
+          layout: where queries and keys stand. Padding and masks are not known here: the scores of
+            masked pairs are ignored, whatever they are.
 
         Returns:
-          [len_q, len_k, depth], with [heads] or [batch, heads|1] before them, or None.
+          [batch|1, heads|1, queries, keys], or None.
         """
         return None
 
-    def score_term(self, q, k, relation):
-        """What is added to the product of query and key.
+    def scores(self, q: tf.Tensor, k: tf.Tensor, layout: Layout) -> tf.Tensor | None:
+        """The logits q_i . k_j and the term of this scheme in one, where that is faster.
 
-        Args:
-          q: [batch, heads, len_q, depth], scaled.
-          k: [batch, heads, len_k, depth].
-          relation: which query meets which key, see `rpr.positions.distances`. Of padding and of what a mask
-            forbids it knows nothing: what is said of such a pair never matters.
+        A scheme overrides either this method or `score_term`. Args are those of `score_term`.
 
         Returns:
-          [batch|1, heads|1, len_q, len_k], or None.
+          [batch, heads, queries, keys], or None if the plain product is to be used.
         """
         return None
 
-    def scores(self, q, k, relation):
-        """The product q_i . k_j and this scheme's term, where both together cost less than each.
-
-        A scheme gives a term alone or this.
+    def value_term(self, weights: tf.Tensor, layout: Layout) -> tf.Tensor | None:
+        """A term that is added to the weighted sum of the values.
 
         Args:
-          q, k, relation: as for `score_term`.
+          weights: attention weights, [batch, heads, queries, keys].
+          layout: where queries and keys stand.
 
         Returns:
-          [batch, heads, len_q, len_k], or None.
+          [batch, heads, queries, depth], or None.
         """
         return None
 
-    def value_term(self, weights, relation):
-        """What is added to the weighted sum of values.
+    def weighted_values(self, weights: tf.Tensor, v: tf.Tensor,
+                        layout: Layout) -> tf.Tensor | None:
+        """The weighted sum of the values and the term of this scheme in one, where that is faster.
+
+        A scheme overrides either this method or `value_term`.
 
         Args:
-          weights: [batch, heads, len_q, len_k].
-          relation: which query meets which key.
+          weights: attention weights, [batch, heads, queries, keys].
+          v: [batch, heads, keys, depth].
+          layout: where queries and keys stand.
 
         Returns:
-          [batch, heads, len_q, depth], or None.
+          [batch, heads, queries, depth], or None if the plain product is to be used.
         """
         return None
 
-    def outputs(self, weights, v, relation):
-        """The weighted sum of values and this scheme's term, as `scores` is of products.
+    def pair_vectors(self, layout: Layout, dtype: tf.DType) -> tf.Tensor | None:
+        """Vectors of pairs, added to query and key inside the tanh of additive compatibility.
 
         Args:
-          weights, relation: as for `value_term`.
-          v: [batch, heads, len_k, depth].
+          layout: where queries and keys stand.
+          dtype: dtype of the queries.
 
         Returns:
-          [batch, heads, len_q, depth], or None.
+          [queries, keys, depth], or that with [heads] or [batch, heads|1] in front, or None.
         """
         return None
 
+    def shared_by_layers(self, layout: Layout, make: Callable[[], Any]) -> Any:
+        """Calls `make` in the first layer only, and returns its result in all layers.
 
-class Sum(Scheme):
-    """Several schemes at once: each signal and each term is added."""
+        Args:
+          layout: the layout of this pass. All layers of a stack get the same object.
+          make: a function without arguments. Variables are made in the scope of the first layer.
 
-    def __init__(self, schemes):
+        Returns:
+          what `make` returned for this layout.
+        """
+        if self._shared is None or self._shared[0] is not layout:
+            self._shared = layout, make()
+        return self._shared[1]
+
+
+class SumOfSchemes(Scheme):
+    """Several schemes together: all signals, terms and biases are added."""
+
+    def __init__(self, schemes: Sequence[Scheme]) -> None:
         self._schemes = schemes
 
-    def embed(self, x, positions):
+    def embed(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
         for scheme in self._schemes:
             x = scheme.embed(x, positions)
         return x
 
-    def rotate(self, q, k, relation):
+    def rotate(self, q: tf.Tensor, k: tf.Tensor, layout: Layout) -> tuple[tf.Tensor, tf.Tensor]:
         for scheme in self._schemes:
-            q, k = scheme.rotate(q, k, relation)
+            q, k = scheme.rotate(q, k, layout)
         return q, k
 
-    def scores(self, q, k, relation):
-        """The logits: never None."""
-        whole = _only(scheme.scores(q, k, relation) for scheme in self._schemes)
-        product = tf.matmul(q, k, transpose_b=True) if whole is None else whole
-        terms = [scheme.score_term(q, k, relation) for scheme in self._schemes]
-        logits, bias = sum(_given(terms), product), self.bias(relation, q.dtype)
-        if bias is None or relation.causal:
+    def scores(self, q: tf.Tensor, k: tf.Tensor, layout: Layout) -> tf.Tensor:
+        """The logits; never None."""
+        logits = _only(scheme.scores(q, k, layout) for scheme in self._schemes)
+        if logits is None:
+            logits = tf.matmul(q, k, transpose_b=True)
+        terms = [scheme.score_term(q, k, layout) for scheme in self._schemes]
+        logits, bias = sum(_not_none(terms), logits), self.bias(layout, q.dtype)
+        if bias is None or layout.causal:
             return logits if bias is None else logits + bias
-        # Grappler would add bias and padding's mask first, which is one more tensor of the size of
-        # the logits. Beyond what is no sum it does not look.
+        # Without ensure_shape Grappler reorders the sum and adds bias and padding mask first, which
+        # needs one more tensor of the size of the logits.
         return tf.ensure_shape(logits + bias, logits.shape)
 
-    def bias(self, relation, dtype):
-        return _total(scheme.bias(relation, dtype) for scheme in self._schemes)
+    def bias(self, layout: Layout, dtype: tf.DType) -> tf.Tensor | None:
+        return _total(scheme.bias(layout, dtype) for scheme in self._schemes)
 
-    def vectors(self, relation, dtype):
-        return _total(scheme.vectors(relation, dtype) for scheme in self._schemes)
+    def weighted_values(self, weights: tf.Tensor, v: tf.Tensor, layout: Layout) -> tf.Tensor:
+        """The weighted sum; never None."""
+        z = _only(scheme.weighted_values(weights, v, layout) for scheme in self._schemes)
+        if z is None:
+            z = tf.matmul(weights, v)
+        return sum(_not_none(scheme.value_term(weights, layout) for scheme in self._schemes), z)
 
-    def outputs(self, weights, v, relation):
-        """The weighted sum: never None."""
-        whole = _only(scheme.outputs(weights, v, relation) for scheme in self._schemes)
-        product = tf.matmul(weights, v) if whole is None else whole
-        return sum(_given(scheme.value_term(weights, relation) for scheme in self._schemes),
-                   product)
-
-
-def _total(terms):
-    terms = _given(terms)
-    return sum(terms[1:], terms[0]) if terms else None
+    def pair_vectors(self, layout: Layout, dtype: tf.DType) -> tf.Tensor | None:
+        return _total(scheme.pair_vectors(layout, dtype) for scheme in self._schemes)
 
 
-def _given(terms):
+def _not_none(terms: Iterable[tf.Tensor | None]) -> list[tf.Tensor]:
     return [term for term in terms if term is not None]
 
 
-def _only(wholes):
-    wholes = _given(wholes)
-    if len(wholes) > 1:
-        raise ValueError("two schemes of one sum want to compute the product themselves")
-    return wholes[0] if wholes else None
+def _total(terms: Iterable[tf.Tensor | None]) -> tf.Tensor | None:
+    terms = _not_none(terms)
+    return sum(terms[1:], terms[0]) if terms else None
 
 
-def within(length, rows, scheme):
-    """A context whose operations run where a sequence is not longer than a table.
+def _only(products: Iterable[tf.Tensor | None]) -> tf.Tensor | None:
+    products = _not_none(products)
+    if len(products) > 1:
+        raise ValueError("two schemes of a sum compute the product of query and key themselves")
+    return products[0] if products else None
+
+
+def check_length(length: int | tf.Tensor, rows: int,
+                 scheme: str) -> contextlib.AbstractContextManager[None]:
+    """A context whose operations fail if a sequence is longer than a table.
 
     Args:
-      length: of the sequence, an int or an integer scalar.
-      rows: how many positions or distances the table has.
+      length: length of the sequence, an int or an integer scalar.
+      rows: number of positions or distances that the table has.
       scheme: the value of the hparam `position`, for the message.
 
     Raises:
-      tf.errors.InvalidArgumentError: when it runs, the sequence is longer.
+      tf.errors.InvalidArgumentError: at run time, the sequence is longer.
     """
     check = tf.debugging.assert_less_equal(
         length, rows,
         message=f"position={scheme} has rows for max_length={rows} positions, and this sequence is "
-                "longer: raise max_length before training, or take position=sinusoid or relative")
+                "longer: raise max_length before training, or use position=sinusoid or relative")
     return tf.control_dependencies([check] if check is not None else [])
 
 
-def table(name, shape, dtype):
-    """A variable `name/embeddings` of vectors by label, [labels, depth] or [heads, labels, depth],
-    initialised as T2T does it for `dot_product_relative`."""
-    with tf.variable_scope(name) as scope:
-        one = scope.initializer or tf.glorot_uniform_initializer()
+def get_table(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
+    """The variable `name/embeddings`: one vector per label, initialised as T2T's relative tables.
 
-        def initializer(shape, dtype, partition_info=None):
-            """Each head's table as a shared one: of three axes it would take heads for fan-in."""
-            return tf.stack([one(shape[1:], dtype) for _ in range(shape[0])])
+    Args:
+      name: variable scope.
+      shape: [labels, depth] shared by the heads, or [heads, labels, depth]. The table of each head
+        is initialised like a shared one.
+      dtype: dtype of the variable.
+    """
+    with tf.variable_scope(name) as scope:
+        initializer = scope.initializer or tf.glorot_uniform_initializer()
+
+        def initialize_heads(shape, dtype, partition_info=None):
+            # With three axes the initializer itself would count the heads as fan-in.
+            return tf.stack([initializer(shape[1:], dtype) for _ in range(shape[0])])
 
         return tf.get_variable("embeddings", shape, dtype=dtype,
-                               initializer=one if len(shape) == 2 else initializer)
+                               initializer=initializer if len(shape) == 2 else initialize_heads)

@@ -1,56 +1,58 @@
-"""rpr.positions.skew"""
+"""Skewing: from one score per distance to one score per pair of query and key, and back.
+
+Huang et al. 2018, Music Transformer, section 3.4.1, extended to keys on both sides of the query. A
+row of the skewed matrix is a row of the original shifted one place further to the left than the row
+before, which padding and reshaping do without an index.
+"""
 import tensorflow.compat.v1 as tf
 
-from rpr.nn.ops import shape_list
-from rpr.positions import relative_kernels, skew
+from rpr.nn.ops import matmul_shared, shape_list
+from rpr.positions.layout import Layout
 
 
-def by_pair(x, relation):
-    """Brings numbers by distance to the pairs of query and key that are so far apart.
-
-    Each row of the result is a row of x moved one place further to the left: Huang et al. 2018,
-    section 3.4.1, for keys on either side of the query.
+def skew(x: tf.Tensor, layout: Layout) -> tf.Tensor:
+    """Moves scores by distance to the pairs of query and key that have these distances.
 
     Args:
-      x: [..., queries, distances], for the distances of `span`; or [..., 1, distances], where all
-        queries have the same numbers.
-      relation: a `Distances`. Where it is causal, nothing is said of pairs that look ahead.
+      x: [..., queries, distances], for `layout.distances()`; or [..., 1, distances] where all
+        queries have the same scores.
+      layout: where queries and keys stand. If it is causal, the result is undefined for keys to the
+        right of their query.
 
     Returns:
       [..., queries, keys] of the dtype of x.
     """
     *outer, rows, _ = shape_list(x)
-    n, m = relation.queries, relation.keys
-    if isinstance(n, int) and n == 1:
+    n, m = layout.queries, layout.keys
+    if layout.is_single_query:
         return x[..., :m]
     if isinstance(rows, int) and rows == 1:
-        return _alike(x, relation)
-    width = m if relation.causal else n + m - 1              # of a row, once it is one shorter
+        return _skew_shared_row(x, layout)
+    width = m if layout.causal else n + m - 1                # of a row after reshaping
 
     @tf.custom_gradient
-    def move(x):
+    def forward(x):
         y = tf.reshape(x, [*outer, n * (width + 1)])[..., n - 1:n - 1 + n * width]
         y = tf.reshape(y, [*outer, n, width])
-        # The gradient takes a tenth of slices' own.
-        return y if relation.causal else y[..., :m], lambda dy: by_distance(dy, relation)
+        return y if layout.causal else y[..., :m], lambda dy: unskew(dy, layout)
 
-    return move(x)
+    return forward(x)
 
 
-def _alike(x, relation):
-    """`by_pair` where all queries have the same numbers, [..., 1, distances].
+def _skew_shared_row(x: tf.Tensor, layout: Layout) -> tf.Tensor:
+    """`skew` for scores that all queries share, [..., 1, distances].
 
-    Rows are no wider than in a decoder: a query's last keys find their numbers at the beginning
-    of the next row, where nothing of that row's own is needed.
+    Rows keep their causal width, keys + 1, in both directions. In bidirectional attention a query's
+    last keys reuse the start of the next row, which that row does not need itself.
     """
     *outer, _, count = shape_list(x)
-    n, m, *_ = relation
+    n, m = layout.queries, layout.keys
 
     @tf.custom_gradient
-    def spread(x):
+    def forward(x):
         own = tf.range(m + 1) >= n - 1 - tf.range(n)[:, None]        # [queries, keys + 1]
-        y = tf.gather(x[..., :m + 1], tf.zeros([n], tf.int32), axis=-2)      # tf.tile is slower
-        if not relation.causal:
+        y = tf.gather(x[..., :m + 1], tf.zeros([n], tf.int32), axis=-2)      # faster than tf.tile
+        if not layout.causal:
             last = tf.pad(x[..., m + 1:], [[0, 0]] * (len(outer) + 1) + [[0, m + 2 - n]])
             y = tf.where_v2(own, y, last)
         y = tf.reshape(y, [*outer, n * (m + 1)])[..., n - 1:n - 1 + n * m]
@@ -58,53 +60,53 @@ def _alike(x, relation):
         def gradient(dy):
             dx = tf.pad(tf.reshape(dy, [*outer, n * m]), [[0, 0]] * len(outer) + [[n - 1, 1]])
             dx = tf.reshape(dx, [*outer, n, m + 1])
-            every = tf.reduce_sum(dx, axis=-2, keepdims=True)
-            if relation.causal:
-                return every
+            total = tf.reduce_sum(dx, axis=-2, keepdims=True)
+            if layout.causal:
+                return total
             dx = tf.reduce_sum(dx * tf.cast(own, dx.dtype), axis=-2, keepdims=True)
-            return tf.concat([dx, (every - dx)[..., :count - m - 1]], axis=-1)
+            return tf.concat([dx, (total - dx)[..., :count - m - 1]], axis=-1)
 
         return tf.reshape(y, [*outer, n, m]), gradient
 
-    return spread(x)
+    return forward(x)
 
 
-def by_distance(x, relation):
-    """Brings numbers of pairs to their distances: the transpose of `by_pair`.
+def unskew(x: tf.Tensor, layout: Layout) -> tf.Tensor:
+    """Moves values of pairs to their distances: the transpose of `skew`.
 
     Args:
-      x: [..., queries, keys]; where the relation is causal, 0 for pairs that look ahead.
-      relation: a `Distances`.
+      x: [..., queries, keys]; if the layout is causal, 0 for keys to the right of their query.
+      layout: where queries and keys stand.
 
     Returns:
-      [..., queries, distances] of the dtype of x, for the distances of `span`; 0 where a query
-      meets no key.
+      [..., queries, distances] of the dtype of x, for `layout.distances()`; 0 where a query has no
+      key at a distance.
     """
     *outer, n, m = shape_list(x)
-    width = m if relation.causal else n + m - 1              # as in `by_pair`
+    width = m if layout.causal else n + m - 1                # as in `skew`
 
     @tf.custom_gradient
-    def move_back(x):
-        before = n - 1 if relation.causal else 0
-        if not relation.causal:
+    def forward(x):
+        before = n - 1 if layout.causal else 0
+        if not layout.causal:
             x = tf.pad(x, [[0, 0]] * (len(outer) + 1) + [[n - 1, 0]])
         y = tf.reshape(x, [*outer, n * width])
         y = tf.pad(y, [[0, 0]] * len(outer) + [[before, n - before]])
-        return tf.reshape(y, [*outer, n, width + 1]), lambda dy: by_pair(dy, relation)
+        return tf.reshape(y, [*outer, n, width + 1]), lambda dy: skew(dy, layout)
 
-    return move_back(x)
+    return forward(x)
 
 
-def score_term(q, rows, relation):
-    """q_i . r_{j - i}, for every query i and key j.
+def scores_by_distance(q: tf.Tensor, rows: tf.Tensor, layout: Layout) -> tf.Tensor:
+    """q_i . r_{j - i} for every query i and key j.
 
     Args:
       q: [batch, heads, len_q, depth], scaled by the caller.
-      rows: r, one for each distance of `rpr.positions.distances.span`, [distances, depth] shared by the
-        heads, or [heads, distances, depth].
-      relation: a `rpr.positions.distances.Distances`.
+      rows: r, one for each of `layout.distances()`: [distances, depth] shared by the heads, or
+        [heads, distances, depth].
+      layout: where queries and keys stand.
 
     Returns:
       [batch, heads, len_q, len_k] of the dtype of q.
     """
-    return skew.by_pair(relative_kernels.product(q, rows, transpose_b=True), relation)
+    return skew(matmul_shared(q, rows, transpose_b=True), layout)

@@ -62,8 +62,8 @@ def test_attention_and_its_gradient_are_the_equations(batch, heads, n, labels, s
         to = tf.constant(edges, tf.int32)
         z = attention.attention(
             *at[:3], tf.constant(bias),
-            lambda q, k: tf.matmul(q, k, transpose_b=True) + graph.scores(q, at[3], to),
-            lambda w, v: tf.matmul(w, v) + graph.outputs(w, at[4], to))
+            lambda q, k: tf.matmul(q, k, transpose_b=True) + graph.score_term(q, at[3], to),
+            lambda w, v: tf.matmul(w, v) + graph.value_term(w, at[4], to))
         got = session.run([z, *tf.gradients(z, at, tf.constant(dz))])
     tables = (np.concatenate([x, np.zeros([*x.shape[:-2], 2, 4])], axis=-2) for x in (keys, values))
     z, (*expected, dkeys, dvalues) = naive(q, k, v, *tables, edges, bias, dz)

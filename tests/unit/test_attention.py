@@ -12,8 +12,9 @@ import tensorflow.compat.v1 as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rpr.nn import attention, ops
-from rpr.positions import distances, relative
+from rpr.nn import attention
+from rpr.positions import relative
+from rpr.positions.layout import Layout
 
 NAMES = ("q", "k", "v", "keys", "values")
 
@@ -30,7 +31,7 @@ def attend(q, k, v, keys, values, layout, bias=None, exact=False, **kwargs):
     return attention.attention(
         q, k, v, bias,
         None if keys is None else lambda q, k: relative.scores(q, k, keys, layout, exact=exact),
-        None if values is None else lambda w, v: relative.outputs(w, v, values, layout), **kwargs)
+        None if values is None else lambda w, v: relative.weighted_values(w, v, values, layout), **kwargs)
 
 
 @functools.cache
@@ -258,8 +259,8 @@ def test_half_precision_is_near_and_masks_hold(dtype, tolerance, causal, path, m
 def test_dropout_shares_its_decisions_along_the_axes_that_are_named():
     with tf.Graph().as_default(), tf.Session() as session:
         x = tf.ones([2, 3, 40, 40])
-        dropped = session.run(ops.dropout(x, 0.5, [1]))
-        assert ops.dropout(x, 0.0) is x
+        dropped = session.run(dropout(x, 0.5, [1]))
+        assert dropout(x, 0.0) is x
     assert set(np.unique(dropped)) == {0.0, 2.0}
     np.testing.assert_array_equal(dropped[:, 0], dropped[:, 1])
     assert not np.array_equal(dropped[0], dropped[1])
@@ -300,18 +301,22 @@ import sys
 import numpy as np
 import tensorflow as tf
 import reference
-from rpr import attention, relations
+from rpr.nn import attention, ops
+from rpr.nn.dropout import dropout
+from rpr.nn.additive import additive_logits
+from rpr.positions.buckets import clipped_labels
+from rpr.positions.layout import Layout
 from rpr.positions import absolute, relative
 assert tf.executing_eagerly() and not any(name.startswith("tensor2tensor") for name in sys.modules)
 
 def layer(q, k, v, keys, values, causal=False):
-    length = relations.shape_list(q)[2]
+    length = ops.shape_list(q)[2]
     layout = Layout(length, length, causal=causal)
     return attention.attention(q, k, v, tf.linalg.band_part(
                                    tf.fill([length, length], tf.cast(-1e9, q.dtype)), 0, -1)
                                * (1 - tf.eye(length, dtype=q.dtype)) if causal else None,
                                lambda q, k: relative.scores(q, k, keys, layout),
-                               lambda w, v: relative.outputs(w, v, values, layout))
+                               lambda w, v: relative.weighted_values(w, v, values, layout))
 
 def decoder(*tensors):
     return layer(*tensors, causal=True)

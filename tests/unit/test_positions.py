@@ -14,7 +14,8 @@ from tensor2tensor.layers import common_attention
 
 from rpr import positions
 from rpr.nn import attention, projections
-from rpr.positions import absolute, distances
+from rpr.positions import absolute
+from rpr.positions.layout import Layout
 from rpr.t2t import launcher as t2t
 from rpr.t2t import trained_model
 from rpr.utils.errors import UserError
@@ -138,11 +139,11 @@ def test_a_command_that_meets_a_longer_sequence_ends_in_that_line(monkeypatch):
 
 @pytest.mark.parametrize("overrides, message", [
     ({"position": "sinusiod"}, r"position=sinusiod: no scheme is called 'sinusiod'; allowed are "
-                               r"none, sinusoid, scaled_sinusoid, learned, relative"),
+                               r"none, sinusoid, scaled_sinusoid, learned, "),
     ({"position": ""}, r"position=: no scheme is called ''"),
     ({"position": "relative+"}, r"position=relative\+: no scheme is called ''"),
     ({"position": "relative+relative"}, r"position=relative\+relative names a scheme twice"),
-    ({"position": "none+relative"}, r"position=none\+relative: none stands alone"),
+    ({"position": "none+relative"}, r"position=none\+relative: none cannot be part"),
     ({"encoder_position": "a", "decoder_position": "a"}, r"coder_position=a: no scheme is called"),
     ({"max_relative_position": -1}, r"max_relative_position=-1: .* 0 or more"),
     ({"position": "learned", "max_length": 0}, r"max_length=0: position=learned needs"),
@@ -311,7 +312,7 @@ def test_a_sum_adds_signals_and_terms_to_the_products():
             return weights - v
 
     one, nothing, whole = (scheme(None, "inputs") for scheme in (One, positions.Scheme, Whole))
-    several = positions.scheme.Sum([one, nothing, one])
+    several = positions.SumOfSchemes([one, nothing, one])
     assert several.embed(0, None) == 2
     assert several.rotate(1, 1, None) == (4, 9)
     with tf.Graph().as_default(), tf.Session() as session:
@@ -322,8 +323,8 @@ def test_a_sum_adds_signals_and_terms_to_the_products():
 
         assert value(several.scores(q, k, None)) == [31 + 2 * (5 + 120)]
         assert value(several.weighted_values(q, tf.transpose(k, [0, 1, 3, 2]), None)) == [31]
-        both = positions.scheme.Sum([one, whole])
+        both = positions.SumOfSchemes([one, whole])
         assert value(both.scores(q, k, None)) == [7 + 125, 10 + 125]
         assert value(both.weighted_values(q, k, None)) == [-3, -4]
-        with pytest.raises(ValueError, match="two schemes of one sum"):
-            positions.scheme.Sum([whole, whole]).scores(q, k, None)
+        with pytest.raises(ValueError, match="two schemes of a sum"):
+            positions.SumOfSchemes([whole, whole]).scores(q, k, None)

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rpr import positions
-from rpr.nn import attention
+from rpr.nn.additive import additive_logits
 from rpr.positions import bias, buckets, deberta
-from rpr.positions import distances as relations
+from rpr.positions.layout import Layout
 
 HEADS, DEPTH, HIDDEN = 2, 4, 8
 BUCKETS = dict(t5_num_buckets=8, t5_max_distance=10, deberta_num_buckets=4, deberta_max_distance=6)
@@ -99,7 +99,7 @@ def graph(scheme, causal, side, one):
     """Logits and gradients, with lengths left to the session but for a cached step's."""
     scheme, *few = scheme.split(" of ")
     limit = deberta.SENTENCES if few else 1
-    with tf.Graph().as_default(), mock.patch.object(deberta, "SENTENCES", limit):
+    with tf.Graph().as_default(), mock.patch.object(deberta, "MIN_BATCH_PER_HEAD", limit):
         values = tiny_models.hparams(position=scheme, num_heads=HEADS, hidden_size=HIDDEN,
                                      max_length=9, **BUCKETS)
         q, k = (tf.placeholder(tf.float64, [None, HEADS, n, DEPTH]) for n in (one or None, None))
@@ -225,7 +225,7 @@ def test_debertas_ways_give_the_same(causal, depth):
     dy = random.randn(2, 3, 7, 7)
     layout = Layout(7, 7, causal=causal)
     for limit in (2, 3):
-        with mock.patch.object(deberta, "SENTENCES", limit), tf.Graph().as_default():
+        with mock.patch.object(deberta, "MIN_BATCH_PER_HEAD", limit), tf.Graph().as_default():
             at = [tf.constant(x) for x in arrays]
             keys, queries = (deberta.reachable_rows(tf.transpose(table, [1, 0, 2]), layout, 6)[which]
                              for which, table in enumerate(at[2:]))
@@ -255,7 +255,7 @@ def test_a_clipping_distance_for_each_side(n, more, left, right, causal, shared,
           tf.Session() as session):
         got, z = session.run([
             positions.relative.scores(*map(tf.constant, (q, k, keys)), layout, left),
-            positions.relative.outputs(*map(tf.constant, (weights, v, values)), layout, left)])
+            positions.relative.weighted_values(*map(tf.constant, (weights, v, values)), layout, left)])
     label = np.clip(np.arange(m) - np.arange(n)[:, None] - more, -left, right) + left
 
     def of_pairs(table):                                     # [heads, n, m, depth]
@@ -281,7 +281,7 @@ def test_additive_compatibility_is_its_formula(edges):
     with tf.Graph().as_default(), tf.Session() as session:
         at = [tf.placeholder(tf.float64, [None, *x.shape[1:]]) for x in arrays[:2]]
         at += [tf.constant(x) for x in arrays[2:]]
-        y = attention.additive(*at)
+        y = additive_logits(*at)
         got, gradients = session.run([y, tf.gradients(y, at, dy)],
                                      dict(zip(at[:2], arrays[:2], strict=True)))
     np.testing.assert_allclose(got, naive(*arrays), atol=1e-12)
@@ -298,9 +298,9 @@ def test_additive_compatibility_is_its_formula(edges):
 
 
 @pytest.mark.parametrize("overrides, message", [
-    ({"position": "relative+transformer_xl"}, "relative and transformer_xl each compute"),
-    ({"position": "rotary+relative"}, "rotary turns the queries .* and relative would read them"),
-    ({"position": "relative_unclipped+rotary"}, "relative_unclipped would read them turned"),
+    ({"position": "relative+transformer_xl"}, "relative and transformer_xl each replace"),
+    ({"position": "rotary+relative"}, "rotary rotates queries .* and relative would use the rot"),
+    ({"position": "relative_unclipped+rotary"}, "relative_unclipped would use the rotated"),
     ({"position": "rotary", "rotary_fraction": 0.0}, "rotary_fraction=0.0: .* above 0"),
     ({"position": "rotary", "rotary_base": 1.0}, "rotary_base=1.0: .* above 1"),
     ({"position": "t5_bias", "t5_num_buckets": 7}, "t5_num_buckets=7: .* even number"),
@@ -309,8 +309,8 @@ def test_additive_compatibility_is_its_formula(edges):
     ({"position": "deberta", "deberta_max_distance": 9}, "deberta_max_distance=9: "),
     ({"max_relative_position_left": -2}, "max_relative_position_left=-2: .* or -1"),
     ({"position": "rotary", "compatibility": "additive"}, "rotary is defined by a product"),
-    ({"position": "graph+relative"}, "position=graph.relative: .* no edges, .* give each side its "
-                                     "own: encoder_position=graph.relative,decoder_position=relat"),
+    ({"position": "graph+relative"}, "position=graph.relative: .* no edges, .* set the sides "
+                                     "separately: encoder_position=graph.relative,decoder_posit"),
     ({"compatibility": "cosine"}, "compatibility=cosine: .* only dot_product or additive"),
 ])
 def test_what_cannot_be_is_said(overrides, message):
@@ -330,32 +330,37 @@ def test_t5_bias_is_shared_by_layers_or_not_and_encoder_and_decoder_have_their_o
 PLAIN = '''
 import numpy as np
 import tensorflow as tf
-from rpr import attention, relations
+from rpr.nn import attention, ops
+from rpr.nn.additive import additive_logits
+from rpr.positions.buckets import clipped_labels
+from rpr.positions.layout import Layout
 from rpr.positions import absolute, bias, deberta, graph, relative, rotary
-from rpr.positions import transformer_xl, unclipped
+from rpr.positions import skew, transformer_xl
 
 random = np.random.RandomState(0)
 x = {name: random.randn(*shape).astype("float32") for name, shape in dict(
     q=(2, 2, 5, 4), k=(2, 2, 5, 4), v=(2, 2, 5, 4), table=(7, 4), t5=(8, 2), rows=(2, 10, 4),
-    u=(2, 4), buckets=(8, 2, 4), edges=(5, 5, 4)).items()}
+    u=(2, 4), rows_by_bucket=(8, 2, 4), edges=(5, 5, 4)).items()}
 
-def everything(q, k, v, table, t5, rows, u, buckets, edges):
-    n = relations.shape_list(q)[2]
+def everything(q, k, v, table, t5, rows, u, rows_by_bucket, edges):
+    n = ops.shape_list(q)[2]
     layout = Layout(n, n)
-    turns = rotary.turns(tf.range(n), 4)
+    turns = rotary.angles(tf.range(n), 4)
     weights = tf.nn.softmax(tf.matmul(q, k, transpose_b=True))
-    labels = tf.zeros([2, 1, 1], tf.int32) + buckets.clipped_labels(layout.relative_positions(), 3)
-    terms = [relative.scores(q, k, table, layout), relative.outputs(weights, v, table, layout),
-             graph.scores(q, table, labels), graph.outputs(weights, table, labels),
+    labels = tf.zeros([2, 1, 1], tf.int32) + clipped_labels(layout.relative_positions(), 3)
+    terms = [relative.scores(q, k, table, layout),
+             relative.weighted_values(weights, v, table, layout),
+             graph.score_term(q, table, labels), graph.value_term(weights, table, labels),
              bias.t5_bias(t5, layout, 16) + bias.alibi(2, layout),
              rotary.rotate(q, *turns), absolute.sinusoid(tf.range(n), 4),
-             absolute.learned(tf.range(n), table), attention.additive(q, k, u, edges),
-             unclipped.score_term(q, rows, layout),
+             absolute.learned(tf.range(n), table), additive_logits(q, k, u, edges),
+             skew.scores_by_distance(q, rows, layout),
              transformer_xl.scores(q, k, rows, u, u, layout),
-             deberta.score_terms(q, k, *(tf.transpose(rows, [1, 0, 2]) for rows in deberta.reachable_rows(
-                 buckets, layout, 16)), layout, 4, 16),
+             deberta.score_terms(q, k, *(tf.transpose(rows, [1, 0, 2])
+                                         for rows in deberta.reachable_rows(
+                                             rows_by_bucket, layout, 16)), layout, 4, 16),
              attention.attention(q, k, v, None, lambda q, k: relative.scores(q, k, table, layout),
-                                 lambda w, v: relative.outputs(w, v, table, layout))]
+                                 lambda w, v: relative.weighted_values(w, v, table, layout))]
     total = tf.add_n([tf.reduce_sum(term * term) for term in terms])
     return terms, total
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from reference import label
 
 from rpr.nn import diagonals, ops
-from rpr.positions import distances, skew
+from rpr.positions import buckets, skew
+from rpr.positions.layout import Layout
 
 # (queries, keys, offset): square, one query, cached steps, a cache longer than what was decoded.
 SHAPES = [(4, 4, 0), (1, 1, 0), (1, 5, 4), (1, 9, 3), (2, 7, 3), (3, 8, 0)]
@@ -54,7 +55,7 @@ def known(request):
 def test_pairs_are_key_minus_query(shape, known):
     n, m, offset = shape
     expected = [[j - (i + offset) for j in range(m)] for i in range(n)]
-    assert run(shape, known, distances.pairs).tolist() == expected
+    assert run(shape, known, Layout.relative_positions).tolist() == expected
 
 
 def bands(shape):
@@ -160,6 +161,6 @@ def test_the_least_and_the_greatest_are_ints_where_all_are_known():
 def test_labels_are_clipped_distances(k):
     shape = (5, 6, 2)
     with tf.Graph().as_default(), tf.Session() as session:
-        labels = session.run(buckets.clipped_labels(distances.pairs(Layout(*shape)), k))
+        labels = session.run(buckets.clipped_labels(Layout(*shape).relative_positions(), k))
     assert labels.tolist() == [[label(i + 2, j, k) for j in range(6)] for i in range(5)]
     assert labels.min() >= 0 and labels.max() <= 2 * k

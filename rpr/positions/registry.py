@@ -1,0 +1,87 @@
+"""The registry of position schemes, and how the hparam `position` becomes a scheme."""
+from collections.abc import Callable
+from typing import Any
+
+from rpr.positions.scheme import Scheme, SumOfSchemes
+
+# The values of the hparam `position`. The first line of each docstring is shown by `rpr list`.
+SCHEMES: dict[str, type[Scheme]] = {}
+
+
+def register(name: str) -> Callable[[type[Scheme]], type[Scheme]]:
+    """A class decorator: makes a scheme available as `position=name`.
+
+    Raises:
+      ValueError: the name is taken, or contains a character with a meaning in hparams.
+    """
+    def add(scheme: type[Scheme]) -> type[Scheme]:
+        if name in SCHEMES:
+            raise ValueError(f"position scheme {name!r} is registered already")
+        if not name.isidentifier():
+            raise ValueError(f"position scheme {name!r}: a name consists of letters, digits and _")
+        SCHEMES[name] = scheme
+        return scheme
+    return add
+
+
+def build(hparams: Any, side: str) -> Scheme:
+    """Makes the scheme of one side, for one pass through its stack.
+
+    The hparam `encoder_position` or `decoder_position` names it; if that is empty, `position`.
+
+    Args:
+      hparams: the model's hyperparameters.
+      side: `inputs` (the encoder) or `targets` (the decoder).
+
+    Returns:
+      the sum of the schemes that the hparam names.
+
+    Raises:
+      ValueError: the name is unknown, repeated, or `none` in a sum; the schemes cannot be summed;
+        a scheme does not support the compatibility function; or an hparam of a scheme is outside
+        its range.
+    """
+    hparam = {"inputs": "encoder_position", "targets": "decoder_position"}[side]
+    hparam = hparam if hparams.get(hparam) else "position"
+    value = hparams.get(hparam)
+    names = [name.strip() for name in value.split("+")]
+    _check_names(names, f"{hparam}={value}")
+    schemes = {name: SCHEMES[name](hparams, side) for name in names}
+    _check_sum(schemes, f"{hparam}={value}")
+    if hparams.get("compatibility") == "additive":
+        for name, scheme in schemes.items():
+            if not scheme.supports_additive:
+                raise ValueError(f"{hparam}={value}: {name} is defined by a product of query and "
+                                 "key, so it cannot be used with compatibility=additive")
+    return SumOfSchemes(list(schemes.values()))
+
+
+def _check_names(names: list[str], setting: str) -> None:
+    allowed = f"allowed are {', '.join(SCHEMES)}, and sums such as relative+sinusoid"
+    for name in names:
+        if name not in SCHEMES:
+            raise ValueError(f"{setting}: no scheme is called {name!r}; {allowed}")
+    if len(set(names)) < len(names):
+        raise ValueError(f"{setting} names a scheme twice; {allowed}")
+    if len(names) > 1 and "none" in names:
+        raise ValueError(f"{setting}: none cannot be part of a sum; {allowed}")
+
+
+def _check_sum(schemes: dict[str, Scheme], setting: str) -> None:
+    """At most one scheme computes the scores, and rotation goes with content-free schemes only."""
+    by_method: dict[str | None, list[str]] = {}
+    for name, scheme in schemes.items():
+        by_method.setdefault(scheme.query_key_method, []).append(name)
+    if len(by_method.get("scores", ())) > 1:
+        if "graph" in by_method["scores"]:                   # only in a decoder
+            both, rest = "+".join(schemes), "+".join(name for name in schemes if name != "graph")
+            raise ValueError(
+                f"{setting}: the decoder's words have no edges, so graph is relative there and "
+                f"cannot be summed with {rest}; set the sides separately: "
+                f"encoder_position={both},decoder_position={rest}")
+        raise ValueError(f"{setting}: {' and '.join(by_method['scores'])} each replace the product "
+                         "of query and key: choose one of them")
+    content = [*by_method.get("score_term", ()), *by_method.get("scores", ())]
+    if "rotate" in by_method and content:
+        raise ValueError(f"{setting}: {by_method['rotate'][0]} rotates queries and keys, and "
+                         f"{' and '.join(content)} would use the rotated ones: choose one of them")
