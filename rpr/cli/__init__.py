@@ -1,105 +1,131 @@
-"""The `rpr` command, and T2T's launchers as other names of its verbs.
+"""The `rpr` command, and T2T's launchers as other names of its commands.
 
-Nothing here imports TensorFlow, so that `rpr --help` answers at once.
+Nothing here imports TensorFlow, so `rpr --help` answers immediately.
 """
 import importlib
+import io
+import os
 import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from rpr.utils.console import printable, write_traceback
 from rpr.utils.errors import UserError, resource_error, send_failure_reason
 
-HELP = """rpr: what does a position scheme do to a Transformer?
+Command = Callable[[list[str]], Any]
 
-usage: rpr VERB [FLAGS]        (rpr VERB --help lists the flags of a verb)
+HELP = """rpr: position schemes for Transformers, compared
 
-A whole experiment
-  run GIN       one run in a directory of its own: datagen, train, average, decode, score; resumable
+usage: rpr COMMAND [FLAGS]     (rpr COMMAND --help lists the flags of a command)
+
+Experiments
+  run GIN       one run in its own directory: datagen, train, average, decode, score; resumable
   study GIN     the runs of a study (arms, seeds) on all GPUs or cores of this machine; resumable
-  report DIR    a study, or the runs below DIR: tables with significance, plots, one HTML page
+  report DIR    a study, or the runs below DIR: tables with significance, plots, an HTML page
 
-T2T's programs, with T2T's own flags and this project's models, hparams sets and problems
+T2T's programs, with T2T's flags and this project's models, hparams sets and problems
   datagen       t2t-datagen: vocabulary and TFRecords of a problem
   train         t2t-trainer
   decode        t2t-decoder; also --test_set=wmt14/full --language_pair=en-de (through sacreBLEU)
   evaluate      t2t-eval
   average       t2t-avg-all: checkpoint averaging
-  bleu          t2t-bleu: T2T's approximate BLEU; `rpr score` is the one to report
+  bleu          t2t-bleu: T2T's approximate BLEU; publish that of `rpr score`
 
-Beside them
-  translate RUN one sentence, lines or what is typed: score, probabilities, pictures of attention
-  score         BLEU, chrF and TER with signatures; paired significance of two and more systems
-  list          models, hparams sets, problems and position schemes, a line each
+Also
+  translate RUN one sentence, lines or typed text: scores, probabilities, attention plots
+  score         BLEU, chrF and TER with signatures; paired significance of two or more systems
+  list          models, hparams sets, problems and position schemes
 
-  --verbose     with any verb: TensorFlow's and T2T's logs on the terminal instead of in a file
+  --verbose     with T2T's programs: their logs on the terminal instead of in a file
 """
+_BROKEN_PIPE = 141                                    # exit code, as if SIGPIPE had ended us
 
 
-def main(argv=None):
-    """`rpr VERB ...`; returns the exit code."""
-    argv = list(sys.argv[1:] if argv is None else argv)
-    if not argv or argv[0] in ("-h", "--help", "help"):
+def main(argv: Sequence[str] | None = None) -> int:
+    """`rpr COMMAND ...`; returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(HELP, end="")
-        return 0 if argv else 2
-    verb, rest = argv[0], argv[1:]
-    if verb not in COMMANDS:
-        print(f"rpr: no verb '{verb}': {', '.join(COMMANDS)}", file=sys.stderr)
-        return 2
-    return _answer(f"rpr {verb}", COMMANDS[verb], rest)
+        return 0 if arguments else 2
+    name = arguments[0]
+    if name not in COMMANDS:
+        return _refuse("rpr", f"no command {name[:80]!r}: {', '.join(COMMANDS)}")
+    return run_command(f"rpr {name}", COMMANDS[name], arguments[1:])
 
 
-def _answer(name, call, argv):
-    """Runs a verb; bad input and Ctrl-C end in one line and an exit code, anything else in full."""
+def run_command(name: str, command: Command, argv: list[str]) -> int:
+    """Runs a command and turns its errors into one line and an exit code.
+
+    Args:
+      name: for messages.
+      command: takes the arguments; returns an exit code or None.
+      argv: arguments.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):      # text that the locale cannot encode
+            stream.reconfigure(errors="backslashreplace")
     try:
-        return call(argv) or 0
+        code = command(argv) or 0
+        sys.stdout.flush()
+        return code
     except UserError as error:
         return _refuse(name, str(error))
     except KeyboardInterrupt:
-        print(f"{name}: stopped; the same command goes on from here", file=sys.stderr)
+        print(f"{name}: stopped; the same command resumes it", file=sys.stderr)
         return 130
+    except BrokenPipeError:                           # `rpr ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
     except Exception as error:
         line = resource_error(error)
-        if line:
-            return _refuse(name, line)
-        send_failure_reason(error)
-        raise
+        if line is None:
+            send_failure_reason(error)
+            first = (str(error).strip().splitlines() or [""])[0][:300]
+            line = (f"unexpected {type(error).__name__}: {first}; the traceback is in "
+                    f"{write_traceback(error)}")
+            print(f"{name}: {printable(line)}", file=sys.stderr)
+            return 1
+        return _refuse(name, line)
 
 
-def _refuse(name, line):
+def _refuse(name: str, line: str) -> int:
+    line = printable(" ".join(line.splitlines()))
     send_failure_reason(line)
     print(f"{name}: {line}", file=sys.stderr)
     return 1
 
 
-def _command(module):
-    """The command that the module `rpr.cli.MODULE` holds, imported when it is called."""
-    def call(argv):
+def _command(module: str) -> Command:
+    """The command in the module `rpr.cli.MODULE`, which is imported when it is called."""
+    def call(argv: list[str]) -> Any:
         return importlib.import_module(f"rpr.cli.{module}").main(argv)
     return call
 
 
-def _t2t_command(module):
-    """The same for a command that takes T2T's flags: `main` takes them and the logs."""
-    def call(argv):
+def _t2t_command(module: str) -> Command:
+    """The same for a command with T2T's flags: `main` takes arguments and logs."""
+    def call(argv: list[str]) -> Any:
         from rpr.t2t import launcher
 
-        def main(argv, logs):
-            """Imported only after `launch` has prepared T2T."""
+        def imported_main(argv: list[str], logs: Any) -> Any:
+            """Imports the command only after `launch` has prepared T2T."""
             return importlib.import_module(f"rpr.cli.{module}").main(argv, logs)
 
-        return launcher.launch(module, argv, main)
+        return launcher.launch(module, argv, imported_main)
     return call
 
 
-COMMANDS = {"run": _command("run"), "study": _command("study"), "report": _command("report"),
-         "datagen": _t2t_command("datagen"), "train": _t2t_command("train"),
-         "decode": _t2t_command("decode"), "evaluate": _t2t_command("evaluate"),
-         "average": _t2t_command("average"), "bleu": _t2t_command("bleu"),
-         "translate": _t2t_command("translate"), "score": _command("score"),
-         "list": _t2t_command("list")}
+COMMANDS: dict[str, Command] = {
+    **{name: _command(name) for name in ("run", "study", "report")},
+    **{name: _t2t_command(name) for name in ("datagen", "train", "decode", "evaluate", "average",
+                                             "bleu", "translate")},
+    "score": _command("score"),
+    "list": _t2t_command("list")}
 
 
-def _launcher(verb, script):
-    def entry():
-        return _answer(script, COMMANDS[verb], sys.argv[1:])
+def _launcher(name: str, script: str) -> Callable[[], int]:
+    def entry() -> int:
+        return run_command(script, COMMANDS[name], sys.argv[1:])
     return entry
 
 

@@ -1,30 +1,42 @@
-"""rpr.cli.run"""
+"""`rpr run`: one experiment from data to scores."""
 import argparse
 import os
 
+from rpr.cli.arguments import Parser
+from rpr.cli.preflight import check_new_runs
+from rpr.experiments import fields, gin_files, provenance
+from rpr.experiments.config import Run
 from rpr.experiments.run import complete_run
 from rpr.experiments.run_directory import RunDirectory
-from rpr.utils.console import terminal
+from rpr.utils.console import say
 
 
-def main(argv):
+def main(argv: list[str]) -> None:
     """`rpr run GIN [--run_dir=DIR] [--data_dir=DIR] [--set run.NAME=VALUE ...]`."""
-    parser = argparse.ArgumentParser(
-        prog="rpr run", description="One run: datagen, train, average, decode, score. Stop it when "
-        "you like: the same command goes on from the last checkpoint.")
+    args = _parser().parse_args(argv)
+    run = gin_files.load_run(args.gin, args.set)
+    run = provenance.with_usr_dir(run, args.t2t_usr_dir, args.gin)
+    name = os.path.splitext(os.path.basename(args.gin))[0]
+    run_dir_path = os.path.abspath(args.run_dir or os.path.join("runs", name))
+    data_dir = os.path.abspath(args.data_dir or os.path.join(os.path.dirname(run_dir_path), "data"))
+    run_dir = RunDirectory(run_dir_path, data_dir)
+    if not args.skip_datagen:                         # of a study, which has checked the run
+        check_new_runs([(run, run_dir)])
+    complete_run(run, run_dir, args.skip_datagen)
+    say(f"{run_dir.path}: done", style="bold green")
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="rpr run", epilog=fields.describe([("run", Run)]),
+        description="One run: datagen, train, average, decode, score. It can be stopped at any "
+        "time:\nthe same command resumes from the last checkpoint.")
     parser.add_argument("gin", help="the file that describes the run (gin/*.gin)")
     parser.add_argument("--run_dir", help="default: runs/ and the name of the gin file")
-    parser.add_argument("--data_dir", help="vocabulary and TFRecords; default: data/ beside the "
-                        "run's directory, so that runs beside each other share it")
+    parser.add_argument("--data_dir", help="vocabulary and TFRecords; default: data/ next to the "
+                        "run's directory, shared by the runs there")
     parser.add_argument("--set", action="append", default=[], metavar="run.NAME=VALUE",
-                        help="a setting that wins over the file; may be repeated")
-    parser.add_argument("--skip_datagen", action="store_true", help="do not start datagen where "
-                        "its record is: rpr study ran it")
-    args = parser.parse_args(argv)
-    from rpr.experiments import config
-    run = config.load_run(args.gin, args.set)
-    name = os.path.splitext(os.path.basename(args.gin))[0]
-    run_dir = os.path.abspath(args.run_dir or os.path.join("runs", name))
-    data_dir = os.path.abspath(args.data_dir or os.path.join(os.path.dirname(run_dir), "data"))
-    complete_run(run, RunDirectory(run_dir, data_dir), args.skip_datagen)
-    terminal.print(f"{run_dir}: done", style="bold green", highlight=False)
+                        help="a setting that overrides the file; may be repeated")
+    parser.add_argument("--t2t_usr_dir", metavar="DIR", help="overrides run.usr_dir")
+    parser.add_argument("--skip_datagen", action="store_true", help=argparse.SUPPRESS)
+    return parser

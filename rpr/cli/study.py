@@ -1,61 +1,114 @@
-"""rpr.cli.study"""
-import argparse
+"""`rpr study`: all runs of a study, on this machine or as jobs of a cluster."""
 import os
+from typing import Any
 
-from rpr.experiments import config, local_pool, progress, slurm
-from rpr.experiments.study import check, load, make_data, members, prepare, run_all, unfinished
-from rpr.utils.console import terminal
+from rpr.cli.arguments import Parser, whole_number
+from rpr.cli.preflight import check_new_runs
+from rpr.experiments import (
+    fields,
+    gin_files,
+    local_pool,
+    progress,
+    provenance,
+    scheduler,
+    slurm,
+    study_data,
+)
+from rpr.experiments import study as studies
+from rpr.experiments.config import Run, Study
+from rpr.utils.console import say
 from rpr.utils.errors import UserError
 
 
-def main(argv):
+def main(argv: list[str]) -> None:
     """`rpr study GIN [FLAGS]`, `rpr study --status DIR`."""
-    parser = argparse.ArgumentParser(
-        prog="rpr study", description="All runs of a study, on the GPUs or cores of this machine. "
-        "Stop it when you like: the same command goes on; what is finished is not repeated.")
+    args = _parser().parse_args(argv)
+    if args.status:
+        _show_status(args.status)
+        return
+    if not args.gin:
+        raise UserError("name the gin file of a study, or a study's directory with --status")
+    study, run = gin_files.load_study(args.gin, args.set)
+    run = provenance.with_usr_dir(run, args.t2t_usr_dir, args.gin)
+    name = os.path.splitext(os.path.basename(args.gin))[0]
+    study_dir = os.path.abspath(args.study_dir or os.path.join("runs", name))
+    runs = studies.study_runs(study, run, study_dir)
+    workers, max_parallel, flags = _workers(args, runs, study_dir)
+    _check(runs)
+    is_new = not studies.is_study(study_dir)
+    runs = studies.prepare(study, run, study_dir)
+    if not args.cluster:
+        try:
+            study_data.make_data(studies.unfinished(runs, args.retry_failed), study_dir)
+        except UserError:
+            if is_new:                                # a corrected study may take its place
+                studies.discard(runs, study_dir)
+            raise
+    rest = scheduler.run_all(runs, workers, max_parallel, flags, args.retry_failed)
+    if rest:
+        names = ", ".join(study_run.name for study_run in rest)
+        raise UserError(f"{len(rest)} of {len(runs)} runs are not done: {names}; the same command "
+                        "resumes those that were killed, with --retry_failed also those that "
+                        "failed")
+    _show_results(study_dir)
+    say(f"{study_dir}: done", style="bold green")
+
+
+def _workers(args: Any, runs: list[studies.StudyRun], study_dir: str
+             ) -> tuple[scheduler.Workers, int, list[str]]:
+    """Where the runs run, how many at the same time, and more flags of `rpr run`."""
+    if args.cluster:                                  # the first job makes the data
+        return (slurm.Cluster(args.cluster, os.path.join(study_dir, "jobs"), args.submitit_option),
+                len(runs), [])
+    settings = [study_run.run for study_run in runs]
+    machine = local_pool.this_machine(args.devices, args.cores)
+    machine.check(settings)
+    return local_pool.Pool(machine), machine.max_parallel(settings), ["--skip_datagen"]
+
+
+def _check(runs: list[studies.StudyRun]) -> None:
+    """Refuses runs that cannot start, and runs that were made from other text."""
+    check_new_runs((study_run.run, study_run.run_dir) for study_run in runs)
+    for study_run in runs:
+        provenance.check_corpus(study_run.run, study_run.run_dir)
+
+
+def _show_status(study_dir: str) -> None:
+    runs = studies.load(study_dir)
+    progress.show(runs)
+    line = study_data.data_line(study_dir)
+    if line:
+        say(line)
+
+
+def _show_results(study_dir: str) -> None:
+    """Prints the table of a finished study and writes its report."""
+    from rpr.cli import report
+    report.main([study_dir, "--skip_model_analysis"])
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="rpr study", epilog=fields.describe([("study", Study), ("run", Run)]),
+        description="All runs of a study, on the GPUs or cores of this machine. It can be stopped "
+        "at any\ntime: the same command resumes; finished runs are not repeated.")
     parser.add_argument("gin", nargs="?", help="the file that describes the study (gin/*.gin)")
     parser.add_argument("--study_dir", help="default: runs/ and the name of the gin file")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
-                        help="a setting (run.NAME or study.NAME) that wins over the file; may be "
+                        help="a setting (run.NAME or study.NAME) that overrides the file; may be "
                         "repeated")
-    parser.add_argument("--devices", type=int, help="GPUs to use at most (default: all)")
-    parser.add_argument("--cores", type=int, help="without a GPU: cores to use at most, one for "
-                        "each run (default: all)")
+    parser.add_argument("--devices", type=whole_number(1), help="GPUs to use at most (default: "
+                        "all)")
+    parser.add_argument("--cores", type=whole_number(1), help="without a GPU: cores to use at "
+                        "most, one for each run (default: all)")
     parser.add_argument("--retry_failed", action="store_true", help="try failed runs again")
+    parser.add_argument("--t2t_usr_dir", metavar="DIR", help="overrides run.usr_dir")
     parser.add_argument("--cluster", choices=["slurm", "local"], help="queue a job for each run "
                         "through submitit, and follow them; Ctrl-C leaves them queued. local: "
                         "submitit's stand-in for Slurm on this machine, to try it out")
     parser.add_argument("--submitit_option", action="append", default=[], metavar="NAME=VALUE",
                         help="a parameter of submitit, such as timeout_min=1440 or "
                         "slurm_partition=gpu; may be repeated")
-    parser.add_argument("--status", metavar="DIR", help="show how far the study in DIR is, and "
-                        "start nothing")
-    args = parser.parse_args(argv)
-    if args.status:
-        progress.show(load(args.status))
-        return
-    if not args.gin:
-        raise UserError("name the gin file of a study, or a study's directory with --status")
-    study, run = config.load_study(args.gin, args.set)
-    name = os.path.splitext(os.path.basename(args.gin))[0]
-    study_dir = os.path.abspath(args.study_dir or os.path.join("runs", name))
-    found = members(study, run, study_dir)
-    runs = [member.run for member in found]
-    if args.cluster:
-        workers = slurm.Cluster(args.cluster, os.path.join(study_dir, "jobs"), args.submitit_option)
-        max_parallel, more_flags = len(runs), []           # the jobs make the data, the first of them
-    else:
-        machine = local_pool.this_machine(args.devices, args.cores)
-        machine.check(runs)
-        workers, max_parallel, more_flags = local_pool.Pool(machine), machine.max_parallel(runs), ["--skip_datagen"]
-    check(found)
-    found = prepare(study, run, study_dir)
-    if not args.cluster:
-        make_data(unfinished(found, args.retry_failed))
-    rest = run_all(found, workers, max_parallel, more_flags, args.retry_failed)
-    if rest:
-        names = ", ".join(member.name for member in rest)
-        raise UserError(f"{len(rest)} of {len(found)} runs did not come to their end: {names}; the "
-                        "same command goes on with those that were killed, with --retry_failed "
-                        "also with those that failed")
-    terminal.print(f"{study_dir}: done", style="bold green", highlight=False)
+    parser.add_argument("--status", metavar="DIR", help="show how far the study in DIR is; start "
+                        "nothing")
+    return parser

@@ -1,181 +1,163 @@
-"""gin at the edge: a file becomes an `experiment.Run`, or that and a `study.Study`."""
+"""What a run and a study do: their settings with types, defaults, ranges and meanings."""
 import dataclasses
 import itertools
-import os
+import math
+import re
+from typing import Any
 
-import gin
+from rpr.experiments.fields import (
+    changed,
+    check_range,
+    check_text,
+    check_types_and_ranges,
+    setting,
+    shown,
+)
 from rpr.utils.errors import UserError
 
+MOST_ARMS = 1000
+LONGEST_NAME = 100                                    # characters of an arm's name
+_HIGHEST_SEED = 2**32 - 1                             # of NumPy
 
-def load_run(path, bindings=()):
-    """The run that a gin file describes.
+# Settings that name text files, and the environment variables of `translate_text_files`.
+TEXT_FILES = {"text_source": "RPR_TEXT_SOURCE", "text_target": "RPR_TEXT_TARGET",
+              "text_dev_source": "RPR_TEXT_DEV_SOURCE", "text_dev_target": "RPR_TEXT_DEV_TARGET",
+              "text_test_source": "RPR_TEXT_TEST_SOURCE",
+              "text_test_target": "RPR_TEXT_TEST_TARGET"}
 
-    Args:
-      path: a file of lines `run.NAME = VALUE`, the names being the fields of `experiment.Run`.
-      bindings: further lines, which win over the file.
-
-    Raises:
-      UserError: no such file, an unknown name, a value that is missing or not allowed.
-    """
-    return _load(path, bindings, study=False)[0]
-
-
-def load_study(path, bindings=()):
-    """The study that a gin file describes, and the run that its arms change.
-
-    Args:
-      path: a file of lines `run.NAME = VALUE` and `study.NAME = VALUE`, the names being the fields
-        of `experiment.Run` and `study.Study`.
-      bindings: further lines, which win over the file.
-
-    Returns:
-      `study.Study`, `experiment.Run`.
-
-    Raises:
-      UserError: as `load_run` does.
-    """
-    run, study = _load(path, bindings, study=True)
-    return study, run
-
-
-def _load(path, bindings, study):
-    if not os.path.exists(path):
-        raise UserError(f"{path}: there is no such gin file")
-    gin.clear_config()
-    gin.add_config_file_search_path(os.path.dirname(os.path.abspath(path)))
-    try:
-        gin.parse_config_files_and_bindings([path], list(bindings))
-        if _describes_a_study() != study:
-            raise UserError("it describes a study: rpr study runs it" if not study else
-                            "it describes a single run: rpr run runs it")
-        return _configured_run(), _configured_study() if study else None
-    except Exception as error:                        # gin raises whatever the text provokes
-        line = (str(error).strip() or type(error).__name__).splitlines()[0].strip()
-        raise UserError(f"{path}: {line}") from None
-
-
-def _describes_a_study():
-    for field in dataclasses.fields(Study):
-        try:
-            gin.query_parameter(f"study.{field.name}")
-            return True
-        except ValueError:
-            pass
-    return False
-
-
-def as_gin(described, name="run"):
-    """The resolved configuration of a run or a study as gin lines."""
-    return "".join(f"{name}.{field} = {value!r}\n"
-                   for field, value in dataclasses.asdict(described).items())
+# Settings that may change when a run is resumed. Not the decoding batch: padding and the longest
+# hypothesis depend on it. Files may be moved: what counts is their content, which a run records.
+MUTABLE_FIELDS = {"eval_seconds", "usr_dir", *TEXT_FILES}
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What a run does. Everything else of it follows from this.
+    """The settings of a run; everything else about it follows from them.
 
-    Attributes:
-      problem: T2T problem.
-      hparams_set: T2T hparams set.
-      train_steps: optimizer steps.
-      model: T2T model.
-      hparams: overrides, `name=value,...`.
-      seed: of Python, NumPy and TensorFlow.
-      checkpoint_steps: steps from checkpoint to checkpoint; divides `train_steps`.
-      eval_seconds: evaluations on the development set are at least so long apart; the last
-        checkpoint always is evaluated.
-      eval_steps: batches of an evaluation at most.
-      average_checkpoints: the last checkpoints that are averaged; 1 decodes the last one as it is.
-      beam_size, alpha: beam search and its length penalty (Wu et al. 2016).
-      decode_batch_size: sentences.
-      test_set, language_pair: a test set of sacreBLEU, such as wmt14/full and en-de; empty for the
-        problem's own test split.
-      worker_gpu: GPUs, each with a batch of its own.
+    Raises:
+      UserError: a value is out of range, or two do not fit together.
     """
-    problem: str
-    hparams_set: str
-    train_steps: int
-    model: str = "rpr_transformer"
-    hparams: str = ""
-    seed: int = 1
-    checkpoint_steps: int = 1000
-    eval_seconds: int = 600
-    eval_steps: int = 100
-    average_checkpoints: int = 1
-    beam_size: int = 4
-    alpha: float = 0.6
-    decode_batch_size: int = 32
-    test_set: str = ""
-    language_pair: str = ""
-    worker_gpu: int = 1
+    problem: str = setting("T2T problem: the data (rpr list problems)")
+    hparams_set: str = setting("T2T hparams set (rpr list hparams)")
+    train_steps: int = setting("optimizer steps", low=1, high=10**9)
+    model: str = setting("T2T model (rpr list models)", "rpr_transformer")
+    hparams: str = setting("hparams that differ from the set: name=value,...", "")
+    seed: int = setting("seed of Python, NumPy and TensorFlow", 1, low=0, high=_HIGHEST_SEED)
+    checkpoint_steps: int = setting("steps between checkpoints; divides train_steps", 1000, low=1)
+    eval_seconds: int = setting("shortest time between two evaluations on the development set; the "
+                                "last checkpoint is always evaluated", 600, low=0, high=10**9)
+    eval_steps: int = setting("batches of an evaluation, at most", 100, low=1, high=10**9)
+    average_checkpoints: int = setting("last checkpoints that are averaged; 1: the last one is "
+                                       "decoded", 1, low=1, high=1000)
+    beam_size: int = setting("hypotheses of the beam search", 4, low=1, high=1000)
+    alpha: float = setting("length penalty of the beam search (Wu et al. 2016)", 0.6, low=0,
+                           high=100)
+    decode_batch_size: int = setting("sentences decoded together", 32, low=1, high=100_000)
+    test_set: str = setting("test set of sacreBLEU, such as wmt14/full; empty: the problem's own "
+                            "test split", "")
+    language_pair: str = setting("of test_set, such as en-de", "")
+    worker_gpu: int = setting("GPUs of one run; each gets a batch of its own", 1, low=1, high=1024)
+    usr_dir: str = setting("directory with problems, hparams sets, models and position schemes of "
+                           "your own (T2T's --t2t_usr_dir)", "")
+    text_source: str = setting("source side of the training text, for the problem "
+                               "translate_text_files; also RPR_TEXT_SOURCE", "")
+    text_target: str = setting("its target side; also RPR_TEXT_TARGET", "")
+    text_dev_source: str = setting("source side of the development set; empty: taken from the "
+                                   "training text", "")
+    text_dev_target: str = setting("its target side", "")
+    text_test_source: str = setting("source side of the test set; empty: taken from the training "
+                                    "text", "")
+    text_test_target: str = setting("its target side", "")
+    text_vocab_size: int = setting("approximate number of sub-words of translate_text_files; 0: "
+                                   "RPR_TEXT_VOCAB_SIZE, else 8192", 0, low=0, high=10**7)
 
-    def __post_init__(self):
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if type(value) is not field.type and not (field.type is float and type(value) is int):
-                raise UserError(f"run.{field.name} = {value!r}: a {field.type.__name__} is needed")
-        for name in ("train_steps", "checkpoint_steps", "eval_steps", "average_checkpoints", "beam_size",
-                     "decode_batch_size", "worker_gpu"):
-            if getattr(self, name) < 1:
-                raise UserError(f"run.{name} = {getattr(self, name)}: at least 1")
+    def __post_init__(self) -> None:
+        check_types_and_ranges(self, "run")
+        for name in ("problem", "hparams_set", "model"):
+            if not re.fullmatch(r"\w[\w.-]*", getattr(self, name)):
+                raise UserError(f"run.{name} = {shown(getattr(self, name))}: it must be a name")
         if self.train_steps % self.checkpoint_steps:
-            raise UserError(f"run.checkpoint_steps = {self.checkpoint_steps}: it has to divide "
+            raise UserError(f"run.checkpoint_steps = {self.checkpoint_steps}: it must divide "
                             f"run.train_steps = {self.train_steps}")
         if self.average_checkpoints * self.checkpoint_steps > self.train_steps:
-            raise UserError(f"run.average_checkpoints = {self.average_checkpoints}: a training of {self.train_steps} steps "
-                            f"has {self.train_steps // self.checkpoint_steps} checkpoints")
+            raise UserError(f"run.average_checkpoints = {self.average_checkpoints}: a training of "
+                            f"{self.train_steps} steps has "
+                            f"{self.train_steps // self.checkpoint_steps} checkpoints")
         if bool(self.test_set) != bool(self.language_pair):
             raise UserError("run.test_set and run.language_pair go together")
+        for name in TEXT_FILES:
+            other = name.replace("source", "target")
+            if bool(getattr(self, name)) != bool(getattr(self, other)) and name != other:
+                raise UserError(f"run.{name} and run.{other} go together")
+        if (self.text_source or self.text_vocab_size) and self.problem != "translate_text_files":
+            raise UserError(f"run.problem = {self.problem}: run.text_... are settings of the "
+                            "problem translate_text_files")
 
+    def environment(self) -> dict[str, str]:
+        """The environment variables that the settings for text files set."""
+        found = {variable: getattr(self, name) for name, variable in TEXT_FILES.items()}
+        found["RPR_TEXT_VOCAB_SIZE"] = str(self.text_vocab_size or "")
+        return {variable: value for variable, value in found.items() if value}
 
-# What may differ when a run is gone on with. Not the decoding batch: padding and the longest
-# hypothesis depend on it.
-MUTABLE_FIELDS = {"eval_seconds": "--eval_throttle_seconds"}
+    def identity(self) -> dict[str, Any]:
+        """{name: value}: what makes it this run, without defaults and MUTABLE_FIELDS."""
+        return {name: value for name, value in changed(self).items() if name not in MUTABLE_FIELDS}
 
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """What a study compares. A setting is a field of `experiment.Run`, else a hparam.
+    """What a study compares: arms, each a base run with some settings changed, and seeds.
 
-    Attributes:
-      baseline: the arm that the others are compared with.
-      grid: {setting: values}; an arm for each combination, called "setting=value,...".
-      arms: {name: {setting: value}}; further arms.
-      seeds: each arm is trained once with each.
-      paper_bleu: {arm: BLEU}, to be shown beside ours.
+    Raises:
+      UserError: an arm, a seed or a name is not allowed.
     """
-    baseline: str
-    grid: dict = dataclasses.field(default_factory=dict)
-    arms: dict = dataclasses.field(default_factory=dict)
-    seeds: tuple = (1,)
-    paper_bleu: dict = dataclasses.field(default_factory=dict)
+    baseline: str = setting("the arm that all others are compared with")
+    grid: dict[str, Any] = setting("{setting: (value, ...)}: an arm for each combination, called "
+                                   "\"setting=value,...\". A setting is a run.* name or a hparam",
+                                   {})
+    arms: dict[str, Any] = setting(f"{{name: {{setting: value}}}}: more arms, at most {MOST_ARMS} "
+                                   "in all", {})
+    seeds: tuple[int, ...] = setting("each arm is trained once with each", (1,))
+    paper_bleu: dict[str, float] = setting("{arm: BLEU} of the paper, shown next to ours", {})
 
-    def __post_init__(self):
-        for field, kinds, what in (("baseline", str, "a name"), ("grid", dict, "a dict"),
-                                   ("arms", dict, "a dict"), ("paper_bleu", dict, "a dict"),
-                                   ("seeds", (tuple, list), "a tuple of numbers")):
-            if not isinstance(getattr(self, field), kinds):
-                raise UserError(f"study.{field} = {getattr(self, field)!r}: {what} is needed")
+    def __post_init__(self) -> None:
+        check_types_and_ranges(self, "study")
         for name, values in self.grid.items():
             if not isinstance(values, tuple | list) or not values:
-                raise UserError(f"study.grid: {name!r} needs a tuple of values, not {values!r}")
+                raise UserError(f"study.grid: {shown(name)} needs a tuple of values, not "
+                                f"{shown(values)}")
         for name, changes in self.arms.items():
             if not isinstance(changes, dict):
-                raise UserError(f"study.arms: {name!r} needs a dict of settings, not {changes!r}")
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds) or not all(
-                type(seed) is int for seed in self.seeds):
-            raise UserError(f"study.seeds = {self.seeds!r}: different whole numbers are needed")
-        names = self.changes()
-        for field, wanted in (("baseline", [self.baseline]), ("paper_bleu", self.paper_bleu)):
-            for name in wanted:
-                if name not in names:
-                    raise UserError(f"study.{field}: no arm '{name}'; one of {', '.join(names)}")
-        for name, changes in names.items():
-            if "seed" in changes:
-                raise UserError(f"study: arm '{name}' sets the seed; that is what study.seeds does")
+                raise UserError(f"study.arms: {shown(name)} needs a dict of settings, not "
+                                f"{shown(changes)}")
+        count = len(self.arms) + (math.prod(map(len, self.grid.values())) if self.grid else 0)
+        if not 1 <= count <= MOST_ARMS:
+            raise UserError(f"study.grid and study.arms describe {count:,} arms: from 1 to "
+                            f"{MOST_ARMS:,} are allowed")
+        self._check_seeds()
+        changes = self.changes()
+        for name, settings in changes.items():
+            _check_arm(name, settings)
+        for field, names in (("baseline", [self.baseline]), ("paper_bleu", self.paper_bleu)):
+            for name in names:
+                if name not in changes:
+                    raise UserError(f"study.{field}: no arm {shown(name)}; one of "
+                                    f"{shown(', '.join(changes))[1:-1]}")
+        for name, bleu in self.paper_bleu.items():
+            if type(bleu) not in (int, float):
+                raise UserError(f"study.paper_bleu: {name!r} needs a number, not {shown(bleu)}")
+            check_range(bleu, f"study.paper_bleu[{name!r}]", 0, 100)
 
-    def changes(self):
-        """{arm: {setting: value}}, those of the grid first."""
+    def _check_seeds(self) -> None:
+        if not self.seeds or not all(type(seed) is int for seed in self.seeds) or (
+                len(set(self.seeds)) < len(self.seeds)):
+            raise UserError(f"study.seeds = {shown(self.seeds)}: different whole numbers are "
+                            "needed")
+        for seed in self.seeds:
+            check_range(seed, "study.seeds: seed", 0, _HIGHEST_SEED)
+
+    def changes(self) -> dict[str, dict[str, Any]]:
+        """{arm: {setting: value}}, the arms of the grid first."""
         found = {}
         if self.grid:
             for values in itertools.product(*self.grid.values()):
@@ -183,10 +165,24 @@ class Study:
                 found[",".join(f"{name}={value}" for name, value in changes.items())] = changes
         for name, changes in self.arms.items():
             if name in found:
-                raise UserError(f"study.arms: '{name}' is an arm of the grid already")
+                raise UserError(f"study.arms: {shown(name)} is an arm of the grid already")
             found[name] = changes
         return found
 
 
-_configured_run = gin.external_configurable(Run, name="run")
-_configured_study = gin.external_configurable(Study, name="study")
+def _check_arm(name: Any, changes: dict[Any, Any]) -> None:
+    if not isinstance(name, str) or not name.strip():
+        raise UserError(f"study.arms: {shown(name)}: the name of an arm must be text")
+    check_text(name, "study: arm", LONGEST_NAME)
+    for setting_name, value in changes.items():
+        if not isinstance(setting_name, str) or not setting_name:
+            raise UserError(f"study: arm {name!r}: {shown(setting_name)} is no setting")
+        check_text(setting_name, f"study: arm {name!r}: setting", LONGEST_NAME)
+        items = value if isinstance(value, tuple | list) else (value,)
+        if not all(isinstance(item, str | int | float | bool | None) for item in items):
+            raise UserError(f"study: arm {name!r}: {setting_name} = {shown(value)}: text, a "
+                            "number, True, False or a list of these is needed")
+        for item in items:
+            check_text(str(item), f"study: arm {name!r}: {setting_name}")
+        if setting_name == "seed":
+            raise UserError(f"study: arm {name!r} sets the seed; use study.seeds")

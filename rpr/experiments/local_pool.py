@@ -1,61 +1,72 @@
-"""Processes on the devices of one machine, each with a lease on its own.
+"""Processes on the devices of one machine; each has devices of its own.
 
-A process gets GPUs (CUDA_VISIBLE_DEVICES) or, without any, one core: TensorFlow starts as many
-threads as its process may use cores, and a small model gains nothing from a second one. A GPU's
-lease is a file lock, so that two pools on one machine share its GPUs; the kernel ends it with the
-last process that holds it.
+A process gets GPUs (CUDA_VISIBLE_DEVICES) or, on a machine without any, one core: TensorFlow starts
+as many threads as its process may use cores, and a small model gains nothing from a second one.
+GPUs are leased, so that several studies share them.
 """
-import fcntl
 import os
 import shutil
 import signal
+import socket
 import subprocess
-import sys
-import tempfile
-from typing import NamedTuple
+from collections.abc import Hashable, Iterable
+from typing import Any, NamedTuple
 
+from rpr.experiments import gpu_leases
+from rpr.experiments.config import Run
+from rpr.utils.console import say
 from rpr.utils.errors import UserError
-from rpr.utils.processes import with_parent
+from rpr.utils.files import open_append
+from rpr.utils.processes import spawn
 
 
 class Machine(NamedTuple):
-    """Attributes:
+    """The devices that may be used.
+
+    Attributes:
       kind: "GPU" or "core".
-      names: what may be used: GPUs as CUDA_VISIBLE_DEVICES names them, or numbers of cores.
+      names: GPUs as CUDA_VISIBLE_DEVICES names them, or numbers of cores.
     """
     kind: str
-    names: list
+    names: list[Any]
 
-    def max_parallel(self, runs):
-        """How many of these runs go on at the same time."""
+    def max_parallel(self, runs: list[Run]) -> int:
+        """How many of these runs can run at the same time."""
         gpus = max(run.worker_gpu for run in runs) if self.kind == "GPU" else 1
         return min(len(runs), len(self.names) // gpus)
 
-    def check(self, runs):
+    def check(self, runs: Iterable[Run]) -> None:
         """Refuses runs that ask for more GPUs than there are."""
         for run in runs:
             if self.kind == "GPU" and run.worker_gpu > len(self.names):
                 raise UserError(f"run.worker_gpu = {run.worker_gpu}: {len(self.names)} GPUs may be "
                                 "used here")
+            if self.kind == "core" and run.worker_gpu > 1:
+                raise UserError(f"run.worker_gpu = {run.worker_gpu}: no GPU is visible, and on "
+                                "cores a run uses one device")
 
 
-def this_machine(devices=None, cores=None):
-    """The machine's GPUs, or its cores where it has none.
+def this_machine(devices: int | None = None, cores: int | None = None) -> Machine:
+    """The machine's GPUs, or its cores if it has no GPU.
 
     Args:
       devices: GPUs to use at most.
       cores: cores to use at most; not together with GPUs.
     """
-    kind, names, flag, limit = "GPU", _gpus(), "devices", devices
-    if cores is not None or not names and devices is None:
-        kind, names = "core", sorted(os.sched_getaffinity(0))
-        flag, limit = "cores", cores
+    gpus = _gpus()
+    if cores is not None or not gpus and devices is None:
+        return Machine("core", _limited(sorted(os.sched_getaffinity(0)), "cores", cores))
+    return Machine("GPU", _limited(gpus, "devices", devices))
+
+
+def _limited(names: list[Any], flag: str, limit: int | None) -> list[Any]:
     if limit is not None and not 1 <= limit <= len(names):
-        raise UserError(f"--{flag}={limit}: there are {len(names)}")
-    return Machine(kind, names[:limit])
+        kind = "GPUs" if flag == "devices" else "cores"
+        raise UserError(f"--{flag}={limit}: there are {len(names)} {kind}")
+    return names[:limit]
 
 
-def _gpus():
+def _gpus() -> list[str]:
     """The GPUs that CUDA_VISIBLE_DEVICES leaves, else all that the driver lists."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
@@ -68,30 +79,31 @@ def _gpus():
 
 
 class _Running(NamedTuple):
-    key: object
+    key: Hashable
     process: subprocess.Popen
-    names: list
-    locks: list
+    names: list[Any]
+    leases: list[socket.socket]
 
 
 class Pool:
-    """Starts `rpr` processes on a machine's devices. Leaving it ends them.
+    """Starts `rpr` processes on a machine's devices. Leaving its context ends them.
 
     Args:
-      machine: a `Machine`.
+      machine: the devices to use.
     """
 
     STOP_SECONDS = 15.0
 
-    def __init__(self, machine):
+    def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self.running = []
+        self._told = False
+        self.running: list[_Running] = []
 
-    def __enter__(self):
+    def __enter__(self) -> "Pool":
         return self
 
-    def __exit__(self, *_):
-        for job in self.running:                      # Ctrl-C: the run ends its stage, then itself
+    def __exit__(self, *_: Any) -> None:
+        for job in self.running:                      # as Ctrl-C does: its stage ends first
             job.process.send_signal(signal.SIGINT)
         for job in self.running:
             try:
@@ -99,75 +111,74 @@ class Pool:
             except subprocess.TimeoutExpired:
                 job.process.kill()
                 job.process.wait()
+            _close(job.leases)
         self.running = []
 
-    def start(self, key, argv, log, gpus):
+    def start(self, key: Any, argv: list[str], log: str, gpus: int) -> bool:
         """Starts `rpr ARGV`.
 
         Args:
           key: what `ended` calls it.
           argv: arguments.
-          log: the file that its output is added to.
-          gpus: how many it needs; a process without a GPU gets one core.
+          log: the file to which its output is appended.
+          gpus: how many it needs; on a machine without GPUs a process gets one core.
 
         Returns:
-          False where too few devices are free.
+          False if too few devices are free.
         """
         leased = self._lease(gpus)
         if leased is None:
             return False
-        names, locks = leased
+        names, leases = leased
         environment = dict(os.environ)
         if self._machine.kind == "GPU":
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(names)
 
-        end_with_us = with_parent()
-
-        def prepare():
-            end_with_us()
-            signal.signal(signal.SIGINT, signal.SIG_DFL)      # ignored below a shell's `&`
+        def before() -> None:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)      # a shell's `&` ignores it
             if self._machine.kind == "core":
                 os.sched_setaffinity(0, names)
 
-        with open(log, "ab") as out:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "rpr.cli", *argv], stdin=subprocess.DEVNULL,
-                stdout=out, stderr=out, env=environment, process_group=0, preexec_fn=prepare,
-                pass_fds=[lock.fileno() for lock in locks])
-        self.running.append(_Running(key, process, names, locks))
+        with open_append(log) as out:
+            process = spawn(argv, stdout=out, stderr=out, env=environment, process_group=0,
+                            before=before, pass_fds=[lease.fileno() for lease in leases])
+        self.running.append(_Running(key, process, names, leases))
         return True
 
-    def ended(self):
+    def ended(self) -> list[tuple[Any, int | None]]:
         """[(key, exit code)] of the processes that ended since the last call."""
         over = [job for job in self.running if job.process.poll() is not None]
         self.running = [job for job in self.running if job not in over]
         for job in over:
-            for lock in job.locks:
-                lock.close()
+            _close(job.leases)
         return [(job.key, job.process.returncode) for job in over]
 
-    def _lease(self, gpus):
-        """Names and locks of free devices, or None."""
+    def _lease(self, gpus: int) -> tuple[list[Any], list[socket.socket]] | None:
+        """Names and leases of free devices, or None if there are too few."""
         taken = {name for job in self.running for name in job.names}
         free = [name for name in self._machine.names if name not in taken]
         if self._machine.kind == "core":
             return (free[:1], []) if free else None
-        folder = os.path.join(tempfile.gettempdir(), f"rpr-gpus-{os.getuid()}")
-        os.makedirs(folder, exist_ok=True)
-        names, locks = [], []
+        leases: dict[Any, socket.socket] = {}
         for name in free:
-            if len(names) == gpus:
-                break
-            lock = open(os.path.join(folder, name), "w", encoding="utf-8")  # noqa: SIM115
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                lock.close()
-                continue
-            names.append(name)
-            locks.append(lock)
-        if len(names) < gpus:
-            for lock in locks:
-                lock.close()
-            return None
-        return names, locks
+            lease = gpu_leases.lease(name) if len(leases) < gpus else None
+            if lease:
+                leases[name] = lease
+        if len(leases) == gpus:
+            return list(leases), list(leases.values())
+        _close(list(leases.values()))
+        self._tell_who_holds(free)
+        return None
+
+    def _tell_who_holds(self, names: list[Any]) -> None:
+        """Says once for whom a pool without any process waits."""
+        if self._told or self.running:
+            return
+        self._told = True
+        holders = filter(None, (gpu_leases.holder(name) for name in names))
+        say(f"waiting for GPUs, held by {', '.join(dict.fromkeys(holders)) or 'other processes'}")
+
+
+def _close(leases: list[socket.socket]) -> None:
+    for lease in leases:
+        lease.close()

@@ -1,15 +1,19 @@
-"""How far the runs of a study are: read from their directories, shown on a terminal or as lines."""
+"""How far the runs of a study are: read from their directories, shown as a table or as lines."""
 import os
 import statistics
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from rpr.utils import files, metrics_log
-from rpr.utils.console import terminal
+from rpr.experiments.study import StudyRun
+from rpr.utils import metrics_log
+from rpr.utils.console import printable, say, terminal
+from rpr.utils.errors import UserError
+
+_ORDER = ("running", "failed", "done", "waiting")     # in a table that does not show all runs
 
 
 class Progress(NamedTuple):
@@ -19,88 +23,144 @@ class Progress(NamedTuple):
       state: "waiting", "running", "done" or "failed".
       stage: the last one that began, or "".
       step: of its training.
-      steps_per_second, loss: of the last record, or None.
-      bleu: of the finished run, else T2T's approximation on the development set (of 0 to 1, here
-        times 100) at the last evaluation, else None.
-      seconds: what its stages took that ended.
+      steps_per_second, loss: at the last record, or None.
+      bleu: of the finished run, else T2T's approximation on the development set at the last
+        evaluation (0 to 100), else None.
+      seconds: duration of its finished stages and of the one that is running.
       reason: why it failed, or "".
     """
     state: str
-    stage: str
-    step: int
-    steps_per_second: float | None
-    loss: float | None
-    bleu: float | None
-    seconds: float
-    reason: str
+    stage: str = ""
+    step: int = 0
+    steps_per_second: float | None = None
+    loss: float | None = None
+    bleu: float | None = None
+    seconds: float = 0.0
+    reason: str = ""
 
 
-def of(member):
-    """The progress of a `StudyRun`."""
-    run_dir, state = member.run_dir, member.state()
-    status, scores = (files.read_json(path) for path in (run_dir.status, run_dir.scores))
-    last = metrics_log.last(run_dir.metrics)
+def of(study_run: StudyRun) -> Progress:
+    """The progress of a run."""
+    run_dir = study_run.run_dir
+    try:
+        state = study_run.state()
+        if state == "waiting" and not os.path.exists(run_dir.status):
+            return Progress(state)
+        status, scores = run_dir.read_status(), run_dir.read_scores()
+        last = metrics_log.last(run_dir.metrics)
+    except UserError as error:                        # a damaged file
+        return Progress("failed", reason=str(error))
     train, bleu = last.get("train", {}), last.get("eval", {}).get("approx_bleu_score")
-    reasons = [entry["reason"] for entry in status.values() if entry["state"] == "failed"]
+    reasons = [entry.get("reason", "") for entry in status.values() if entry["state"] == "failed"]
+    now = time.time()
     return Progress(
         state, next(reversed(status), ""), train.get("step", 0), train.get("steps_per_second"),
-        train.get("loss"), scores["bleu"]["score"] if scores else bleu and 100 * bleu,
-        sum(entry.get("seconds", 0.0) for entry in status.values()),
-        "" if state in ("done", "running") else reasons[-1] if reasons else "")
+        train.get("loss"), scores["bleu"]["score"] if "bleu" in scores else bleu and 100 * bleu,
+        sum(entry.get("seconds", now - entry.get("started", now) if state == "running" else 0.0)
+            for entry in status.values()),
+        reasons[-1] if reasons and state not in ("done", "running") else "")
 
 
-def seconds_left(found, progress, max_parallel):
-    """An estimate of the time until all runs have ended, or None before any has a speed.
+class Reader:
+    """Reads the progress of runs again and again; only files that changed are read.
 
     Args:
-      found: `StudyRun`s.
-      progress: {member's name: `Progress`}.
-      max_parallel: how many runs go on at the same time.
+      runs: of a study.
     """
-    speeds = [p.steps_per_second for p in progress.values() if p.steps_per_second]
-    if not speeds:
+
+    def __init__(self, runs: list[StudyRun]) -> None:
+        self._runs = runs
+        self._known: dict[str, tuple[Any, Progress]] = {}
+
+    def read(self) -> dict[str, Progress]:
+        """{run's name: progress}."""
+        return {study_run.name: self._read(study_run) for study_run in self._runs}
+
+    def _read(self, study_run: StudyRun) -> Progress:
+        before, progress = self._known.get(study_run.name, (None, None))
+        if progress and progress.state == "done":     # it stays so
+            return progress
+        run_dir = study_run.run_dir
+        changed = (_stamp(run_dir.lock), _stamp(run_dir.status), _stamp(run_dir.scores),
+                   _stamp(run_dir.metrics))
+        if progress is None or changed != before or progress.state == "running":
+            progress = of(study_run)
+            self._known[study_run.name] = changed, progress
+        return progress
+
+
+def _stamp(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
         return None
-    whole = [p.seconds for p in progress.values() if p.state == "done"]
+    return status.st_mtime_ns, status.st_size
+
+
+def seconds_left(runs: list[StudyRun], progress: dict[str, Progress], max_parallel: int
+                 ) -> float | None:
+    """An estimate of the time until all runs have ended.
+
+    It comes from whole runs, decoding and scoring included, scaled by training steps.
+
+    Args:
+      runs: of a study.
+      progress: {run's name: progress}.
+      max_parallel: how many run at the same time.
+
+    Returns:
+      Seconds, or None while no run is done.
+    """
+    per_step = [p.seconds / study_run.run.train_steps for study_run in runs
+                for p in (progress[study_run.name],) if p.state == "done" and p.seconds]
+    if not per_step:
+        return None
     left = []
-    for member in found:
-        p = progress[member.name]
+    for study_run in runs:
+        p = progress[study_run.name]
         if p.state in ("waiting", "running"):
-            steps = member.run.train_steps
-            speed = p.steps_per_second or statistics.median(speeds)
-            begun = p.step / steps
-            left.append(statistics.median(whole) * (1 - begun) if whole else (
-                (steps - p.step) / speed))
+            whole = statistics.median(per_step) * study_run.run.train_steps
+            left.append(max(whole - p.seconds, 0.0))
     return max(sum(left) / max(max_parallel, 1), max(left, default=0.0))
 
 
-def table(found, progress, rows=None):
-    """The runs as a rich table; a narrow terminal cuts the hash off their names, not a number.
+def table(runs: list[StudyRun], progress: dict[str, Progress], rows: int | None = None) -> Table:
+    """The runs as a table; a narrow terminal shortens their names, not the figures.
 
     Args:
-      rows: how many runs to show at most: then those that run or failed come first. None: all.
+      runs: of a study.
+      progress: {run's name: progress}.
+      rows: how many runs to show at most, first those that run or failed. None: all.
     """
-    if rows is not None and rows < len(found):
-        order = ("running", "failed", "done", "waiting")
-        found = sorted(found, key=lambda member: order.index(progress[member.name].state))[:rows]
+    if rows is not None and rows < len(runs):
+        runs = sorted(runs, key=lambda study_run: _ORDER.index(progress[study_run.name].state)
+                      )[:rows]
     shown = Table(box=None, pad_edge=False)
     shown.add_column("run")
     shown.add_column("stage", no_wrap=True)
     for name in ("step", "steps/s", "loss", "BLEU", "left"):
         shown.add_column(name, justify="right", no_wrap=True)
-    for member in found:
-        p = progress[member.name]
-        stage = {"running": p.stage or "begins", "done": "[green]done", "waiting": "[dim]waiting",
-                 "failed": f"[red]{p.stage} failed"}[p.state]
-        shown.add_row(Text(member.name, no_wrap=True, overflow="ellipsis"), stage,
-                      f"{p.step:,}/{member.run.train_steps:,}",
-                      *("" if value is None else f"{value:{form}}" for value, form in (
-                          (p.steps_per_second, ".2f"), (p.loss, ".3f"))),
-                      "" if p.bleu is None else f"{p.bleu:.1f}" if p.state == "done" else
-                      f"[dim]~{p.bleu:.1f}", _left(p, member.run.train_steps))
+    for study_run in runs:
+        p = progress[study_run.name]
+        bleu = Text("" if p.bleu is None else f"{p.bleu:.1f}")
+        if p.bleu is not None and p.state != "done":  # an approximation
+            bleu = Text(f"~{p.bleu:.1f}", style="dim")
+        shown.add_row(Text(printable(study_run.name), no_wrap=True, overflow="ellipsis"), _stage(p),
+                      f"{p.step:,}/{study_run.run.train_steps:,}",
+                      "" if p.steps_per_second is None else f"{p.steps_per_second:.2f}",
+                      "" if p.loss is None else f"{p.loss:.3f}", bleu,
+                      _training_left(p, study_run.run.train_steps))
     return shown
 
 
-def _left(p, steps):
+def _stage(p: Progress) -> Text:
+    stage = printable(p.stage)
+    return {"running": Text(stage or "begins"), "done": Text("done", style="green"),
+            "waiting": Text("waiting", style="dim"),
+            "failed": Text(f"{stage} failed".strip(), style="red")}[p.state]
+
+
+def _training_left(p: Progress, steps: int) -> str:
     """The time to the end of a training that goes on, as text."""
     if p.state != "running" or p.stage != "train" or not p.steps_per_second:
         return ""
@@ -109,11 +169,11 @@ def _left(p, steps):
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
-def summary(found, progress, max_parallel):
+def summary(runs: list[StudyRun], progress: dict[str, Progress], max_parallel: int) -> str:
     """One line: how many runs are done, and the time left."""
     states = [p.state for p in progress.values()]
-    left = seconds_left(found, progress, max_parallel)
-    return (f"{states.count('done')} of {len(found)} runs done"
+    left = seconds_left(runs, progress, max_parallel)
+    return (f"{states.count('done')} of {len(runs)} runs done"
             + (f", {states.count('failed')} failed" if "failed" in states else "")
             + (f", about {left / 60:.0f} min left" if left else ""))
 
@@ -122,63 +182,63 @@ class View:
     """A table that follows the runs on a terminal; in a log or a pipe a line now and then.
 
     Args:
-      found: `StudyRun`s.
+      runs: of a study.
       max_parallel: how many of them run at the same time.
     """
 
     TABLE_SECONDS = 2.0
     PLAIN_SECONDS = 30.0
 
-    def __init__(self, found, max_parallel):
-        self._found, self._max_parallel = found, max_parallel
+    def __init__(self, runs: list[StudyRun], max_parallel: int) -> None:
+        self._runs, self._max_parallel = runs, max_parallel
+        self._reader = Reader(runs)
         self._live = Live(console=terminal, auto_refresh=False) if terminal.is_terminal else None
         self._last = time.time()
 
-    def __enter__(self):
+    def __enter__(self) -> "View":
         if self._live:
             self._live.start()
             self._show()
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: Any) -> None:
         if self._live:
             self._show()
             self._live.stop()
 
-    def say(self, line):
-        """Shows what happened."""
-        terminal.print(f"{time.strftime('%H:%M:%S')} {line}", highlight=False, soft_wrap=True,
-                       markup=False)
+    def say(self, line: str) -> None:
+        """Shows an event, with the time."""
+        say(f"{time.strftime('%H:%M:%S')} {line}")
 
-    def refresh(self):
-        """Shows how far the runs are, if that was long ago."""
+    def refresh(self) -> None:
+        """Shows how far the runs are, unless that was done a moment ago."""
         if time.time() - self._last >= (self.TABLE_SECONDS if self._live else self.PLAIN_SECONDS):
             self._last = time.time()
             self._show()
 
-    def _show(self):
-        progress = {member.name: of(member) for member in self._found}
-        line = summary(self._found, progress, self._max_parallel)
+    def _show(self) -> None:
+        progress = self._reader.read()
+        line = summary(self._runs, progress, self._max_parallel)
         if self._live:
-            # rich would cut the lower rows off, and the caption with them.
-            shown = table(self._found, progress, max(terminal.height - 3, 1))
+            # rich would cut off the lower rows, and the caption with them.
+            shown = table(self._runs, progress, max(terminal.height - 3, 1))
             shown.caption, shown.caption_justify = line, "left"
             self._live.update(shown, refresh=True)
             return
-        running = [f"{member.name} {p.stage} {p.step:,}/{member.run.train_steps:,}"
-                   + (f" loss {p.loss:.3f} {p.steps_per_second:.2f} steps/s" if p.loss else "")
-                   for member in self._found for p in (progress[member.name],)
+        running = [f"{study_run.name} {p.stage} {p.step:,}/{study_run.run.train_steps:,}"
+                   + (f" loss {p.loss:.3f}" if p.loss else "")
+                   + (f" {p.steps_per_second:.2f} steps/s" if p.steps_per_second else "")
+                   for study_run in self._runs for p in (progress[study_run.name],)
                    if p.state == "running"]
         self.say("; ".join([line, *running]))
 
 
-def show(found):
+def show(runs: list[StudyRun]) -> None:
     """Prints how far the runs are, once."""
-    progress = {member.name: of(member) for member in found}
+    progress = {study_run.name: of(study_run) for study_run in runs}
     running = sum(p.state == "running" for p in progress.values())
-    terminal.print(table(found, progress))
-    terminal.print(summary(found, progress, running), highlight=False)
-    for member in found:
-        if progress[member.name].reason:
-            terminal.print(f"{os.path.relpath(member.run_dir.path)}: {progress[member.name].reason}",
-                           highlight=False, soft_wrap=True, markup=False)
+    terminal.print(table(runs, progress))
+    say(summary(runs, progress, running))
+    for study_run in runs:
+        if progress[study_run.name].reason:
+            say(f"{os.path.relpath(study_run.run_dir.path)}: {progress[study_run.name].reason}")

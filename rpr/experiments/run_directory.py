@@ -1,17 +1,38 @@
-"""rpr.experiments.run_directory"""
+"""The directory of a run: its files, its stages and its state.
+
+    RUN/config.gin                the resolved configuration
+    RUN/status.json               stage -> state, input hash, seconds, attempts, why it failed
+    RUN/data.json                 the corpus: path, lines and SHA-256 of each file
+    RUN/metrics.jsonl             loss, steps/s and evaluations (rpr.utils.metrics_log)
+    RUN/model/                    T2T's output_dir: checkpoints, hparams.json, train.log, events
+    RUN/average/                  the averaged checkpoint
+    RUN/source.test.txt           the translated text, its reference and the translation
+    RUN/reference.test.txt
+    RUN/hypotheses.test.txt
+    RUN/scores.json               BLEU, chrF, TER with their signatures, step, parameters, seconds
+"""
+import contextlib
 import fcntl
 import os
 import types
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
+from rpr.experiments import gin_files
+from rpr.experiments.config import Run
 from rpr.utils import files
 from rpr.utils.errors import UserError
 
+_STATUS = {"*": {"state": ("running", "done", "failed"), "input?": str, "started?": float,
+                 "attempts?": int, "seconds?": float, "code?": int, "reason?": str}}
+_SCORES = {"step?": int, "parameters?": (int, None), "bleu?": {"score": float},
+           "exact?": (float, None), "seconds?": {"*": (float, None)}}
+
 
 class Stage(NamedTuple):
-    """`rpr` with `argv` makes `output`; done when that is there and the process ended well."""
+    """One stage: `rpr ARGV` creates `output`. It is done when the process ended with code 0."""
     name: str
-    argv: list
+    argv: list[str]
     output: str
 
 
@@ -23,39 +44,46 @@ class RunDirectory:
       data_dir: vocabulary and TFRecords; runs may share it.
     """
 
-    def __init__(self, path, data_dir):
+    def __init__(self, path: str, data_dir: str = "") -> None:
         self.path, self.data_dir = path, data_dir
         self.model = self.file("model")
         self.status, self.metrics = self.file("status.json"), self.file("metrics.jsonl")
-        self.config, self.scores = self.file("config.gin"), self.file("scores.json")
+        self.config, self.scores = self.file(gin_files.RUN_FILE), self.file("scores.json")
+        self.data, self.lock = self.file("data.json"), self.file(".lock")
         self.source, self.reference, self.hypotheses = (
             self.file(f"{name}.test.txt") for name in ("source", "reference", "hypotheses"))
 
-    def file(self, *names):
+    def file(self, *names: str) -> str:
+        """The path of a file in the directory."""
         return os.path.join(self.path, *names)
 
-    def checkpoint(self, run):
-        """The checkpoint that the run's score is of, without suffix: averaged, or the last."""
+    def checkpoint(self, run: Run) -> str:
+        """The checkpoint that is decoded, without suffix: the average, or the last one."""
         return self.file("average" if run.average_checkpoints > 1 else "model",
                          f"model.ckpt-{run.train_steps}")
 
+    def read_status(self) -> dict[str, dict[str, Any]]:
+        """status.json; empty before the first stage."""
+        return files.read_json(self.status, _STATUS, "remove it and run again: what is finished "
+                               "is found again")
 
-def stages(run, run_dir):
-    """The stages of a run, in order.
+    def read_scores(self) -> dict[str, Any]:
+        """scores.json; empty before the run has been scored."""
+        return files.read_json(self.scores, _SCORES, "remove it and run again: only the scores are "
+                               "computed again")
 
-    Args:
-      run: a `Run`.
-      run_dir: its `RunDirectory`.
-    """
-    step = run.train_steps
-    problem = [f"--problem={run.problem}", f"--data_dir={run_dir.data_dir}"]
+
+def stages(run: Run, run_dir: RunDirectory) -> Iterator[Stage]:
+    """The stages of a run, in order."""
+    step, data_dir = run.train_steps, run_dir.data_dir
+    problem = [f"--problem={run.problem}", f"--data_dir={data_dir}",
+               *([f"--t2t_usr_dir={run.usr_dir}"] if run.usr_dir else [])]
     model = [f"--model={run.model}", f"--hparams_set={run.hparams_set}",
              f"--hparams={run.hparams}", f"--output_dir={run_dir.model}",
              f"--worker_gpu={run.worker_gpu}"]
     every = run.checkpoint_steps
-    yield Stage("datagen", ["datagen", *problem,
-                            f"--tmp_dir={os.path.join(run_dir.data_dir, 'download')}"],
-                os.path.join(run_dir.data_dir, f"{run.problem}.datagen.json"))
+    yield Stage("datagen", ["datagen", *problem, f"--tmp_dir={os.path.join(data_dir, 'download')}"],
+                data_record(run, data_dir))
     yield Stage("train", ["train", *problem, *model, f"--train_steps={step}",
                           f"--random_seed={run.seed}", f"--local_eval_frequency={every}",
                           f"--iterations_per_loop={every}", f"--eval_steps={run.eval_steps}",
@@ -63,69 +91,82 @@ def stages(run, run_dir):
                           f"--keep_checkpoint_max={run.average_checkpoints}",
                           f"--metrics_file={run_dir.metrics}"],
                 os.path.join(run_dir.model, f"model.ckpt-{step}.index"))
-    checkpoint = run_dir.checkpoint(run)
-    if run.average_checkpoints > 1:
+    checkpoint, count = run_dir.checkpoint(run), run.average_checkpoints
+    if count > 1:
         yield Stage("average", ["average", f"--model_dir={run_dir.model}",
-                                f"--output_dir={os.path.dirname(checkpoint)}", f"--n={run.average_checkpoints}",
-                                f"--min_steps={step - (run.average_checkpoints - 1) * every}"],
+                                f"--output_dir={os.path.dirname(checkpoint)}", f"--n={count}",
+                                f"--min_steps={step - (count - 1) * every}"],
                     checkpoint + ".index")
-    what = [f"--decode_from_file={run_dir.source}"]
-    against = [f"--reference={run_dir.reference}"]
+    text = [f"--decode_from_file={run_dir.source}"]
+    reference = [f"--reference={run_dir.reference}"]
     if run.test_set:
-        against = what = [f"--test_set={run.test_set}", f"--language_pair={run.language_pair}"]
-    yield Stage("decode", ["decode", *problem, *model, *what, f"--checkpoint_path={checkpoint}",
+        text = reference = [f"--test_set={run.test_set}", f"--language_pair={run.language_pair}"]
+    yield Stage("decode", ["decode", *problem, *model, *text, f"--checkpoint_path={checkpoint}",
                            f"--decode_to_file={run_dir.hypotheses}",
                            f"--decode_hparams=beam_size={run.beam_size},alpha={run.alpha},"
                            f"batch_size={run.decode_batch_size}",
                            f"--metrics_file={run_dir.metrics}"], run_dir.hypotheses)
-    yield Stage("score", ["score", run_dir.hypotheses, *against, f"--json={run_dir.scores}"],
+    yield Stage("score", ["score", run_dir.hypotheses, *reference, f"--json={run_dir.scores}"],
                 run_dir.scores)
 
 
-def state(run_dir):
+def data_record(run: Run, data_dir: str) -> str:
+    """The record that `rpr datagen` writes last."""
+    return os.path.join(data_dir, f"{run.problem}.datagen.json")
+
+
+def state(run_dir: RunDirectory) -> str:
     """"running" (a process holds its lock), "done", "failed" or "waiting".
 
-    A stage that a signal ended did not fail: it waits to be gone on with.
+    A stage that was ended by a signal did not fail: it waits to be resumed.
     """
     try:
-        with open(run_dir.file(".lock"), encoding="utf-8") as lock:
+        with contextlib.suppress(PermissionError), open(run_dir.lock, encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return "running"
     except FileNotFoundError:
         return "waiting"
-    if "step" in files.read_json(run_dir.scores):
+    if "step" in run_dir.read_scores():
         return "done"
-    failed = any(entry["state"] == "failed" and entry["code"] >= 0
-                 for entry in files.read_json(run_dir.status).values())
+    failed = any(entry["state"] == "failed" and entry.get("code", 1) >= 0
+                 for entry in run_dir.read_status().values())
     return "failed" if failed else "waiting"
 
 
-def find_trained_model(run_directory, data_dir=None):
-    """The run of a run's directory, and the flags that name its trained model.
+def trained_model_flags(path: str, data_dir: str | None = None, usr_dir: str | None = None
+                        ) -> tuple[Run, types.SimpleNamespace]:
+    """The run of a run directory, and the flags that name its trained model.
 
     Args:
-      run_directory: as `rpr run` makes it.
+      path: as `rpr run` made it.
       data_dir: vocabulary and TFRecords; None: where `rpr run` and `rpr study` put them.
+      usr_dir: the user's --t2t_usr_dir. The one that the run names is not used: a directory made
+        by somebody else must not choose which code runs.
 
     Returns:
-      `experiment.Run`, and an object as `rpr.t2t.trained_model.find_trained_model` takes it. An unfinished run gives
-      its last checkpoint.
+      The run, and an object with T2T's flags as attributes (model, problem, hparams_set, hparams,
+      data_dir, output_dir, checkpoint_path, t2t_usr_dir). In an unfinished run checkpoint_path is
+      None: the last checkpoint.
+
+    Raises:
+      UserError: there is no run in the directory, no data next to it, or it needs a usr_dir.
     """
-    from rpr.experiments import config
-    run_dir = RunDirectory(run_directory, data_dir)
+    run_dir = RunDirectory(path)
     if not os.path.exists(run_dir.config):
-        raise UserError(f"{run_directory}: there is no run in it (no config.gin)")
-    run = config.load_run(run_dir.config)
+        raise UserError(f"{path}: there is no run in it (no {gin_files.RUN_FILE})")
+    run = gin_files.load_run(run_dir.config)
+    if run.usr_dir and not usr_dir:
+        raise UserError(f"{path} was trained with code of your own: --t2t_usr_dir={run.usr_dir} "
+                        "loads it")
     if data_dir is None:
-        places = [os.path.join(run_directory, *up, "data") for up in ([".."], ["..", ".."])]
-        data_dir = next((place for place in places if os.path.exists(
-            os.path.join(place, f"{run.problem}.datagen.json"))), None)
+        candidates = [os.path.join(path, *up, "data") for up in ([".."], ["..", ".."])]
+        data_dir = next((candidate for candidate in candidates
+                         if os.path.exists(data_record(run, candidate))), None)
         if data_dir is None:
-            raise UserError(f"--data_dir is missing: no data of {run.problem} beside "
-                            f"{run_directory}")
+            raise UserError(f"--data_dir is missing: no data of {run.problem} next to {path}")
     checkpoint = run_dir.checkpoint(run)
     return run, types.SimpleNamespace(
         model=run.model, problem=run.problem, hparams_set=run.hparams_set, hparams=run.hparams,
-        data_dir=data_dir, output_dir=run_dir.model,
+        data_dir=data_dir, output_dir=run_dir.model, t2t_usr_dir=usr_dir,
         checkpoint_path=checkpoint if os.path.exists(checkpoint + ".index") else None)

@@ -1,17 +1,17 @@
 """The runs of a study as jobs of Slurm, through submitit (the extra `slurm`).
 
-Slurm schedules; nothing here does. A job is `rpr run`, which goes on from its last checkpoint, so a
-job that meets its time limit or is preempted is put into the queue again as it is.
+Slurm schedules. A job is `rpr run`, which resumes from its last checkpoint, so a job that reaches
+its time limit or is preempted is queued again unchanged.
 """
 import ast
 import os
-import subprocess
-import sys
+from typing import Any
 
-from rpr.utils import processes
 from rpr.utils.errors import UserError
+from rpr.utils.files import open_append, write_atomically
+from rpr.utils.processes import spawn
 
-_MOST_TIMEOUTS = 1000                                 # a limit of an hour may serve a week
+_MOST_TIMEOUTS = 1000                                 # with a limit of an hour: enough for weeks
 
 
 class RunJob:
@@ -19,38 +19,39 @@ class RunJob:
 
     Args:
       argv: arguments of `rpr`.
-      log: the file that its output is added to.
+      log: the file to which its output is appended.
     """
 
-    def __init__(self, argv, log):
+    def __init__(self, argv: list[str], log: str) -> None:
         self.argv, self.log = argv, log
 
-    def __call__(self):
-        """Returns the exit code."""
-        with open(self.log, "ab") as out:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "rpr.cli", *self.argv], stdin=subprocess.DEVNULL,
-                stdout=out, stderr=out, preexec_fn=processes.with_parent())
+    def __call__(self) -> int:
+        """Runs it; returns the exit code."""
+        with open_append(self.log) as out:
+            self._process = spawn(self.argv, stdout=out, stderr=out)
         return self._process.wait()
 
-    def checkpoint(self):
-        """Before Slurm takes the node away: stops, and says what to queue again."""
+    def checkpoint(self) -> Any:
+        """Called before Slurm takes the node away: stops the run and returns the job to queue."""
         from submitit.helpers import DelayedSubmission
         self._process.terminate()                     # its stage dies with it
-        os.waitpid(self._process.pid, 0)              # Popen's lock: this interrupted its wait
+        os.waitpid(self._process.pid, 0)              # this interrupts Popen.wait, which locks
         return DelayedSubmission(RunJob(self.argv, self.log))
 
 
 class Cluster:
-    """Queues `rpr` processes; used as a `pool.Pool` is. Leaving it leaves the jobs alone.
+    """Queues `rpr` processes; used like a `local_pool.Pool`. Leaving its context leaves the jobs.
 
     Args:
       name: "slurm"; or "local", submitit's stand-in for it on one machine.
       folder: for submitit's files.
-      parameters: `NAME=VALUE` strings, as submitit's AutoExecutor.update_parameters takes them.
+      options: `NAME=VALUE` strings, as submitit's AutoExecutor.update_parameters takes them.
+
+    Raises:
+      UserError: submitit is not installed, or refuses an option.
     """
 
-    def __init__(self, name, folder, parameters):
+    def __init__(self, name: str, folder: str, options: list[str]) -> None:
         try:
             import submitit
         except ModuleNotFoundError:
@@ -59,33 +60,34 @@ class Cluster:
         try:
             self._executor = submitit.AutoExecutor(
                 folder, cluster=name, **{f"{name}_max_num_timeout": _MOST_TIMEOUTS})
-            self._parameters = dict(map(_setting, parameters))
-            self._executor.update_parameters(**self._parameters)
+            self._options = dict(map(_parse_option, options))
+            _check_names(submitit, self._options)
+            self._executor.update_parameters(**self._options)
         except (AssertionError, NameError, RuntimeError, TypeError, ValueError) as error:
-            line = str(error).strip().splitlines()[0]
-            raise UserError(f"--cluster={name} --submitit_option {parameters}: {line}") from None
-        self.running = []                             # [(key, job)]
+            line = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise UserError(f"--cluster={name} --submitit_option {' '.join(options)}: {line}"
+                            ) from None
+        self.running: list[tuple[Any, Any]] = []      # (key, job)
 
-    def __enter__(self):
+    def __enter__(self) -> "Cluster":
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: Any) -> None:
         self.running = []
 
-    def start(self, key, argv, log, gpus):
-        """Queues `rpr ARGV`, unless an earlier command did, and follows it."""
+    def start(self, key: Any, argv: list[str], log: str, gpus: int) -> bool:
+        """Queues `rpr ARGV`, unless an earlier command did, and follows it. Always True."""
         note = os.path.join(self._folder, f"{os.path.basename(os.path.dirname(log))}.job")
         job = self._queued(note)
         if job is None:
             self._executor.update_parameters(**{
-                "name": os.path.basename(note)[:-4], "gpus_per_node": gpus, **self._parameters})
+                "name": os.path.basename(note)[:-4], "gpus_per_node": gpus, **self._options})
             job = self._executor.submit(RunJob(argv, log))
-            with open(note, "w", encoding="utf-8") as out:
-                out.write(job.job_id)
+            write_atomically(note, job.job_id)
         self.running.append((key, job))
         return True
 
-    def _queued(self, note):
+    def _queued(self, note: str) -> Any:
         """The job that a note names, if it is waiting or running."""
         if not os.path.exists(note):
             return None
@@ -93,18 +95,26 @@ class Cluster:
             job = self._executor._executor.job_class(self._folder, text.read())
         return None if job.done(force_check=True) else job
 
-    def ended(self):
+    def ended(self) -> list[tuple[Any, int | None]]:
         """[(key, None)] of the jobs that ended since the last call."""
         over = [(key, job) for key, job in self.running if job.done()]
         self.running = [entry for entry in self.running if entry not in over]
         return [(key, None) for key, _ in over]
 
 
-def _setting(text):
-    name, is_setting, value = text.partition("=")
-    if not is_setting:
+def _parse_option(text: str) -> tuple[str, Any]:
+    name, is_option, value = text.partition("=")
+    if not is_option:
         raise ValueError(f"{text!r} is not NAME=VALUE")
     try:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return name, value
+
+
+def _check_names(submitit: Any, options: dict[str, Any]) -> None:
+    """Refuses misspelt slurm_* options, which submitit checks only where Slurm is installed."""
+    known = {f"slurm_{name}" for name in submitit.SlurmExecutor._valid_parameters()}
+    for name in options:
+        if name.startswith("slurm_") and name not in known:
+            raise ValueError(f"no option {name!r}; one of {', '.join(sorted(known))}")

@@ -1,0 +1,1 @@
+"""Files, processes, errors and the terminal: what every other package may use."""

@@ -1,14 +1,16 @@
-"""What a person sees: a quiet terminal, progress, and where the logs went.
+"""The terminal: messages, progress, and where the logs of TensorFlow and T2T go.
 
-TensorFlow and T2T write hundreds of lines to the error stream, from Python and from C++. They go to
-a log file, at the level of the file descriptor; what this project has to say goes to the terminal
-itself.
+TensorFlow and T2T write hundreds of lines to the error stream, from Python and from C++. They are
+sent to a log file at the level of the file descriptor; our own messages go to the terminal.
 """
 import os
+import re
 import shutil
 import sys
 import tempfile
 import time
+import traceback
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -19,84 +21,130 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-terminal = Console(stderr=True)
+from rpr.utils.files import open_append
+
+terminal = Console(stderr=True, markup=False, highlight=False, emoji=False)
+
+# C0 and C1 control codes, DEL, line separators, and marks that reorder text.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_CONTROL_IN_LINES = re.compile(_CONTROL.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
+
+
+def printable(text: str, lines: bool = False) -> str:
+    """Text without control codes, which could otherwise command a terminal.
+
+    Args:
+      text: of any origin.
+      lines: keep line feeds and tabs.
+    """
+    return (_CONTROL_IN_LINES if lines else _CONTROL).sub("\N{REPLACEMENT CHARACTER}", str(text))
+
+
+def say(text: str, style: str | None = None) -> None:
+    """Prints a message on the terminal (the error stream) as it is: no markup, no highlighting.
+
+    Args:
+      text: one or more lines; control codes are replaced.
+      style: of rich, such as "bold green".
+    """
+    terminal.print(printable(text, lines=True), style=style, soft_wrap=True, markup=False,
+                   highlight=False, emoji=False)
+
+
+def write_traceback(error: BaseException) -> str:
+    """Writes the traceback of an unexpected error to the log of this process, else to a new file.
+
+    Returns:
+      The path of the log.
+    """
+    path = QuietLogs.kept_path
+    if path is None:
+        descriptor, path = tempfile.mkstemp(prefix="rpr-", suffix=".log")
+        os.close(descriptor)
+    with open_append(path) as log:
+        log.write("".join(traceback.format_exception(error)).encode(errors="replace"))
+    return path
 
 
 class QuietLogs:
-    """Sends the error stream to a log file and `terminal` to where it went before.
+    """Sends the error stream to a log file; `terminal` keeps writing to the original stream.
 
-    The log begins in a temporary file, since the directory that it belongs to is not known, and
-    must not be made, before the input has been checked; `keep(path)` then moves it there.
+    The log begins as a temporary file: its directory is not known, and must not be created, before
+    the input has been checked. `keep(path)` moves it there.
     """
 
-    def __init__(self):
+    kept_path: str | None = None                      # of a log that stays, of this process
+
+    def __init__(self) -> None:
         self._out = os.dup(2)
         descriptor, self.path = tempfile.mkstemp(prefix="rpr-", suffix=".log")
         os.dup2(descriptor, 2)
         os.close(descriptor)
-        terminal.file = os.fdopen(self._out, "w", buffering=1, closefd=False)
+        terminal.file = os.fdopen(self._out, "w", buffering=1, closefd=False,
+                                  errors="backslashreplace")
         self._kept = False
 
-    def keep(self, path):
-        """Goes on writing the log at the end of `path`, with what it holds by now."""
+    def keep(self, path: str) -> None:
+        """Appends the log to `path`, with what it holds so far, and goes on there."""
         os.makedirs(os.path.dirname(path), exist_ok=True)
         sys.stderr.flush()
-        with open(self.path, "rb") as begun, open(path, "ab") as log:
+        with open(self.path, "rb") as begun, open_append(path) as log:
             shutil.copyfileobj(begun, log)
             log.flush()
             os.dup2(log.fileno(), 2)
         os.unlink(self.path)
         self.path, self._kept = path, True
+        QuietLogs.kept_path = path
 
-    def end(self, keep=False):
-        """Gives the error stream back; a log that found no place is removed, or kept."""
+    def end(self, keep: bool = False) -> None:
+        """Restores the error stream; removes a temporary log unless `keep`."""
         sys.stderr.flush()
         os.dup2(self._out, 2)
-        if not (self._kept or keep):
+        if keep:
+            QuietLogs.kept_path = self.path
+        elif not self._kept:
             os.unlink(self.path)
 
 
 class Task:
-    """A progress line: a bar on a terminal, a plain line now and then in a log or a pipe.
+    """Progress of one task: a bar on a terminal, in a log or a pipe a line every 30 seconds.
 
     Args:
       name: what is being done.
-      total: the count at which it is done; None where that is not known.
+      total: the count at which it is done, or None if unknown.
       unit: what is counted.
-      begun: how many were done before, at no time of ours.
+      begun: the count at the start.
     """
 
     PLAIN_SECONDS = 30.0
 
-    def __init__(self, name, total, unit, begun=0):
-        self._name, self._total, self._unit = name, total, unit
-        self._bar = None
+    def __init__(self, name: str, total: int | None, unit: str, begun: int = 0) -> None:
+        self._name, self._total, self._unit = printable(name), total, unit
+        self._bar: Progress | None = None
         self._last_plain = time.time()
         if terminal.is_terminal:
+            count = "{task.completed:,.0f}" + ("/{task.total:,.0f}" if total else "") + f" {unit}"
             self._bar = Progress(
-                SpinnerColumn(), TextColumn("{task.description}"), BarColumn(),
-                TextColumn("{task.completed:,.0f}" + ("/{task.total:,.0f}" if total else "")
-                           + f" {unit}"),
-                TextColumn("{task.fields[note]}"), TimeRemainingColumn(), TextColumn("left"),
-                console=terminal)
-            self._id = self._bar.add_task(name, total=total, completed=begun, note="")
+                SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(),
+                TextColumn(count, markup=False), TextColumn("{task.fields[note]}", markup=False),
+                TimeRemainingColumn(), TextColumn("left"), console=terminal)
+            self._id = self._bar.add_task(self._name, total=total, completed=begun, note="")
 
-    def __enter__(self):
+    def __enter__(self) -> "Task":
         if self._bar:
             self._bar.start()
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: Any) -> None:
         if self._bar:
             self._bar.stop()
 
-    def update(self, count, note="", seconds_left=None):
-        """Shows that `count` are done; `seconds_left` only serves the plain form."""
+    def update(self, count: int, note: str = "", seconds_left: float | None = None) -> None:
+        """Shows that `count` are done. `seconds_left` is used by the plain form only."""
         if self._bar:
             self._bar.update(self._id, completed=count, note=note)
         elif time.time() - self._last_plain >= self.PLAIN_SECONDS:
             self._last_plain = time.time()
             total = f"/{self._total:,}" if self._total else ""
             left = f", {seconds_left / 60:.1f} min left" if seconds_left is not None else ""
-            terminal.print(f"{self._name}: {count:,}{total} {self._unit} {note}{left}",
-                           highlight=False, soft_wrap=True)
+            say(f"{self._name}: {count:,}{total} {self._unit} {note}{left}")

@@ -1,9 +1,10 @@
-"""The one error that the command line answers with a single line, and why a process failed."""
+"""Errors that the command line answers with one line, and how a process tells why it failed."""
 import errno
 import os
 import traceback
 
-# Names the pipe in which a stage tells the run why it fails: a disk may be full.
+# Environment variable with the file descriptor for failure reasons; a pipe works when the disk is
+# full.
 REASON_PIPE = "RPR_REASON_PIPE"
 LONGEST_REASON = 2000                                 # characters
 
@@ -11,34 +12,45 @@ _CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EAC
 
 
 class UserError(Exception):
-    """Bad input. One line: names the flag, the value and what is allowed."""
+    """Bad input. One line that names the flag or file, its value and what is allowed."""
 
 
-def send_failure_reason(reason):
-    """Tells the process that waits for this one why it fails.
+def send_failure_reason(reason: str | BaseException) -> None:
+    """Tells the parent process, if it listens, why this process fails.
 
     Args:
-      reason: a line, or an exception, of which the place and the message are told.
+      reason: a line, or an exception (its place and message are sent).
     """
     pipe = os.environ.get(REASON_PIPE)
     if pipe:
         if isinstance(reason, BaseException):
             reason = "".join(traceback.format_exception(reason)[-2:]).strip()
-        os.write(int(pipe), reason[:LONGEST_REASON].encode())
+        os.write(int(pipe), reason[:LONGEST_REASON].encode(errors="replace"))
 
 
-def resource_error(error):
-    """One line, where a full or a read-only disk or too little memory is the cause; else None."""
+def resource_error(error: BaseException) -> str | None:
+    """One line on a full or read-only disk, a path that cannot be used, or too little memory.
+
+    Args:
+      error: of Python or of TensorFlow.
+
+    Returns:
+      The line, or None if the error has another cause.
+    """
     if isinstance(error, OSError):
-        if error.errno not in _CANNOT_WRITE:
+        if error.errno in _CANNOT_WRITE:
+            cause = f"{error.filename or 'cannot write'}: {os.strerror(error.errno)}"
+        elif error.filename and error.errno:
+            return f"{error.filename}: {os.strerror(error.errno)}"
+        else:
             return None
-        what = f"{error.filename or 'cannot write'}: {os.strerror(error.errno)}"
-    else:                                             # TensorFlow has errors of its own for it
+    else:                                             # TensorFlow has its own classes of errors
         causes = ("OOM when allocating", *map(os.strerror, _CANNOT_WRITE))
-        what = next((line.strip() for line in str(error).splitlines()
-                     if any(cause in line for cause in causes)), None)
-        if what is None:
+        lines = (line.strip() for line in str(error).splitlines()
+                 if any(cause in line for cause in causes))
+        cause = next(lines, "")
+        if not cause:
             return None
-        if causes[0] in what:
-            return f"out of memory: {what}; a smaller batch_size needs less"
-    return f"{what}; what was finished before is whole, and the same command goes on from there"
+        if causes[0] in cause:
+            return f"out of memory: {cause}; a smaller batch_size needs less"
+    return f"{cause}; finished stages and checkpoints are kept, and the same command resumes"

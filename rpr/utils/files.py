@@ -1,55 +1,155 @@
-"""rpr.utils.files"""
+"""Files that are written whole or not at all, records that are checked when read.
+
+Other programs and other people may write to the directories we work in. Temporary files therefore
+have unpredictable names and are created exclusively, and no write goes through a symbolic link.
+"""
 import contextlib
-import fcntl
+import errno
 import hashlib
 import json
 import os
+import secrets
+import stat
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from rpr.utils.errors import UserError
+from rpr.utils.schema import Schema, mismatch
+
+_TEMPORARY = ".tmp"
 
 
-def read_json(path):
-    """What a JSON file holds; an empty dict where there is none."""
+def read_json(path: str, schema: Schema = dict, remedy: str = "remove it and run again") -> Any:
+    """Reads a JSON file and checks its structure.
+
+    Args:
+      path: the file.
+      schema: what it must hold (`rpr.utils.schema`).
+      remedy: what to do about a damaged file; ends the error message.
+
+    Returns:
+      Its content; an empty dict if there is no such file.
+
+    Raises:
+      UserError: the file is damaged: names it, what is wrong and the remedy.
+    """
     try:
         with open(path, encoding="utf-8") as text:
-            return json.load(text)
+            content = json.load(text)
     except FileNotFoundError:
         return {}
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged: not JSON ({error}); {remedy}") from None
+    problem = mismatch(content, schema)
+    if problem:
+        raise UserError(f"{path} is damaged: {problem}; {remedy}")
+    return content
 
 
-def write_atomically(path, text):
-    """Writes a whole file or none of it."""
-    with _named(path):
+@contextlib.contextmanager
+def atomic_path(path: str) -> Iterator[str]:
+    """A temporary file that replaces `path` when the block ends without an error.
+
+    A symbolic link at `path` is replaced, not followed. A device such as /dev/stdout is written
+    directly.
+
+    Args:
+      path: the file to write.
+
+    Yields:
+      The path to write to: an empty file in the same directory.
+    """
+    path = os.fspath(path)
+    with named_errors(path):
+        if _is_device(path):
+            yield path
+            return
+        temporary = _create_beside(path)
         try:
-            with open(path + ".part", "w", encoding="utf-8") as out:
-                out.write(text)
-                out.flush()
-                os.fsync(out.fileno())
-            os.replace(path + ".part", path)
-        except OSError:
+            yield temporary
+            with open(temporary, "rb") as written:
+                os.fsync(written.fileno())
+            os.replace(temporary, path)
+        except BaseException:
             with contextlib.suppress(OSError):
-                os.unlink(path + ".part")
+                os.unlink(temporary)
             raise
 
 
+def write_atomically(path: str, content: str | bytes) -> None:
+    """Writes a whole file (text as UTF-8) or none of it."""
+    with atomic_path(path) as temporary, open(temporary, "wb") as out:
+        out.write(content.encode() if isinstance(content, str) else content)
+
+
+def remove_temporary_files(directory: str) -> None:
+    """Removes what killed writers left. Only for a directory that the caller has locked."""
+    for entry in os.scandir(directory):
+        if entry.name.startswith(".") and entry.name.endswith(_TEMPORARY):
+            os.unlink(entry.path)
+
+
+def _is_device(path: str) -> bool:
+    return os.path.abspath(path).startswith("/dev/") and os.path.exists(path) and not (
+        stat.S_ISREG(os.stat(path).st_mode))
+
+
+def _create_beside(path: str) -> str:
+    """Creates an empty file with an unpredictable name in the directory of `path`."""
+    directory, name = os.path.split(path)
+    while True:                                       # mkstemp would ignore the umask
+        temporary = os.path.join(directory, f".{name[:100]}.{secrets.token_hex(8)}{_TEMPORARY}")
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC,
+                             0o666))
+            return temporary
+
+
+def open_append(path: str) -> BinaryIO:
+    """Opens a log for reading and appending; refuses a symbolic link.
+
+    Raises:
+      UserError: `path` is a symbolic link.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+                             | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise UserError(f"{path} is a symbolic link: nothing is appended to it") from None
+        raise
+    return os.fdopen(descriptor, "ab+")
+
+
 @contextlib.contextmanager
-def _named(path):
-    """A write to an open file fails without saying which."""
+def named_errors(path: str) -> Iterator[None]:
+    """Adds the path to an error of a write to an open file, which does not name it."""
     try:
         yield
     except OSError as error:
-        error.filename = error.filename or path
+        if not error.filename or str(error.filename).endswith(_TEMPORARY):
+            error.filename = path
         raise
 
 
-def sha256(path):
+def below(directory: str, path: str) -> str:
+    """`path` in `directory`; refuses one that leads out of it, also through symbolic links.
+
+    Args:
+      directory: a directory, which may itself be reached through links.
+      path: relative to it, as a file in it says.
+
+    Raises:
+      UserError: the path leads out of the directory.
+    """
+    joined = os.path.join(directory, path)
+    real = os.path.realpath(directory)
+    if os.path.isabs(path) or os.path.commonpath([real, os.path.realpath(joined)]) != real:
+        raise UserError(f"{joined!r} is not inside {directory}")
+    return joined
+
+
+def sha256(path: str) -> str:
     """SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
-
-
-@contextlib.contextmanager
-def locked(path):
-    """One process at a time; another waits. The kernel lets go of it, even after kill -9."""
-    folder, name = os.path.split(path)
-    with open(os.path.join(folder, f".{name.lstrip('.')}.lock"), "w", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -1,58 +1,161 @@
-"""metrics.jsonl: what happened in a training, one JSON object a line.
+"""metrics.jsonl: what happened in a training, one JSON object per line, oldest first.
 
 | event | fields |
 | --- | --- |
 | `start` | `step`, `parameters` (trainable), `time` |
-| `train` | `step`, `loss` (nats a target token), `steps_per_second`, `time`; since the last: |
-|         | `source_tokens_per_second`, `target_tokens_per_second`, `padding` (share of places), |
-|         | of the chief's machine where there are several; `peak_memory` (bytes; of the fullest |
-|         | GPU, or without one of the process) |
+| `train` | `step`, `loss` (nats per target token), `steps_per_second`, `time`; since the last: |
+|         | `source_tokens_per_second`, `target_tokens_per_second`, `padding` (share of positions) |
+|         | of the chief's machine; `peak_memory` (bytes, of the fullest GPU, else the process) |
 | `eval` | `step`, `loss` and T2T's metrics on the development set |
 | `decode` | `sentences`, `tokens`, `seconds`, `sentences_per_second`, `tokens_per_second` |
 
-`time` is in seconds since 1970.
+`time` is in seconds since 1970. A line that a crash cut off is ignored. Steps never decrease:
+`forget_after` removes the events that training from a checkpoint repeats.
 """
 import contextlib
 import json
 import os
+from collections.abc import Iterator
+from typing import Any, BinaryIO
 
-from rpr.utils.files import _named, write_atomically
+from rpr.utils.errors import UserError
+from rpr.utils.files import atomic_path, named_errors, open_append
+from rpr.utils.schema import mismatch
+
+Event = dict[str, Any]
+
+_TAIL = 1 << 16                                       # bytes that hold the last hundreds of events
+_NUMBER = (float, None)
+_SCHEMA = {"event": str, "step?": int, "loss?": _NUMBER, "steps_per_second?": _NUMBER,
+           "parameters?": int, "approx_bleu_score?": _NUMBER, "time?": _NUMBER}
+_TRAIN = b'{"event": "train"'
 
 
-def read(path):
-    """The events of a metrics file, oldest first; a line that a crash cut is left out."""
-    events = []
-    with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8") as lines:
-        for line in lines:
-            with contextlib.suppress(ValueError):
-                events.append(json.loads(line))
-    return events
+def events(path: str, every: int = 1) -> Iterator[Event]:
+    """The events of a metrics file, oldest first; none if there is no file.
 
+    Args:
+      path: the file.
+      every: of the `train` events only each such one is returned.
 
-def last(path):
-    """{event: the last of its kind} among the last hundreds of events."""
-    found = {}
+    Raises:
+      UserError: a line holds something else.
+    """
+    count = 0
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as lines:
-        lines.seek(max(0, os.path.getsize(path) - 65536))
-        for line in lines:
-            with contextlib.suppress(ValueError):     # the first may begin in the middle
-                event = json.loads(line)
-                found[event["event"]] = event
+        for number, line in enumerate(lines, 1):
+            if every > 1 and line.startswith(_TRAIN):
+                count += 1
+                if count % every:
+                    continue
+            event = _parse(line, f"{path}, line {number}")
+            if event:
+                yield event
+
+
+def read(path: str, most_train: int | None = None) -> list[Event]:
+    """The events of a metrics file, oldest first.
+
+    Args:
+      path: the file.
+      most_train: with more `train` events than this, only evenly spaced ones are returned.
+
+    Raises:
+      UserError: there is no event in the file, or a line holds something else.
+    """
+    every = 1
+    if most_train and os.path.exists(path):
+        with open(path, "rb") as lines:
+            every = max(1, -(-sum(line.startswith(_TRAIN) for line in lines) // most_train))
+    found = list(events(path, every))
+    if not found and os.path.exists(path):
+        with open(path, "rb") as lines:
+            if b"\n" in lines.read(_TAIL):
+                raise UserError(f"{path} is damaged: no event in it; remove it")
     return found
 
 
-def append(path, event, **fields):
+def last(path: str) -> dict[str, Event]:
+    """{event: the last one of its kind} among the last hundreds of events."""
+    latest = {}
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as lines:
+        size = os.fstat(lines.fileno()).st_size
+        lines.seek(max(0, size - _TAIL))
+        if size > _TAIL:
+            lines.readline()                          # begins in the middle
+        for line in lines:
+            event = _parse(line, path)
+            if event:
+                latest[event["event"]] = event
+    return latest
+
+
+def _parse(line: bytes, place: str) -> Event | None:
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    problem = mismatch(event, _SCHEMA)
+    if problem:
+        raise UserError(f"{place} is damaged: {problem}; remove the line")
+    return event
+
+
+def append(path: str, event: str, **fields: Any) -> None:
     """Adds one event."""
     line = json.dumps({"event": event, **fields}) + "\n"
-    with _named(path), open(path, "ab+") as lines:
-        if lines.tell() and lines.seek(-1, os.SEEK_END) >= 0 and lines.read() != b"\n":
-            line = "\n" + line                       # the last one was cut
+    with named_errors(path), open_append(path) as lines:
+        if lines.seek(0, os.SEEK_END) and lines.seek(-1, os.SEEK_END) >= 0 and (
+                lines.read() != b"\n"):
+            line = "\n" + line                        # the last one was cut off
         lines.write(line.encode())
 
 
-def forget_after(path, step):
+def forget_after(path: str, step: int) -> None:
     """Drops the events of steps that a crash lost: training goes on from `step`."""
-    events = read(path)
-    keep = [event for event in events if event.get("step", 0) <= step]
-    if os.path.exists(path):
-        write_atomically(path, "".join(json.dumps(event) + "\n" for event in keep))
+    if not os.path.exists(path):
+        return
+    with open(path, "rb") as lines:
+        later: list[bytes] = []                       # the lines from `cut` on that stay
+        lost, cut = False, 0
+        for offset, line in _backwards(lines):
+            event = _parse(line, path)
+            if event and event.get("step", step + 1) <= step and event["event"] != "decode":
+                break
+            cut = offset
+            if event and event.get("step", 0) <= step:
+                later.insert(0, line)
+            else:
+                lost = True
+        if lost:
+            lines.seek(0)
+            with atomic_path(path) as temporary, open(temporary, "wb") as out:
+                _copy(lines, out, cut)
+                out.writelines(later)
+
+
+def _copy(source: BinaryIO, target: BinaryIO, count: int) -> None:
+    """Copies the first `count` bytes."""
+    while count:
+        block = source.read(min(count, 1 << 20))
+        target.write(block)
+        count -= len(block)
+
+
+def _backwards(lines: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """(offset, line) of a file's lines, the last one first."""
+    end = lines.seek(0, os.SEEK_END)
+    rest = b""
+    while end:
+        begin = max(0, end - _TAIL)
+        lines.seek(begin)
+        block = lines.read(end - begin) + rest
+        first = block.find(b"\n") + 1 if begin else 0
+        if begin and not first:                       # a line longer than the block
+            rest, end = block, begin
+            continue
+        at = begin + len(block)
+        for line in reversed(block[first:].splitlines(keepends=True)):
+            at -= len(line)
+            yield at, line
+        rest, end = block[:first], begin

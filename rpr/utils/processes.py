@@ -1,32 +1,58 @@
-"""Processes, and folders, that do not outlive the one that made them."""
+"""Processes and temporary directories that end together with the process that made them."""
 import atexit
 import ctypes
 import functools
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any
 
 
-def temporary_directory(purpose):
-    """The path of a new folder that goes when this process ends, unless that is killed."""
-    path = tempfile.mkdtemp(prefix=f"rpr-{purpose}-")
-    atexit.register(shutil.rmtree, path, ignore_errors=True)
-    return path
+def spawn(argv: Sequence[str], *, module: str = "rpr.cli",
+          before: Callable[[], None] | None = None, **options: Any) -> subprocess.Popen:
+    """Starts `rpr ARGV` as a process that is killed when this one dies, even by kill -9.
+
+    Args:
+      argv: command and flags.
+      module: the Python module to run instead of the command line.
+      before: called in the new process before it becomes Python.
+      **options: of `subprocess.Popen`; the standard input is empty unless they name one.
+    """
+    end_with_parent = with_parent()
+
+    def prepare() -> None:
+        end_with_parent()
+        if before:
+            before()
+
+    # -P: a directory named `problems` where the user works must not hide ours.
+    return subprocess.Popen([sys.executable, "-P", "-m", module, *argv], preexec_fn=prepare,
+                            **{"stdin": subprocess.DEVNULL, **options})
 
 
-def with_parent():
-    """What a process that is started here calls first, to be killed when this one dies."""
+def with_parent() -> Callable[[], None]:
+    """A function for `preexec_fn`: the process that calls it first is killed when this one dies."""
     return functools.partial(die_with, os.getpid())
 
 
-def die_with(parent):
-    """For a new process: it is killed when its parent dies, even by kill -9, or has died already.
+def die_with(parent: int) -> None:
+    """Has this new process killed when its parent dies; ends it if the parent is gone already.
 
     Args:
       parent: the process id of the one that started it.
     """
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    if os.getppid() != parent:                        # it died before that
+    if os.getppid() != parent:
         os._exit(1)
+
+
+def temporary_directory(purpose: str) -> str:
+    """A new directory that is removed when this process ends, unless that is killed."""
+    path = tempfile.mkdtemp(prefix=f"rpr-{purpose}-")
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path

@@ -175,11 +175,19 @@ def test_one_process_at_a_time(undisturbed):
 
 
 def test_a_stage_that_fails_ends_the_run_and_is_tried_again(text, tmp_path):
+    gin = write_gin(tmp_path / "run.gin", hparams="learning_rate_constant=1e12")
+    for attempts in (1, 2):
+        done = rpr_command("run", gin, f"--run_dir={tmp_path}/run", check=False)
+        assert done.returncode == 1
+        assert "loss is NaN" in done.stderr and "stage train failed" in done.stderr
+        entry = status(tmp_path / "run")["train"]
+        assert (entry["state"], entry["attempts"]) == ("failed", attempts)
+
+
+def test_hparams_that_are_refused_leave_no_directory(text, tmp_path):
     gin = write_gin(tmp_path / "run.gin", hparams="max_relative_position=-1")
-    done = rpr_command("run", gin, f"--run_dir={tmp_path}/run", check=False)
-    assert done.returncode == 1
-    assert "max_relative_position=-1" in done.stderr and "stage train failed" in done.stderr
-    assert status(tmp_path / "run")["train"]["state"] == "failed"
+    line = refused("run", gin, f"--run_dir={tmp_path}/run")
+    assert "max_relative_position=-1" in line and os.listdir(tmp_path) == ["run.gin"]
 
 
 def test_the_report_compares_the_runs_below_a_directory(undisturbed, tmp_path):

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_experiment import SETTINGS, STAGES, status
 
-from rpr.experiments import config, local_pool, run_directory, study
+from rpr.experiments import config, gin_files, gpu_leases, local_pool, run_directory, study
 from rpr.utils.errors import UserError
 
 BASE = config.Run("p", "h", 100, hparams="dropout=0.1,boundaries=[1,2],max_length=20",
@@ -35,8 +35,8 @@ def test_a_setting_is_a_field_of_the_run_or_a_hparam():
                            "widths=[1,2]")
 
 
-@given(st.dictionaries(st.sampled_from(["a", "b", "c", "average"]), st.integers(1, 2)),
-       st.dictionaries(st.sampled_from(["a", "b", "c", "average"]), st.integers(1, 2)),
+@given(st.dictionaries(st.sampled_from(["a", "b", "c", "average_checkpoints"]), st.integers(1, 2)),
+       st.dictionaries(st.sampled_from(["a", "b", "c", "average_checkpoints"]), st.integers(1, 2)),
        st.integers(1, 2), st.integers(1, 2))
 def test_two_runs_share_a_directory_if_and_only_if_they_are_the_same(one, other, seed1, seed2):
     runs = [study.resolve(BASE, changes, seed) for changes, seed in ((one, seed1), (other, seed2))]
@@ -71,7 +71,7 @@ def test_a_wrong_study_is_refused_by_name(wrong, words):
 def test_arms_that_are_the_same_run_are_refused():
     described = config.Study("a", arms={"a": {"x": 1}, "b": {"x": 1}})
     with pytest.raises(UserError, match="'a' and 'b' are the same run"):
-        study.members(described, BASE, "study")
+        study.study_runs(described, BASE, "study")
 
 
 def test_the_same_directory_takes_more_arms_but_no_other_run(tmp_path):
@@ -86,7 +86,7 @@ def test_the_same_directory_takes_more_arms_but_no_other_run(tmp_path):
                                             ("none", 12.5, [1, 2])]
     for arm in written["arms"]:
         for run in arm["runs"]:
-            there = config.load_run(str(tmp_path / run["directory"] / "config.gin"))
+            there = gin_files.load_run(str(tmp_path / run["directory"] / "config.gin"))
             assert there.seed == run["seed"] and f"position={arm['changes']['position']}" in (
                 there.hparams)
     with pytest.raises(UserError, match=r"alpha = 0\.5 \(there: 0\.6\)"):
@@ -114,7 +114,7 @@ def show_devices(monkeypatch, tmp_path):
     script.write_text("#!/bin/sh\necho \"$CUDA_VISIBLE_DEVICES\"; exec sleep 60\n")
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
-    monkeypatch.setattr(local_pool.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(gpu_leases, "PREFIX", f"\0{os.path.basename(tmp_path)}-")
     return tmp_path / "log"
 
 
@@ -177,7 +177,7 @@ def runs(study_dir):
 def test_a_failed_run_does_not_stop_the_others(finished):
     _, study_dir, done = finished
     last = done.stderr.splitlines()[-1]
-    assert done.returncode == 1 and "2 of 3 runs did not come to their end: bad-1-" in last
+    assert done.returncode == 1 and "2 of 3 runs are not done: bad-1-" in last
     assert [(name, entry["state"], entry["attempts"]) for name, entry in
             status(runs(study_dir)["relative"]).items()] == [
                 (name, "done", int(name != "datagen")) for name in STAGES]

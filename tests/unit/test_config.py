@@ -5,7 +5,7 @@ import pytest
 import test_hparams
 from tensor2tensor.utils import registry
 
-from rpr.experiments import config, study
+from rpr.experiments import config, gin_files, study
 from rpr.t2t import preflight
 from rpr.utils.errors import UserError
 
@@ -17,10 +17,10 @@ def test_every_gin_file_describes_a_run_or_a_study_and_opens_with_its_command(pa
     text = path.read_text()
     verb = "study" if "study.baseline" in text else "run"
     if verb == "study":
-        described, run = config.load_study(str(path))
-        assert len(study.members(described, run, "study")) > 1
+        described, run = gin_files.load_study(str(path))
+        assert len(study.study_runs(described, run, "study")) > 1
     else:
-        run = config.load_run(str(path))
+        run = gin_files.load_run(str(path))
     assert run.train_steps > 0
     assert f"rpr {verb} gin/{path.name}" in text.split("run.problem")[0]
 
@@ -29,10 +29,10 @@ def arms():
     """{gin file and arm: run} of all studies and runs."""
     for path in sorted(GIN.glob("*.gin")):
         if "study.baseline" in path.read_text():
-            for member in study.members(*config.load_study(str(path)), "study"):
+            for member in study.study_runs(*gin_files.load_study(str(path)), "study"):
                 yield f"{path.stem}-{member.arm}", member.run
         else:
-            yield path.stem, config.load_run(str(path))
+            yield path.stem, gin_files.load_run(str(path))
 
 
 def test_every_arms_model_has_the_parameters_that_the_paper_describes():
@@ -59,22 +59,22 @@ def test_the_resolved_configuration_is_read_back_the_same(tmp_path):
     run = config.Run("translate_text_files", "rpr_tiny", 100, hparams="dropout=0,position=none",
                          checkpoint_steps=10, average_checkpoints=3, alpha=0.5)
     path = tmp_path / "config.gin"
-    path.write_text(config.as_gin(run))
-    assert config.load_run(str(path)) == run
+    path.write_text(gin_files.as_gin(run))
+    assert gin_files.load_run(str(path)) == run
 
 
 @pytest.mark.parametrize("line, words", [
     ("run.train_stepz = 1", ["train_stepz"]),
     ("rum.train_steps = 1", ["rum"]),
-    ("run.train_steps = 0", ["train_steps", "at least 1"]),
-    ("run.train_steps = '5'", ["train_steps", "int"]),
+    ("run.train_steps = 0", ["train_steps", "from 1 to"]),
+    ("run.train_steps = '5'", ["train_steps", "whole number"]),
     ("run.checkpoint_steps = 300", ["checkpoint_steps", "300", "2000"]),
     ("run.average_checkpoints = 50", ["average", "20 checkpoints"]),
     ("run.test_set = 'wmt14'", ["language_pair"]),
 ])
 def test_a_wrong_line_is_refused_by_name(line, words):
     with pytest.raises(UserError) as error:
-        config.load_run(str(GIN / "quickstart_relative.gin"), [line])
+        gin_files.load_run(str(GIN / "quickstart_relative.gin"), [line])
     assert "\n" not in str(error.value)
     for word in words:
         assert word in str(error.value)
@@ -84,9 +84,9 @@ def test_a_missing_setting_is_named(tmp_path):
     path = tmp_path / "x.gin"
     path.write_text("run.problem = 'p'\n")
     with pytest.raises(UserError, match="hparams_set"):
-        config.load_run(str(path))
+        gin_files.load_run(str(path))
 
 
 def test_no_such_file():
     with pytest.raises(UserError, match="no such gin file"):
-        config.load_run("nowhere.gin")
+        gin_files.load_run("nowhere.gin")

@@ -1,4 +1,5 @@
 """metrics.jsonl and files that are written whole: also when a crash or a full disk cuts them."""
+import errno
 import os
 
 import pytest
@@ -31,10 +32,13 @@ def test_the_last_of_each_kind(tmp_path):
         "train": 4999, "eval": 7}
 
 
-def test_a_full_disk_is_named_and_leaves_the_file_as_it_was(tmp_path):
+def test_a_full_disk_is_named_and_leaves_the_file_as_it_was(tmp_path, monkeypatch):
     path = tmp_path / "status.json"
     path.write_text("before")
-    os.symlink("/dev/full", f"{path}.part")
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left on device.*status.json"):
         files.write_atomically(str(path), "after")
     assert os.listdir(tmp_path) == ["status.json"] and path.read_text() == "before"

@@ -10,7 +10,7 @@ from rpr.utils import processes
 
 PARENT = """
 import subprocess, sys
-from rpr import processes
+from rpr.utils import processes
 child = subprocess.Popen(["sleep", "60"], preexec_fn=processes.with_parent())
 print(child.pid, flush=True)
 child.wait()

@@ -13,7 +13,7 @@ STATES = ["done"] * 3 + ["waiting"] * 3 + ["running", "failed"]
 def printed(width, rows):
     found = [SimpleNamespace(name=f"max_relative_position-{i}-1-ab12cd",
                              run=SimpleNamespace(train_steps=1000)) for i in range(len(STATES))]
-    of = {member.name: progress.Progress(state, "train", 250, 2.5, 3.25, 12.3, 60.0, "")
+    of = {member.name: progress.Progress(state, "train", 250, 2.5, 3.25, 12.3, 60.0)
           for member, state in zip(found, STATES, strict=True)}
     out = io.StringIO()
     Console(file=out, width=width).print(progress.table(found, of, rows))

@@ -1,0 +1,42 @@
+"""Flags of the commands that do not take T2T's: errors in one line, numbers with ranges."""
+import argparse
+import math
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from rpr.utils.errors import UserError
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are `UserError`s; flags cannot be abbreviated."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_abbrev": False,
+                            "formatter_class": argparse.RawDescriptionHelpFormatter, **options})
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message.removeprefix('argument ')} (--help lists the flags)")
+
+
+def whole_number(low: int, high: int | None = None) -> Callable[[str], int]:
+    """The type of a flag: a whole number from `low` to `high`."""
+    return _number(int, "a whole number", low, high)
+
+
+def number(low: float, high: float | None = None) -> Callable[[str], float]:
+    """The type of a flag: a number from `low` to `high`."""
+    return _number(float, "a number", low, high)
+
+
+def _number(kind: type, name: str, low: float, high: float | None) -> Callable[[str], Any]:
+    allowed = f"{name}, {f'at least {low}' if high is None else f'from {low} to {high}'}"
+
+    def parse(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not low <= value <= (math.inf if high is None else high) or math.isinf(value):
+            raise argparse.ArgumentTypeError(f"{text[:80]!r}: it must be {allowed}")
+        return value
+    return parse

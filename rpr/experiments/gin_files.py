@@ -1,0 +1,159 @@
+"""Files of lines `run.NAME = VALUE` and `study.NAME = VALUE`.
+
+A user's own file is read by gin and may use all of gin: `include`, macros, references. The
+`config.gin` and `study.gin` that we write into run and study directories are data: other people's
+directories must not be able to run code (gin can import modules and call functions), so only
+`name = literal` is accepted there.
+"""
+import ast
+import dataclasses
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import gin
+from rpr.experiments.config import Run, Study
+from rpr.experiments.fields import shown
+from rpr.utils.errors import UserError
+
+RUN_FILE, STUDY_FILE = "config.gin", "study.gin"      # in the directory of a run, of a study
+
+_LARGEST = 1 << 20                                    # bytes of a file that we wrote
+_KINDS = {"run": Run, "study": Study}
+
+_configured_run = gin.external_configurable(Run, name="run")
+_configured_study = gin.external_configurable(Study, name="study")
+
+
+def load_run(path: str, bindings: Sequence[str] = ()) -> Run:
+    """The run that a gin file describes.
+
+    Args:
+      path: a file of lines `run.NAME = VALUE`, the names being the fields of `Run`.
+      bindings: more lines, which override the file.
+
+    Raises:
+      UserError: no such file, an unknown name, a value that is missing or not allowed.
+    """
+    return _load(path, bindings, is_study=False)[0]
+
+
+def load_study(path: str, bindings: Sequence[str] = ()) -> tuple[Study, Run]:
+    """The study that a gin file describes, and its base run.
+
+    Args:
+      path: a file of lines `run.NAME = VALUE` and `study.NAME = VALUE`, the names being the fields
+        of `Run` and `Study`.
+      bindings: more lines, which override the file.
+
+    Raises:
+      UserError: as in `load_run`.
+    """
+    run, study = _load(path, bindings, is_study=True)
+    assert study is not None
+    return study, run
+
+
+def as_gin(settings: Run | Study) -> str:
+    """Settings as gin lines with literal values."""
+    prefix = "run" if isinstance(settings, Run) else "study"
+    return "".join(f"{prefix}.{field} = {value!r}\n"
+                   for field, value in dataclasses.asdict(settings).items())
+
+
+def is_record(path: str) -> bool:
+    """Whether a file is a record in a run or study directory, by its name."""
+    return os.path.basename(path) in (RUN_FILE, STUDY_FILE)
+
+
+def _load(path: str, bindings: Sequence[str], is_study: bool) -> tuple[Run, Study | None]:
+    if not os.path.exists(path):
+        raise UserError(f"{path}: there is no such gin file")
+    if os.path.isdir(path):
+        raise UserError(f"{path}: it is a directory, a gin file is needed")
+    try:
+        if is_record(path):
+            return _load_data(path, bindings, is_study)
+        return _load_with_gin(path, bindings, is_study)
+    except OSError:
+        raise
+    except Exception as error:                        # gin raises whatever the text provokes
+        line = (str(error).strip() or type(error).__name__).splitlines()[0].strip()
+        raise UserError(f"{path}: {line}") from None
+
+
+def _load_with_gin(path: str, bindings: Sequence[str], is_study: bool
+                   ) -> tuple[Run, Study | None]:
+    gin.clear_config()
+    gin.add_config_file_search_path(os.path.dirname(os.path.abspath(path)))
+    gin.parse_config_files_and_bindings([path], list(bindings))
+    _check_kind(_describes_a_study(), is_study)
+    return _configured_run(), _configured_study() if is_study else None
+
+
+def _describes_a_study() -> bool:
+    for field in dataclasses.fields(Study):
+        try:
+            gin.query_parameter(f"study.{field.name}")
+            return True
+        except ValueError:
+            pass
+    return False
+
+
+def _check_kind(describes_study: bool, is_study: bool) -> None:
+    if describes_study and not is_study:
+        raise UserError("it describes a study: use rpr study")
+    if is_study and not describes_study:
+        raise UserError("it describes a single run: use rpr run")
+
+
+def _load_data(path: str, bindings: Iterable[str], is_study: bool) -> tuple[Run, Study | None]:
+    with open(path, "rb") as file:
+        text = file.read(_LARGEST + 1)
+    if len(text) > _LARGEST:
+        raise UserError("larger than any file that rpr writes")
+    values: dict[str, dict[str, Any]] = {"run": {}, "study": {}}
+    for lines in (text.decode(), *bindings):
+        for prefix, name, value in _literals(lines):
+            values[prefix][name] = value
+    _check_kind(bool(values["study"]), is_study)
+    return _make("run", values["run"]), _make("study", values["study"]) if is_study else None
+
+
+def _literals(text: str) -> Iterable[tuple[str, str, Any]]:
+    """(prefix, name, value) of lines `prefix.name = literal`."""
+    try:
+        statements = ast.parse(text).body
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        line = getattr(error, "lineno", None)
+        raise UserError(f"{f'line {line}: ' if line else ''}only lines `name = literal` are "
+                        "allowed here") from None
+    for statement in statements:
+        match statement:
+            case ast.Assign(targets=[ast.Attribute(value=ast.Name(id=prefix), attr=name)]):
+                pass
+            case _:
+                prefix = name = ""
+        if prefix not in _KINDS:
+            raise UserError(f"line {statement.lineno}: only lines `run.NAME = literal` and "
+                            "`study.NAME = literal` are allowed here: gin's features work in a "
+                            "gin file of your own, under another name")
+        try:
+            yield prefix, name, ast.literal_eval(statement.value)     # type: ignore[attr-defined]
+        except (ValueError, TypeError, MemoryError, RecursionError):
+            raise UserError(f"line {statement.lineno}: {prefix}.{name} needs a literal value"
+                            ) from None
+
+
+def _make(prefix: str, values: dict[str, Any]) -> Any:
+    fields = dataclasses.fields(_KINDS[prefix])
+    names = [field.name for field in fields]
+    for name in values:
+        if name not in names:
+            raise UserError(f"no setting {shown(f'{prefix}.{name}')}")
+    for field in fields:
+        if field.name not in values and field.default is dataclasses.MISSING and (
+                field.default_factory is dataclasses.MISSING):
+            raise UserError(f"{prefix}.{field.name} is missing")
+    return _KINDS[prefix](**values)

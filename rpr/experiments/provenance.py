@@ -1,0 +1,158 @@
+"""What a run was made from: its corpus and the user's own code, recorded and compared.
+
+    RUN/data.json    {"problem", "sources": {"train source": {"path", "lines", "sha256"}}}
+    RUN/code.json    {"usr_dir", "files": {"my_scheme.py": SHA-256}}
+"""
+import dataclasses
+import functools
+import gzip
+import json
+import os
+import zlib
+from typing import Any
+
+from rpr.experiments import gin_files
+from rpr.experiments.config import TEXT_FILES, Run
+from rpr.experiments.run_directory import RunDirectory, data_record
+from rpr.utils import files
+from rpr.utils.console import say
+from rpr.utils.errors import UserError
+
+_SOURCE = {"sha256": str, "path?": str, "lines?": int}
+_DATA = {"problem": str, "sources": {"*": _SOURCE}}
+_DATAGEN = {"sources": {"*": (str, {"*": (str, int, None)})}}
+_CODE = {"usr_dir": str, "files": {"*": str}}
+
+
+def check_corpus(run: Run, run_dir: RunDirectory) -> None:
+    """Refuses to resume a run, finished or not, whose corpus has changed.
+
+    Raises:
+      UserError: names the file that changed, and what the run was made from.
+    """
+    recorded = files.read_json(run_dir.data, _DATA)
+    if not recorded:
+        return
+    current = {name: _file_facts(path)["sha256"] for name, path in text_files(run).items()}
+    if not current:
+        current = {name: facts["sha256"] for name, facts in _datagen_sources(run, run_dir).items()}
+    for name, facts in recorded["sources"].items():
+        if name in current and current[name] != facts["sha256"]:
+            path = text_files(run).get(name, run_dir.data_dir)
+            raise UserError(f"{run_dir.path} was made from other text: {name} {path} has SHA-256 "
+                            f"{current[name][:12]}..., the run's has {facts['sha256'][:12]}...; "
+                            "give the text of the run, or take another directory")
+
+
+def record_corpus(run: Run, run_dir: RunDirectory) -> None:
+    """Writes RUN/data.json from the record of `rpr datagen`, unless it is there."""
+    if os.path.exists(run_dir.data):
+        return
+    sources, paths = _datagen_sources(run, run_dir), text_files(run)
+    for name, facts in sources.items():
+        if name in paths and "lines" not in facts:
+            facts |= _file_facts(paths[name])
+    files.write_atomically(run_dir.data, json.dumps(
+        {"problem": run.problem, "sources": sources}, indent=1) + "\n")
+
+
+def text_files(run: Run) -> dict[str, str]:
+    """{"train source": path}: the text files of `translate_text_files`; empty for other problems.
+
+    They are named by the run, else by environment variables.
+
+    Raises:
+      UserError: there is no such file.
+    """
+    if run.problem != "translate_text_files":
+        return {}
+    found = {}
+    for setting, variable in TEXT_FILES.items():
+        path = getattr(run, setting) or os.environ.get(variable)
+        if path:
+            name = setting.removeprefix("text_").replace("_", " ")
+            found[name if " " in name else f"train {name}"] = os.path.abspath(path)
+            if not os.path.isfile(path):
+                raise UserError(f"run.{setting} or {variable} = {path}: there is no such file")
+    return found
+
+
+def with_usr_dir(run: Run, usr_dir: str | None, gin_file: str) -> Run:
+    """The run with the --t2t_usr_dir of the command line, if there is one.
+
+    Args:
+      run: as a gin file describes it.
+      usr_dir: of the command line.
+      gin_file: the file. One in a run or study directory may come from somebody else: it must not
+        choose which code runs.
+
+    Raises:
+      UserError: such a file names a directory and the command line does not.
+    """
+    if usr_dir is None:
+        if run.usr_dir and gin_files.is_record(gin_file):
+            raise UserError(f"{gin_file}: it was made with code of your own: "
+                            f"--t2t_usr_dir={run.usr_dir} loads it")
+        usr_dir = run.usr_dir
+    if not usr_dir:
+        return run
+    usr_dir = os.path.abspath(os.path.expanduser(usr_dir))
+    digests(usr_dir)
+    return dataclasses.replace(run, usr_dir=usr_dir)
+
+
+def record_code(run: Run, run_dir: RunDirectory) -> None:
+    """Writes RUN/code.json: the user's own files, by content. Says what changed since then."""
+    if not run.usr_dir:
+        return
+    path = run_dir.file("code.json")
+    current, before = digests(run.usr_dir), files.read_json(path, _CODE)
+    if before:
+        changed = [name for name in sorted({*current, *before["files"]})
+                   if current.get(name) != before["files"].get(name)]
+        if changed:
+            say(f"{run_dir.path}: changed in run.usr_dir since this run began: "
+                f"{', '.join(changed[:6])}", style="yellow")
+        return
+    files.write_atomically(path, json.dumps({"usr_dir": run.usr_dir, "files": current},
+                                            indent=1) + "\n")
+
+
+def digests(usr_dir: str) -> dict[str, str]:
+    """{relative path: SHA-256} of the Python files below a directory."""
+    if not os.path.isdir(usr_dir):
+        raise UserError(f"run.usr_dir = {usr_dir}: there is no such directory")
+    found = {}
+    for directory, _, names in os.walk(usr_dir):
+        for name in names:
+            if name.endswith(".py"):
+                path = os.path.join(directory, name)
+                found[os.path.relpath(path, usr_dir)] = files.sha256(path)
+    return dict(sorted(found.items()))
+
+
+def _datagen_sources(run: Run, run_dir: RunDirectory) -> dict[str, dict[str, Any]]:
+    """The sources in the record of `rpr datagen`; empty if there is no record, or an old one."""
+    path = data_record(run, run_dir.data_dir)
+    record = files.read_json(path, _DATAGEN, "remove it and generate the data again")
+    sources = record.get("sources", {})
+    return {name: {"sha256": facts} if isinstance(facts, str) else dict(facts)
+            for name, facts in sources.items()
+            if isinstance(facts, str) or isinstance(facts.get("sha256"), str)}
+
+
+def _file_facts(path: str) -> dict[str, Any]:
+    status = os.stat(path)
+    return _facts_of(path, status.st_size, status.st_mtime_ns)
+
+
+@functools.cache
+def _facts_of(path: str, *_: int) -> dict[str, Any]:
+    """Path, lines and SHA-256 of a text file; the cache is valid until the file changes."""
+    opened: Any = gzip.open if path.endswith(".gz") else open
+    try:
+        with opened(path, "rb") as text:
+            lines = sum(block.count(b"\n") for block in iter(lambda: text.read(1 << 20), b""))
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{path} is damaged: {error}") from None
+    return {"path": path, "lines": lines, "sha256": files.sha256(path)}

@@ -1,0 +1,69 @@
+"""Locks between processes: files that only this user can open."""
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Iterator
+
+from rpr.utils.console import say
+from rpr.utils.errors import UserError
+
+_ATTEMPTS, _PAUSE = 20, 0.05                          # `run_directory.state` holds a lock briefly
+
+
+@contextlib.contextmanager
+def locked(path: str) -> Iterator[None]:
+    """Lets one process at a time work on `path`; another one waits and says for whom.
+
+    The lock file is `.NAME.lock` next to the path.
+    """
+    directory, name = os.path.split(path)
+    with lock(os.path.join(directory, f".{name.lstrip('.')}.lock")):
+        yield
+
+
+@contextlib.contextmanager
+def lock(path: str, wait: bool = True) -> Iterator[int]:
+    """Holds a lock file, which only this user can open. The kernel frees it, even after kill -9.
+
+    Args:
+      path: the lock file.
+      wait: whether to wait for a process that holds it.
+
+    Yields:
+      The file descriptor. A child process that inherits it shares the lock.
+
+    Raises:
+      UserError: another process holds it, without `wait`; or it is a symbolic link.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise UserError(f"{path} is a symbolic link: it cannot be a lock") from None
+        raise
+    try:
+        if os.fstat(descriptor).st_uid == os.getuid():
+            os.fchmod(descriptor, 0o600)              # one of an earlier version
+        _take_lock(descriptor, path, wait)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _take_lock(descriptor: int, path: str, wait: bool) -> None:
+    for _ in range(_ATTEMPTS):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(_PAUSE)
+    holder = os.pread(descriptor, 200, 0).decode(errors="replace") or "another process"
+    if not wait:
+        raise UserError(f"{os.path.dirname(path)}: another process is using it: {holder}")
+    say(f"waiting for {holder}, which holds {path}")
+    fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,0 +1,79 @@
+"""Declared settings: a name, a typed default, the allowed values and one line of help.
+
+Hyperparameters are declared as a tuple of `Setting`s. The same declaration gives the default, the
+help text and the check of a value before anything is written.
+"""
+import dataclasses
+import math
+from typing import Any
+
+_KINDS = {bool: "True or False", int: "an integer", float: "a number", str: "text"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One setting.
+
+    Attributes:
+      name: as it is written on the command line or in a gin file.
+      default: its value if it is not set. Its type is the setting's type; None where the default
+        and the type are another library's.
+      help: what it does, in one line.
+      minimum: smallest allowed number.
+      maximum: largest allowed number.
+      above: the number must be larger than this.
+      below: the number must be smaller than this.
+      choices: the allowed values; empty: every value within the range.
+      or_none: whether None is allowed too.
+    """
+    name: str
+    default: Any
+    help: str = ""
+    minimum: float | None = None
+    maximum: float | None = None
+    above: float | None = None
+    below: float | None = None
+    choices: tuple[Any, ...] = ()
+    or_none: bool = False
+
+    def allowed(self) -> str:
+        """The allowed values in words, for help texts and messages."""
+        if self.choices:
+            return f"one of {', '.join(map(str, self.choices))}"
+        bounds = [f"{words} {bound:,}" for words, bound in (
+            ("at least", self.minimum), ("above", self.above), ("at most", self.maximum),
+            ("below", self.below)) if bound is not None]
+        kind = _KINDS.get(type(self.default), "a number" if bounds else "any value")
+        return " ".join([kind, " and ".join(bounds)]).strip()
+
+    def accepts(self, value: Any) -> bool:
+        """Whether a value has the right type and lies in the range."""
+        if value is None:
+            return self.or_none or self.default is None and not self._is_bounded()
+        if self.choices:
+            return value in self.choices
+        if self.default is not None and not _has_type(value, type(self.default)):
+            return False
+        if not self._is_bounded():
+            return True
+        return _has_type(value, float) and math.isfinite(value) and (
+            (self.minimum is None or value >= self.minimum)
+            and (self.maximum is None or value <= self.maximum)
+            and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below))
+
+    def error(self, value: Any) -> str | None:
+        """One line that says what is wrong with a value; None if nothing is."""
+        return None if self.accepts(value) else f"{self.name}={value}: must be {self.allowed()}"
+
+    def _is_bounded(self) -> bool:
+        return any(bound is not None
+                   for bound in (self.minimum, self.maximum, self.above, self.below))
+
+
+def _has_type(value: Any, kind: type) -> bool:
+    if kind is float:                                        # an integer is a number as well
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, kind)
