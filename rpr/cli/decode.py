@@ -1,106 +1,119 @@
-"""rpr.cli.decode"""
+"""`rpr decode`: translates a file or a test set with a run, with T2T's flags, or an ensemble."""
 import os
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import Any
 
-from rpr.inference.file_decoder import _decode_file, _estimator
+import tensorflow.compat.v1 as tf
+from absl import flags as absl_flags
+from tensor2tensor.bin import t2t_decoder
+from tensor2tensor.utils import decoding, trainer_lib
+
+from rpr.cli import run_argument
+from rpr.evaluation import test_sets
+from rpr.experiments.config import Run
+from rpr.inference import ensemble, file_checks, file_decoder
+from rpr.inference.progress import ProgressEstimator
 from rpr.t2t import launcher, trained_model
 from rpr.utils import metrics_log, processes
+from rpr.utils.console import QuietLogs
 from rpr.utils.errors import UserError
 
+PROGRAM = """rpr decode RUN --input=FILE|--test_set=NAME [--output=FILE]
+  decodes with the checkpoint and the beam search of a run directory; without --output it prints
+rpr decode --output_dir=DIR --model=... --problem=... --hparams_set=... --data_dir=... (t2t-decoder)
+  decodes with the model that T2T's flags name"""
 
-def main(argv, logs):
+
+def main(argv: list[str], logs: QuietLogs | None) -> None:
     """`rpr decode`, with the flags of t2t-decoder and those defined here."""
-    import tensorflow.compat.v1 as tf
-    from absl import flags as absl_flags
-    from tensor2tensor.bin import t2t_decoder
-    from tensor2tensor.utils import trainer_lib
-
-    from rpr.inference import ensemble, progress
-    absl_flags.DEFINE_string("test_set", None, "Decode the source of a test set that `sacrebleu "
-                             "--list` knows, such as wmt14/full; with --language_pair.")
-    absl_flags.DEFINE_string("language_pair", None, "Of --test_set, such as en-de.")
-    absl_flags.DEFINE_string("metrics_file", None, "Where sentences/s and tokens/s are written, a "
-                             "JSON object a line (default: metrics.jsonl in --output_dir).")
-    absl_flags.DEFINE_list("ensemble", None, "Directories of runs (the averaged checkpoint counts) "
-                           "or of models, separated by commas: the mean of their probabilities "
-                           "decides, at each step. They need one vocabulary, no more.")
-    absl_flags.DEFINE_string("decode_part", None, "K/N, given by rpr decode --worker_gpu=N to the "
-                             "processes that it starts.")
-    flags, rest = launcher.parse(argv, "t2t-decoder")
-    if rest:
-        raise UserError(f"{rest[0]}: no such flag (--help lists them)")
-    models = _members(flags) if flags.ensemble else [trained_model.find_trained_model(flags)]
-    hparams, output_dir = models[0].hparams, models[0].hparams.model_dir
-    try:
-        decode_hparams = t2t_decoder.create_decode_hparams()
-    except (ValueError, KeyError) as error:
-        raise UserError(f"--decode_hparams={flags.decode_hparams}: {error}") from None
+    _define_flags()
+    flags, words = launcher.parse(argv, PROGRAM)
+    run = run_argument.fill_flags(flags, words)
+    if flags.ensemble:
+        _refuse_model_flags(flags)
+        models = ensemble.find_members(flags.ensemble, flags.data_dir)
+    else:
+        models = [trained_model.find_trained_model(flags)]
+    decode_hparams = _decode_hparams(flags, run)
     _check_devices(flags.worker_gpu)
     _take_shard(flags, decode_hparams)
-    if flags.test_set:
-        for name in ("language_pair", "decode_to_file"):
-            if not flags[name].value:
-                raise UserError(f"--{name} is missing")
-        flags.decode_from_file = _test_set_file(flags.test_set, flags.language_pair)
-    elif flags.decode_from_file:
-        if not os.path.exists(flags.decode_from_file):
-            raise UserError(f"--decode_from_file={flags.decode_from_file}: there is no such file")
-        if not os.path.getsize(flags.decode_from_file):
-            raise UserError(f"--decode_from_file={flags.decode_from_file}: it is empty")
-    if logs and not flags.ensemble:
-        logs.keep(os.path.join(output_dir, "decode.log"))
+    to_terminal = _prepare_files(flags, run)
+    model_dir = models[0].hparams.model_dir
+    if logs and not flags.ensemble and os.access(model_dir, os.W_OK):
+        logs.keep(os.path.join(model_dir, "decode.log"))
     tf.logging.set_verbosity(tf.logging.INFO)
     trainer_lib.set_random_seed(flags.random_seed)
     if flags.score_file and not flags.ensemble:
         t2t_decoder.main(None)
         return
-    in_batches = (flags.decode_from_file and flags.decode_to_file
-                  and "inputs" in hparams.problem_hparams.vocabulary)
-    if flags.worker_gpu > 1 and not in_batches:
-        raise UserError(f"--worker_gpu={flags.worker_gpu}: several devices decode "
-                        "--decode_from_file to --decode_to_file, or a --test_set")
-    if flags.ensemble:
-        if not in_batches:
-            raise UserError("--ensemble: it decodes --decode_from_file, or a --test_set, to "
-                            "--decode_to_file")
-        estimator = ensemble.estimator(models, decode_hparams)
-    else:
-        estimator = _estimator(flags, models[0], decode_hparams)
-    if in_batches:
-        record = _decode_file(argv, flags, models, estimator, decode_hparams)
-    else:
-        watched = progress.WatchedEstimator(estimator, None)
-        t2t_decoder.decode(watched, hparams, decode_hparams)
-        record = watched.record()
-    if record and (flags.metrics_file or not flags.ensemble):
-        metrics_log.append(flags.metrics_file or os.path.join(output_dir, launcher.METRICS_FILE), "decode",
-                       **record)
+    event = _decode(_worker_argv(argv, words, flags, models), flags, models, decode_hparams)
+    metrics_file = flags.metrics_file
+    if not metrics_file and not flags.ensemble and not run:
+        metrics_file = os.path.join(model_dir, launcher.METRICS_FILE)
+    if event and metrics_file:
+        metrics_log.append(metrics_file, "decode", **event)
+    if to_terminal:
+        with open(flags.decode_to_file, "rb") as text:
+            shutil.copyfileobj(text, sys.stdout.buffer)
+        sys.stdout.flush()
 
 
-def _members(flags):
-    """The models of --ensemble, which says all that other flags say of one model."""
+def _define_flags():
+    absl_flags.DEFINE_alias("input", "decode_from_file")
+    absl_flags.DEFINE_alias("output", "decode_to_file")
+    absl_flags.DEFINE_string("test_set", None, "Decode the source of a test set that `sacrebleu "
+                             "--list` knows, such as wmt14/full, or a registered one.")
+    absl_flags.DEFINE_string("language_pair", None, "Language pair of --test_set, such as en-de.")
+    absl_flags.DEFINE_string("metrics_file", None, "JSON lines file to which sentences/s and "
+                             "tokens/s are appended (default with T2T's flags: metrics.jsonl in "
+                             "--output_dir).")
+    absl_flags.DEFINE_list("ensemble", None, "Run directories (their averaged checkpoint is used) "
+                           "or model directories, separated by commas: decode with the mean of "
+                           "the models' probabilities. The models must share a vocabulary.")
+
+
+def _refuse_model_flags(flags):
+    """With --ensemble the directories decide what other flags say of a single model."""
     for name in ("output_dir", "checkpoint_path", "model", "hparams_set", "hparams", "problem"):
         if flags[name].value:
             raise UserError(f"--{name}={flags[name].value}: not with --ensemble, whose directories "
-                            "say it")
-    from rpr.inference import ensemble
-    return ensemble.members(flags.ensemble, flags.data_dir)
+                            "decide it")
+    launcher.need(flags, "data_dir")
+
+
+def _decode_hparams(flags: Any, run: Run | None) -> Any:
+    """T2T's decode hparams: the run's search, changed by --decode_hparams."""
+    given = flags.decode_hparams
+    if run:
+        values = {"beam_size": run.beam_size, "alpha": run.alpha,
+                  "batch_size": run.decode_batch_size}
+        flags.decode_hparams = ",".join(
+            [f"{name}={value}" for name, value in values.items()
+             if not re.search(rf"(^|,)\s*{name}\s*=", given)] + ([given] if given else []))
+    try:
+        decode_hparams = t2t_decoder.create_decode_hparams()
+    except (ValueError, KeyError) as error:
+        raise UserError(f"--decode_hparams={given}: {error}") from None
+    file_checks.check_search(decode_hparams, given)
+    return decode_hparams
 
 
 def _check_devices(count):
-    import tensorflow.compat.v1 as tf
     gpus = len(tf.config.list_physical_devices("GPU"))
-    if gpus and count > gpus:                         # without any, processes share the CPU
+    if gpus and count > gpus:                         # without any GPU, processes share the CPU
         raise UserError(f"--worker_gpu={count}: {gpus} GPUs are visible")
 
 
 def _take_shard(flags, decode_hparams):
     """Names the files of the shard that --decode_shards asks for: T2T's in000, in001, ..."""
-    from tensor2tensor.utils import decoding
     if decode_hparams.shards == 1:
         return
     if flags.test_set:
-        raise UserError(f"--decode_shards={flags.decode_shards}: shards are of --decode_from_file, "
-                        "not of a --test_set")
+        raise UserError(f"--decode_shards={flags.decode_shards}: a file can be decoded in shards, "
+                        "not a --test_set")
     if flags.decode_from_file:
         for name in ("decode_from_file", "decode_to_file"):
             if flags[name].value:
@@ -109,11 +122,76 @@ def _take_shard(flags, decode_hparams):
         decode_hparams.shards = 1
 
 
+def _prepare_files(flags: Any, run: Run | None) -> bool:
+    """Checks --input and --output, and sets them where --test_set or a run stands for them.
+
+    Returns:
+      whether the output is a temporary file, to be printed.
+    """
+    if flags.test_set:
+        if flags.decode_from_file:
+            raise UserError(f"--input={flags.decode_from_file} and --test_set={flags.test_set}: "
+                            "only one of them can be decoded")
+        flags.language_pair = flags.language_pair or (run.language_pair if run else None)
+        launcher.need(flags, "language_pair")
+        flags.decode_from_file = _test_set_file(flags.test_set, flags.language_pair)
+    elif flags.decode_from_file:
+        file_checks.check_input(flags.decode_from_file, "decode_from_file")
+    elif run and not flags.decode_interactive:
+        raise UserError("--input or --test_set is missing: the text to decode")
+    if flags.score_file:
+        file_checks.check_input(flags.score_file, "score_file")
+        launcher.need(flags, "decode_to_file")
+    if flags.decode_to_file:
+        file_checks.check_output(flags.decode_to_file, "decode_to_file")
+    elif flags.decode_from_file and (run or flags.test_set):
+        flags.decode_to_file = os.path.join(processes.temporary_directory("decode"), "output")
+        return True
+    return False
+
+
 def _test_set_file(name, pair):
-    """The source of a sacreBLEU test set as a file for T2T's decoder."""
-    from rpr.evaluation import test_sets
+    """The source of a test set as a file for T2T's decoder."""
     source = test_sets.test_set_source(name, pair)
     path = os.path.join(processes.temporary_directory("test-set"), "source")
     with open(path, "w", encoding="utf-8") as out:
         out.writelines(line + "\n" for line in source)
     return path
+
+
+def _worker_argv(argv, words, flags, models):
+    """The command line for a process on another device: this one, with everything decided."""
+    names = ["decode_to_file"]
+    if words:
+        names += ["model", "problem", "hparams_set", "hparams", "data_dir", "output_dir",
+                  "decode_hparams", "language_pair"]
+    decided = [f"--{name}={flags[name].value}" for name in names if flags[name].value]
+    if not flags.ensemble:
+        decided.append(f"--checkpoint_path={models[0].checkpoint}")
+    return [*(arg for arg in argv if arg not in words), *decided]
+
+
+def _decode(argv: Sequence[str], flags: Any, models: Sequence[trained_model.TrainedModel],
+            decode_hparams: Any) -> dict[str, float] | None:
+    """Decodes in batches that can be resumed where input and output are text files, else by T2T.
+
+    Returns:
+      the `decode` event of metrics.jsonl, if there is one.
+    """
+    hparams = models[0].hparams
+    in_batches = (flags.decode_from_file and flags.decode_to_file
+                  and "inputs" in hparams.problem_hparams.vocabulary)
+    if not in_batches and flags.worker_gpu > 1:
+        raise UserError(f"--worker_gpu={flags.worker_gpu}: several devices decode --input to "
+                        "--output, or a --test_set")
+    if not in_batches and flags.ensemble:
+        raise UserError("--ensemble: it decodes --input, or a --test_set, to --output")
+    if flags.ensemble:
+        estimator = ensemble.build_estimator(models, decode_hparams)
+    else:
+        estimator = file_decoder.build_estimator(flags, models[0], decode_hparams)
+    if in_batches:
+        return file_decoder.decode_file(argv, flags, models, estimator, decode_hparams)
+    counted = ProgressEstimator(estimator, None)
+    t2t_decoder.decode(counted, hparams, decode_hparams)
+    return counted.event()

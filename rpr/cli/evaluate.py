@@ -1,23 +1,75 @@
-"""rpr.cli.evaluate"""
+"""`rpr evaluate`: T2T's metrics of a trained model on the development or test set."""
+import json
 import os
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from rpr.t2t.launcher import need, parse
-from rpr.t2t.registration import find_problem, known
-from rpr.t2t.trained_model import build_hparams
+import tensorflow.compat.v1 as tf
+from absl import flags as absl_flags
+from tensor2tensor.bin import t2t_eval  # noqa: F401  defines the flags
+from tensor2tensor.utils import trainer_lib
+
+from problems.checks import check_data
+from rpr.cli import run_argument
+from rpr.inference import evaluator
+from rpr.t2t import launcher, trained_model
+from rpr.utils import files
+from rpr.utils.console import QuietLogs, say
+from rpr.utils.errors import UserError
+
+PROGRAM = """rpr evaluate RUN
+  evaluates the averaged (or last) checkpoint of a run directory on the development set
+rpr evaluate --output_dir=DIR --model=... --problem=... --hparams_set=... --data_dir=... (t2t-eval)
+  evaluates the newest checkpoint of a model that T2T's flags name"""
 
 
-def main(argv, logs):
-    from tensor2tensor.bin import t2t_eval
-
-    from problems.checks import check_data
-    from rpr.t2t import registration
-    flags, _ = parse(argv, "t2t-eval")
-    need(flags, "output_dir", "data_dir")
-    registration.check_choice("model", "model", flags.model, known("model", flags.model))
-    problem = find_problem(flags.problem)
-    build_hparams(flags)
-    check_data(problem, os.path.expanduser(flags.data_dir),
+def main(argv: list[str], logs: QuietLogs | None) -> None:
+    """`rpr evaluate`, with the flags of t2t-eval and those defined here."""
+    absl_flags.DEFINE_string("json", None, "File to which the metrics are written as JSON.")
+    absl_flags.DEFINE_bool("wait", False, "Afterwards wait for new checkpoints in --output_dir and "
+                           "evaluate each, until there was none for --eval_timeout_mins.")
+    flags, words = launcher.parse(argv, PROGRAM)
+    run = run_argument.fill_flags(flags, words)
+    if run and flags.wait:
+        raise UserError("--wait: a run directory evaluates its own checkpoints; wait in its model "
+                        "directory with T2T's flags")
+    if flags.eval_steps is not None and flags.eval_steps < 1:
+        raise UserError(f"--eval_steps={flags.eval_steps}: at least 1 batch")
+    flags.checkpoint_path = getattr(flags, "checkpoint_path", None)
+    model = trained_model.find_trained_model(flags)
+    check_data(model.hparams.problem, model.hparams.data_dir,
                ("test",) if flags.eval_use_test_set else ("dev",))
-    if logs:
-        logs.keep(os.path.join(os.path.expanduser(flags.output_dir), "evaluate.log"))
-    t2t_eval.main(None)
+    model_dir = model.hparams.model_dir
+    if logs and os.access(model_dir, os.W_OK):
+        logs.keep(os.path.join(model_dir, "evaluate.log"))
+    tf.logging.set_verbosity(tf.logging.INFO)
+    trainer_lib.set_random_seed(flags.random_seed)
+    evaluate = evaluator.build_evaluator(flags, model)
+    for checkpoint in _checkpoints(model, flags):
+        metrics = evaluate(checkpoint)
+        _report(checkpoint, metrics, flags.json)
+
+
+def _checkpoints(model: trained_model.TrainedModel, flags: Any) -> Iterator[str]:
+    """The newest checkpoint, then with --wait those to come."""
+    yield model.checkpoint
+    if flags.wait:
+        say(f"waiting up to {flags.eval_timeout_mins} minutes for each new checkpoint in "
+            f"{model.hparams.model_dir}")
+        for checkpoint in trainer_lib.next_checkpoint(model.hparams.model_dir,
+                                                      flags.eval_timeout_mins):
+            if checkpoint != model.checkpoint:
+                yield checkpoint
+
+
+def _report(checkpoint: str, metrics: Mapping[str, float], json_path: str | None) -> None:
+    """Prints a table, then the same as a line of JSON; writes the JSON file that was asked for."""
+    width = max(map(len, metrics))
+    print(checkpoint)
+    for name, value in sorted(metrics.items()):
+        print(f"  {name:<{width}}  {value:.4f}" if isinstance(value, float)
+              else f"  {name:<{width}}  {value}")
+    line = json.dumps({"checkpoint": checkpoint, **metrics}, sort_keys=True)
+    print(line, flush=True)
+    if json_path:
+        files.write_atomically(json_path, line + "\n")

@@ -4,73 +4,82 @@ import json
 import math
 import os
 import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
 
 from rpr.experiments import run_directory
-from rpr.inference import inspector
 from rpr.inference.attention_plots import draw_attention
+from rpr.inference.inspector import Inspector, Translation
 from rpr.t2t import registration, trained_model
-from rpr.utils.console import terminal
+from rpr.utils.console import QuietLogs, say, terminal
 from rpr.utils.errors import UserError
 
 
-def main(argv, logs=None):
-    """`rpr translate RUN_DIR [TEXT]`; without a run's directory T2T's flags name the model."""
-    del logs                                          # nothing is written where the model lies
+def main(argv: list[str], logs: QuietLogs | None = None) -> None:
+    """`rpr translate RUN [TEXT]`; without a run directory, T2T's flags name the model."""
+    del logs                                          # nothing is written to the model's directory
     args = _parse(argv)
     flags, beam_size, alpha, text = _model_and_text(args)
     with terminal.status("loading the model"):
-        registration.register(args.t2t_usr_dir)
+        registration.register(args.t2t_usr_dir or flags.t2t_usr_dir)
         trained = trained_model.find_trained_model(flags)
-        model = inspector.Inspector(trained, beam_size, alpha)
-    terminal.print(f"{trained.checkpoint}: beam {beam_size}, alpha {alpha}", style="dim",
-                   highlight=False, soft_wrap=True)
-    for number, line in enumerate([text] if text is not None else _lines(), 1):
-        found = model.translate(line)
+        model = Inspector(trained, beam_size, alpha)
+    say(f"{trained.checkpoint}: beam {beam_size}, alpha {alpha}", style="dim")
+    for number, line in enumerate([text] if text is not None else _read_lines(), 1):
+        translation = model.translate(line)
         if args.json:
-            print(_as_json(line, found), flush=True)
+            print(_to_json(line, translation), flush=True)
         else:
-            print(_in_one_line(found) if args.one_line else _as_text(found), flush=True)
+            print(_to_line(translation) if args.one_line else _to_text(translation), flush=True)
         if args.show_attention:
             source = model.encode(line)
-            weights = model.attention([source], [found.ids])
-            draw_attention(weights, model.tokens(source, "inputs"), found.tokens,
+            weights = model.attention([source], [translation.ids])
+            draw_attention(weights, model.tokens(source, "inputs"), translation.tokens,
                            os.path.join(args.show_attention, str(number)))
 
 
 def _parse(argv):
     parser = argparse.ArgumentParser(
         prog="rpr translate", description="Translates one sentence, the lines of the standard "
-        "input, or what is typed; with the score of the beam search (log probability, over the "
-        "length penalty) and the probability of each token. In a pipe: translation, score and "
-        "probabilities, separated by tabs. rpr decode is faster for a whole file.")
-    parser.add_argument("words", nargs="*", metavar="RUN_DIR [TEXT]",
-                        help="a run's directory, unless --output_dir names the model; a sentence")
-    parser.add_argument("--beam_size", type=_at_least(int, 1), help="default: the run's; else 4")
-    parser.add_argument("--alpha", type=_at_least(float, 0),
-                        help="of the length penalty; default: the run's; else 0.6")
-    parser.add_argument("--show_attention", metavar="DIR", help="for each sentence pictures of "
-                        "where every head of every layer looks: DIR/1.encoder.png, ...")
-    parser.add_argument("--json", action="store_true", help="one object a line")
-    parser.add_argument("--one_line", action="store_true",
-                        help="translation [probability of each token, the end's last] Score: S")
-    parser.add_argument("--data_dir", help="default: where rpr run and rpr study put the data")
-    own = parser.add_argument_group("a model without a run's directory, by T2T's flags")
+        "input, or what is typed. Shows the score of the beam search (log probability divided by "
+        "the length penalty) and the probability of each token; in a pipe a line has the "
+        "translation, the score and the probabilities, separated by tabs. rpr decode is faster "
+        "for a whole file.")
+    parser.add_argument("words", nargs="*", metavar="RUN [TEXT]",
+                        help="a run directory, unless --output_dir names the model; a sentence")
+    parser.add_argument("--beam_size", type=_at_least(int, 1),
+                        help="hypotheses kept, at least 1 (default: the run's, else 4)")
+    parser.add_argument("--alpha", type=_at_least(float, 0), help="exponent of the length "
+                        "penalty, at least 0 (default: the run's, else 0.6)")
+    parser.add_argument("--show_attention", metavar="DIR", help="draw the attention weights of "
+                        "every layer and head for each sentence: DIR/1.encoder.png, ...")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    parser.add_argument("--one_line", action="store_true", help="print the translation, the "
+                        "probability of each token (the end mark's last) and the score in one line")
+    parser.add_argument("--data_dir", help="vocabulary (default: where rpr run and rpr study "
+                        "put the data)")
+    model = parser.add_argument_group("a model without a run directory, by T2T's flags")
     for name in ("output_dir", "problem", "model", "hparams_set", "hparams", "checkpoint_path",
                  "t2t_usr_dir"):
-        own.add_argument(f"--{name}", default="" if name == "hparams" else None)
+        model.add_argument(f"--{name}", default="" if name == "hparams" else None)
     parser.error = _refuse                            # the error stream is a log by now
     return parser.parse_intermixed_args(argv)
 
 
-def _refuse(message):
+def _refuse(message: str) -> NoReturn:
     raise UserError(message)
 
 
-def _at_least(kind, least):
+def _at_least(kind: type, least: int) -> Callable[[str], Any]:
+    """A parser of finite numbers that are at least `least`."""
     def parse(text):
-        value = kind(text)
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
         if not least <= value < math.inf:
-            raise argparse.ArgumentTypeError(f"{text}: at least {least}")
+            noun = "whole number" if kind is int else "number"
+            raise argparse.ArgumentTypeError(f"{text}: a {noun} of at least {least} is needed")
         return value
     return parse
 
@@ -81,20 +90,25 @@ def _model_and_text(args):
     beam_size, alpha = 4, 0.6
     if args.output_dir is None:
         if not words:
-            raise UserError("name a run's directory, or a model by --output_dir, --problem, "
+            raise UserError("name a run directory, or a model by --output_dir, --problem, "
                             "--data_dir, --model and --hparams_set")
-        run, flags = run_directory.find_trained_model(words[0], args.data_dir)
+        run, flags = run_directory.trained_model_flags(words[0], args.data_dir)
         beam_size, alpha, words = run.beam_size, run.alpha, words[1:]
     if len(words) > 1:
-        raise UserError(f"'{words[1]}': one sentence, in quotes")
+        raise UserError(f"{words[1]!r}: put the sentence in quotes")
     return (flags, args.beam_size or beam_size, alpha if args.alpha is None else args.alpha,
             words[0] if words else None)
 
 
-def _lines():
-    """The lines of the standard input; on a terminal, what is typed until it ends."""
+def _read_lines() -> Iterator[str]:
+    """The lines of the standard input; on a terminal, the lines that are typed."""
     if not sys.stdin.isatty():
-        yield from (line.rstrip("\n") for line in sys.stdin)
+        for number, line in enumerate(sys.stdin.buffer, 1):
+            try:
+                yield line.decode().rstrip("\n")
+            except UnicodeDecodeError as error:
+                raise UserError(f"standard input: line {number} is not UTF-8 "
+                                f"({error.reason})") from None
         return
     import readline  # noqa: F401  lets `input` edit and recall lines
     while True:
@@ -107,22 +121,22 @@ def _lines():
             yield line
 
 
-def _as_text(found):
+def _to_text(translation: Translation) -> str:
     if not sys.stdout.isatty():
-        return "\t".join([found.text, f"{found.score:.4f}",
-                          " ".join(f"{p:.4f}" for p in found.probabilities)])
+        return "\t".join([translation.text, f"{translation.score:.4f}",
+                          " ".join(f"{p:.4f}" for p in translation.probabilities)])
     tokens = "  ".join(f"{token.strip()} {p:.2f}" for token, p in
-                       zip(found.tokens, found.probabilities, strict=True))
-    return f"{found.text}\n  score {found.score:.3f}: {tokens}"
+                       zip(translation.tokens, translation.probabilities, strict=True))
+    return f"{translation.text}\n  score {translation.score:.3f}: {tokens}"
 
 
-def _in_one_line(found):
-    return (f"{found.text} [{' '.join(f'{p:.3f}' for p in found.probabilities)}] "
-            f"Score: {found.score:.3f}")
+def _to_line(translation: Translation) -> str:
+    return (f"{translation.text} [{' '.join(f'{p:.3f}' for p in translation.probabilities)}] "
+            f"Score: {translation.score:.3f}")
 
 
-def _as_json(source, found):
-    return json.dumps({"source": source, "translation": found.text,
-                       "score": round(found.score, 6), "tokens": found.tokens,
-                       "probabilities": [round(float(p), 6) for p in found.probabilities]},
+def _to_json(source: str, translation: Translation) -> str:
+    return json.dumps({"source": source, "translation": translation.text,
+                       "score": round(translation.score, 6), "tokens": translation.tokens,
+                       "probabilities": [round(float(p), 6) for p in translation.probabilities]},
                       ensure_ascii=False)

@@ -1,0 +1,1 @@
+"""Inference: decoding files, ensembles, and a look into trained models."""

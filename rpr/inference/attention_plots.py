@@ -1,40 +1,55 @@
-"""rpr.inference.attention_plots"""
+"""Pictures of attention weights: one panel per layer and head."""
 import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rpr.inference.model_session import AttentionWeights
+from rpr.utils import files
 
 TITLES = {"encoder": "encoder self-attention", "decoder": "decoder self-attention",
-         "cross": "decoder to encoder"}
+          "cross": "decoder to encoder"}
+
+_INCHES_PER_TOKEN = 0.14
+_LONGEST_SIDE = 12000                                 # pixels
+_LONGEST_LABEL = 16                                   # characters
 
 
-def draw_attention(weights, source, target, prefix):
-    """Writes a picture for each kind of attention: a row a layer, a column a head.
+def draw_attention(weights: AttentionWeights, source: Sequence[str], target: Sequence[str],
+                   prefix: str) -> None:
+    """Writes PREFIX.encoder.png, PREFIX.decoder.png and PREFIX.cross.png.
+
+    A row of panels is a layer, a column a head. Kinds of attention that the model does not have are
+    left out.
 
     Args:
-      weights: `AttentionWeights` of one sentence.
-      source, target: its tokens as text.
-      prefix: of the files PREFIX.encoder.png, PREFIX.decoder.png and PREFIX.cross.png.
+      weights: of a batch of one sentence.
+      source, target: the sentence's tokens as text.
+      prefix: path of the pictures, without kind and suffix.
     """
     os.makedirs(os.path.dirname(prefix) or ".", exist_ok=True)
     for kind, (queries, keys) in {"encoder": (source, source), "decoder": (target, target),
                                   "cross": (target, source)}.items():
-        if not len(getattr(weights, kind)):               # a recurrent model has the last one alone
+        layers = getattr(weights, kind)
+        if not len(layers):
             continue
-        figure = _attention_figure(getattr(weights, kind)[:, 0], queries, keys, TITLES[kind])
-        path = f"{prefix}.{kind}.png"
-        figure.savefig(path + ".part", format="png")
-        os.replace(path + ".part", path)
+        figure = _attention_figure(layers[:, 0], queries, keys, TITLES[kind])
+        with files.atomic_path(f"{prefix}.{kind}.png") as path:
+            figure.savefig(path, format="png")
 
 
-def _attention_figure(weights, queries, keys, title):
-    """weights: [layers, heads, queries, keys], queries and keys as text; a matplotlib Figure."""
+def _attention_figure(weights: np.ndarray, queries: Sequence[str], keys: Sequence[str],
+                      title: str) -> Any:
+    """A matplotlib Figure of weights [layers, heads, queries, keys]."""
     from matplotlib.figure import Figure
     layers, heads = weights.shape[:2]
-    cell = 0.14                                       # inches a token: room for its label
-    wide, high = (max(cell * len(tokens), 0.9) for tokens in (keys, queries))
-    label = 0.07 * max(map(len, [*queries, *keys])) + 0.25
-    size = heads * (wide + 0.15) + label, layers * (high + 0.35) + label + 0.5
-    # At most 12,000 pixels a side: the picture of a long sentence gets smaller, not larger.
-    figure = Figure(size, dpi=min(110, 12000 / max(size)), layout="constrained")
-    axes = figure.subplots(layers, heads, squeeze=False, sharex=True, sharey=True)
+    width, height = (max(_INCHES_PER_TOKEN * len(tokens), 0.9) for tokens in (keys, queries))
+    margin = 0.07 * max(map(len, [*queries, *keys])) + 0.25
+    size = heads * (width + 0.15) + margin, layers * (height + 0.35) + margin + 0.5
+    # A long sentence lowers the resolution: the picture's size in pixels is limited.
+    figure = Figure(size, dpi=min(110, _LONGEST_SIDE / max(size)), layout="constrained")
+    axes: Any = figure.subplots(layers, heads, squeeze=False, sharex=True, sharey=True)
     for layer in range(layers):
         for head in range(heads):
             panel = axes[layer, head]
@@ -45,11 +60,13 @@ def _attention_figure(weights, queries, keys, title):
             panel.tick_params(axis="x", labelrotation=90)
     axes[0, 0].set_xticks(range(len(keys)), [_label(token) for token in keys])
     axes[0, 0].set_yticks(range(len(queries)), [_label(token) for token in queries])
-    figure.suptitle(f"{title}: rows look at columns", fontsize=9)
+    figure.suptitle(f"{title}: rows are queries, columns are keys", fontsize=9)
     return figure
 
 
-def _label(token):
-    """A token at most 16 letters long, its blanks shown; a $ does not begin mathematics."""
+def _label(token: str) -> str:
+    """A shortened token with visible spaces; the $ is escaped, which would start a formula."""
     token = token.replace(" ", "␣")
-    return (token if len(token) <= 16 else token[:15] + "…").replace("$", r"\$")
+    if len(token) > _LONGEST_LABEL:
+        token = token[:_LONGEST_LABEL - 1] + "…"
+    return token.replace("$", r"\$")

@@ -1,86 +1,127 @@
-"""rpr.inference.batches"""
+"""The batches of a file that is being decoded, each kept in a file of its own until all are done.
+
+A killed decoding continues from the batches that it finished, and several processes can decode the
+batches of one file.
+"""
 import hashlib
 import itertools
 import json
 import os
-import shutil
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from rpr.utils import files
+from rpr.utils.errors import UserError
+
+_KEY_FILE = "rpr-decode-key"                          # marks a folder as made here
+_OUR_FILES = re.compile(rf"\.?({_KEY_FILE}|\d+\.json)(\W.*)?")       # temporary names too
 
 
 class Batches:
-    """The batches of one decoding, and those that are done.
+    """The batches of one decoding, in the folder OUTPUT.parts.
 
     Args:
-      target: what is made of them in the end.
+      output: path of the text that is made of them in the end.
       sentences: sorted, as they are cut into batches.
-      size: sentences in a batch.
-      made_from: whatever decides what comes out, for JSON; batches of another make are dropped.
+      size: sentences per batch.
+      settings: everything else that decides the hypotheses, as JSON values. Finished batches of
+        other settings or sentences are discarded.
     """
 
-    def __init__(self, target, sentences, size, made_from):
-        self._target, self._folder = target, target + ".parts"
+    def __init__(self, output: str, sentences: Sequence[str], size: int,
+                 settings: Sequence[Any]) -> None:
+        self._output, self._folder = output, output + ".parts"
         self._batches = [sentences[first:first + size] for first in range(0, len(sentences), size)]
-        self._key = hashlib.sha256(json.dumps([sentences, size, made_from]).encode()).hexdigest()
+        self._key = hashlib.sha256(
+            json.dumps([list(sentences), size, settings]).encode()).hexdigest()
 
-    def begin(self):
-        """Makes room for batches, or finds those of an earlier call."""
-        key = os.path.join(self._folder, "key")
-        try:
-            with open(key, encoding="utf-8") as text:
-                if text.read() == self._key:
-                    return
-        except FileNotFoundError:
-            pass
-        shutil.rmtree(self._folder, ignore_errors=True)
+    def prepare(self) -> None:
+        """Makes the folder, or keeps the finished batches of an earlier call with equal settings.
+
+        Raises:
+          UserError: a folder of that name is there, and this program did not make it.
+        """
+        key_file = os.path.join(self._folder, _KEY_FILE)
+        if os.path.lexists(self._folder):
+            if not self._is_ours():
+                raise UserError(f"{self._folder} is there, but rpr decode did not make it: batches "
+                                "are kept there while a file is decoded; rename it, or write to "
+                                "another file")
+            if self._has_key(key_file):
+                return
+            self._remove()
         os.makedirs(self._folder)
-        files.write_atomically(key, self._key)
+        files.write_atomically(key_file, self._key)
 
-    def _file(self, number):
+    def _is_ours(self):
+        if os.path.islink(self._folder) or not os.path.isdir(self._folder):
+            return False
+        names = os.listdir(self._folder)
+        return all(map(_OUR_FILES.fullmatch, names)) and (
+            not names or any(_KEY_FILE in name for name in names))
+
+    def _has_key(self, key_file):
+        try:
+            with open(key_file, encoding="utf-8") as text:
+                return text.read() == self._key
+        except FileNotFoundError:                     # killed before it was written
+            return False
+
+    def _remove(self):
+        """Removes the folder; the key file last, so that an interrupted removal can be repeated."""
+        for name in sorted(os.listdir(self._folder), key=lambda name: name == _KEY_FILE):
+            os.unlink(os.path.join(self._folder, name))
+        os.rmdir(self._folder)
+
+    def path(self, number: int) -> str:
+        """The file of a finished batch."""
         return os.path.join(self._folder, f"{number}.json")
 
-    def missing(self, part=0, parts=1):
-        """The numbers of the batches that are not done, of every `parts`-th from `part` on."""
+    def missing(self, part: int = 0, parts: int = 1) -> list[int]:
+        """The numbers of unfinished batches among part, part + parts, part + 2 * parts, ..."""
         return [number for number in range(part, len(self._batches), parts)
-                if not os.path.exists(self._file(number))]
+                if not os.path.exists(self.path(number))]
 
-    def sentences(self, numbers):
+    def sentences(self, numbers: Sequence[int]) -> list[str]:
         """The sentences of some batches, in order."""
         return [sentence for number in numbers for sentence in self._batches[number]]
 
-    def decode(self, numbers, results, as_text):
-        """Keeps each batch as soon as it is done.
+    def save(self, numbers: Sequence[int], predictions: Iterator[Mapping[str, np.ndarray]],
+             as_text: Callable[[Mapping[str, np.ndarray]], str]) -> None:
+        """Writes each batch as soon as all its predictions are there.
 
         Args:
           numbers: of the batches.
-          results: an iterator over the predictions for `sentences(numbers)`.
-          as_text: a function that gives the line for a prediction.
+          predictions: for `sentences(numbers)`, with `outputs` int [length] or [beams, length].
+          as_text: gives the output line of a prediction.
         """
         for number in numbers:
-            found = list(itertools.islice(results, len(self._batches[number])))
-            tokens = sum(np.count_nonzero(np.atleast_2d(one["outputs"])[0]) for one in found)
-            files.write_atomically(self._file(number), json.dumps(
-                {"lines": [as_text(one) for one in found], "tokens": int(tokens)}))
+            batch = list(itertools.islice(predictions, len(self._batches[number])))
+            tokens = sum(np.count_nonzero(np.atleast_2d(prediction["outputs"])[0])
+                         for prediction in batch)
+            files.write_atomically(self.path(number), json.dumps(
+                {"lines": list(map(as_text, batch)), "tokens": int(tokens)}))
 
-    def tokens(self, numbers):
-        """How many tokens the best hypotheses of finished batches have."""
+    def tokens(self, numbers: Sequence[int]) -> int:
+        """Tokens in the best hypotheses of finished batches."""
         return sum(self._read(number)["tokens"] for number in numbers)
 
     def _read(self, number):
-        with open(self._file(number), encoding="utf-8") as text:
+        with open(self.path(number), encoding="utf-8") as text:
             return json.load(text)
 
-    def end(self, place, delimiter):
-        """Writes the whole text and removes the parts.
+    def assemble(self, positions: Mapping[int, int], delimiter: str) -> None:
+        """Writes the output and removes the folder.
 
         Args:
-          place: {line of the text: place among the sorted sentences}.
-          delimiter: what ends each line.
+          positions: {line number in the output: index into the sorted sentences}.
+          delimiter: ends each line.
         """
         lines = [line for number in range(len(self._batches))
                  for line in self._read(number)["lines"]]
-        files.write_atomically(self._target, "".join(
-            lines[place[number]] + delimiter for number in range(len(lines))))
-        shutil.rmtree(self._folder)
+        files.write_atomically(self._output, "".join(
+            lines[positions[number]] + delimiter for number in range(len(lines))))
+        self._remove()

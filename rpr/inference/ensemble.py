@@ -1,145 +1,150 @@
-"""Ensembles: several trained models that choose each next word together.
+"""Ensembles: several trained models that choose each next token together.
 
-The probability of a word is the arithmetic mean of what the models give it, after the words chosen
-so far. Models may differ in everything but their vocabulary.
+The probability of a token is the arithmetic mean of the models' probabilities for it. The models
+may differ in everything except their vocabulary.
 """
 import os
 import types
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 from tensor2tensor.utils import registry
 
 from rpr.models import beam_search, incremental
 from rpr.nn.ops import shape_list
-from rpr.t2t import preflight, trained_model
+from rpr.t2t import checkpoints, preflight, trained_model
 from rpr.utils import processes
 from rpr.utils.errors import UserError
 
 
-def members(directories, data_dir):
+def find_members(directories: Sequence[str], data_dir: str) -> list[trained_model.TrainedModel]:
     """Finds and checks the models of an ensemble.
 
     Args:
-      directories: of runs, whose averaged checkpoint counts where there is one, or T2T's output
-        directories, whose last checkpoint counts.
+      directories: run directories, whose averaged checkpoint is used if there is one, or output
+        directories of rpr train, whose last checkpoint is used.
       data_dir: holds the vocabulary.
 
     Returns:
-      a list of `t2t.TrainedModel`, which all decode from the text of the first one's problem.
+      the models. All of them decode text of the first one's problem.
 
     Raises:
-      UserError: one cannot take part.
+      UserError: a directory holds no model, or one that cannot take part.
     """
-    found, vocabularies = [], []
+    members: list[trained_model.TrainedModel] = []
+    first_vocabulary = None
     for directory in map(os.path.expanduser, directories):
-        said = f"--ensemble: {directory or 'an empty name'}"
+        flag = f"--ensemble: {directory or 'an empty name'}"
         model_dir = os.path.join(directory, "model")
         if not os.path.isdir(model_dir):
             model_dir = directory
-        asked = preflight.trained_with(model_dir)
-        if not asked:
-            raise UserError(f"{said} is neither a run's directory nor the output directory of rpr "
+        training = preflight.trained_with(model_dir)
+        if not training:
+            raise UserError(f"{flag} is neither a run directory nor an output directory of rpr "
                             f"train (no {preflight.TRAINED_WITH})")
-        vocabularies.append(asked["vocabulary"])
-        if vocabularies[-1] != vocabularies[0]:
-            raise UserError(f"{said} was trained with another vocabulary "
-                            f"({', '.join(vocabularies[-1])}) than {directories[0]} "
-                            f"({', '.join(vocabularies[0])})")
-        average = tf.train.latest_checkpoint(os.path.join(directory, "average"))
-        found.append(trained_model.find_trained_model(types.SimpleNamespace(
-            model=asked["model"], problem=asked["problem"], hparams_set=asked["hparams_set"],
-            hparams="", data_dir=data_dir, output_dir=model_dir, checkpoint_path=average)))
-        if not issubclass(registry.model(asked["model"]), incremental.IncrementalDecoder):
-            raise UserError(f"{said} holds a model {asked['model']}: it cannot take part")
-    return found
+        vocabulary = training["vocabulary"]
+        first_vocabulary = first_vocabulary or vocabulary
+        if vocabulary != first_vocabulary:
+            raise UserError(f"{flag} was trained with another vocabulary ({', '.join(vocabulary)}) "
+                            f"than {directories[0]} ({', '.join(first_vocabulary)})")
+        members.append(trained_model.find_trained_model(types.SimpleNamespace(
+            model=training["model"], problem=training["problem"], hparams="",
+            hparams_set=training["hparams_set"], data_dir=data_dir, output_dir=model_dir,
+            checkpoint_path=checkpoints.newest(os.path.join(directory, "average")))))
+        if not issubclass(registry.model(training["model"]), incremental.IncrementalDecoder):
+            raise UserError(f"{flag} holds a model {training['model']}, which cannot take part in "
+                            "an ensemble")
+    return members
 
 
-def estimator(models, decode_hparams):
-    """A `tf.estimator.Estimator` that decodes with an ensemble, as T2T's do with one model.
+def build_estimator(members: Sequence[trained_model.TrainedModel], decode_hparams: Any) -> Any:
+    """A `tf.estimator.Estimator` that decodes with an ensemble, as T2T's does with one model.
 
     Args:
-      models: `t2t.TrainedModel`s.
+      members: the models.
       decode_hparams: T2T's.
     """
     def model_fn(features, labels, mode):
         del labels
-        built = []
-        for number, trained in enumerate(models):
-            model = registry.model(trained.name)(trained.hparams, mode,
-                                                 trained.hparams.problem_hparams)
+        models = []
+        for number, member in enumerate(members):
+            model = registry.model(member.name)(member.hparams, mode,
+                                                member.hparams.problem_hparams)
             with tf.variable_scope(f"member_{number}") as scope:
-                built.append((model, scope))
-        found = decode({"inputs": features["inputs"]}, built, decode_hparams)
+                models.append((model, scope))
+        predictions = decode({"inputs": features["inputs"]}, models, decode_hparams)
         savers = [tf.train.Saver({variable.op.name[len(scope.name) + 1:]: variable
                                   for variable in tf.global_variables(scope.name + "/")})
-                  for _, scope in built]
+                  for _, scope in models]
 
         def restore(scaffold, session):
             del scaffold
-            for saver, trained in zip(savers, models, strict=True):
-                saver.restore(session, trained.checkpoint)
+            for saver, member in zip(savers, members, strict=True):
+                saver.restore(session, member.checkpoint)
 
         return tf.estimator.EstimatorSpec(
-            mode, predictions={**found, "inputs": features["inputs"]},
+            mode, predictions={**predictions, "inputs": features["inputs"]},
             scaffold=tf.train.Scaffold(init_fn=restore))
 
     config = tf.ConfigProto(allow_soft_placement=True)
     config.gpu_options.allow_growth = True
-    return tf.estimator.Estimator(
-        model_fn, processes.temporary_directory("ensemble"),
-        tf.estimator.RunConfig(session_config=config))
+    return tf.estimator.Estimator(model_fn, processes.temporary_directory("ensemble"),
+                                  tf.estimator.RunConfig(session_config=config))
 
 
-def decode(features, models, decode_hparams):
-    """The best sentences of an ensemble.
+def decode(features: dict[str, tf.Tensor], models: Sequence[tuple[Any, Any]],
+           decode_hparams: Any) -> dict[str, tf.Tensor]:
+    """The best hypotheses of an ensemble.
 
     Args:
       features: `inputs` int32 [batch, length, 1, 1].
-      models: (`IncrementalDecoder` model, variable scope that its own is in) of each.
+      models: (model, an `IncrementalDecoder`; the variable scope around its own) of each member.
       decode_hparams: T2T's.
 
     Returns:
-      as `search.find`.
+      as `rpr.models.beam_search.search`.
 
     Raises:
-      UserError: they do not choose from as many symbols.
+      UserError: the models differ in the number of target symbols.
     """
-    counts = [model.target_vocab_size() for model, _ in models]
-    if len(set(counts)) > 1:
-        raise UserError(f"--ensemble: the models choose from {', '.join(map(str, counts))} symbols "
-                        "(vocab_divisor): they cannot choose together")
+    sizes = [model.target_vocab_size() for model, _ in models]
+    if len(set(sizes)) > 1:
+        raise UserError(f"--ensemble: the models have {', '.join(map(str, sizes))} target symbols; "
+                        "they need equally many (vocab_divisor)")
     beams = decode_hparams.beam_size
-    functions, caches = [], []
+    model_steps, initial_caches = [], []
     for model, scope in models:
         with tf.variable_scope(scope, auxiliary_name_scope=False), tf.variable_scope(model.name):
             step, cache = model.init_step(model.prepare_features(features), beams)
-        functions.append(step)
-        caches.append(cache)
+        model_steps.append(step)
+        initial_caches.append(cache)
 
-    def together(ids, caches):
-        logits, after = [], []
-        for (model, scope), step, cache in zip(models, functions, caches, strict=True):
+    def ensemble_step(ids, caches):
+        logits, next_caches = [], []
+        for (model, scope), step, cache in zip(models, model_steps, caches, strict=True):
             with tf.variable_scope(scope, auxiliary_name_scope=False), \
                     tf.variable_scope(model.name):
-                found, cache = step(ids, cache)
-            logits.append(found)
-            after.append(cache)
-        return mean(logits), after
+                model_logits, cache = step(ids, cache)
+            logits.append(model_logits)
+            next_caches.append(cache)
+        return mean_log_probabilities(logits), next_caches
 
     batch, length = shape_list(features["inputs"])[:2]
     return beam_search.search(
-        together, caches, batch, length + decode_hparams.extra_length, beams,
+        ensemble_step, initial_caches, batch, length + decode_hparams.extra_length, beams,
         beams if decode_hparams.return_beams else 1, decode_hparams.alpha)
 
 
-def mean(logits):
-    """The logarithm of the mean of the probabilities that several models give.
+def mean_log_probabilities(logits: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The logarithm of the mean of several models' probabilities.
 
     Args:
-      logits: a list of [rows, symbols].
+      logits: of each model, [rows, symbols].
 
     Returns:
       float32 [rows, symbols].
     """
-    chances = tf.stack([tf.nn.log_softmax(tf.cast(one, tf.float32)) for one in logits])
-    return tf.reduce_logsumexp(chances, axis=0) - tf.log(float(len(logits)))
+    log_probabilities = tf.stack(
+        [tf.nn.log_softmax(tf.cast(model_logits, tf.float32)) for model_logits in logits])
+    return tf.reduce_logsumexp(log_probabilities, axis=0) - tf.log(float(len(logits)))

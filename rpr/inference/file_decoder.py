@@ -1,28 +1,40 @@
-"""`rpr decode`: T2T's decoder, over several devices, and from where a crash left it.
+"""Decodes a text file as T2T's decoder does, on several devices, and continues after a crash.
 
-A file is decoded in the batches that T2T makes of it: sorted by words, longest first, `batch_size`
-at a time. A batch is decoded as a whole by one process, since its padding decides how long its
-hypotheses may get, and is kept in a file of its own in OUT.parts until all are there: what comes
-out is the same on any number of devices, and after any number of crashes.
+The file is decoded in T2T's batches: sorted by words, longest first, `batch_size` sentences each. A
+batch is decoded as a whole by one process, since its padding decides how long its hypotheses may
+get. So the output does not depend on the number of devices or crashes.
 """
 import os
 import subprocess
-import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Any
 
 import numpy as np
+from tensor2tensor.bin import t2t_trainer
+from tensor2tensor.utils import decoding, trainer_lib
 
 from rpr.inference.batches import Batches
+from rpr.inference.progress import ProgressEstimator, decode_event
+from rpr.t2t.trained_model import TrainedModel
 from rpr.utils import processes
 from rpr.utils.console import Task
 from rpr.utils.errors import UserError
 
+_POLL_SECONDS = 0.2
+# Environment variable of the processes that decode for another one: the part "K/N" of its batches.
+_PART = "RPR_DECODE_PART"
 
-def _estimator(flags, model, decode_hparams):
-    """T2T's Estimator of one model."""
-    from tensor2tensor.bin import t2t_trainer
-    from tensor2tensor.utils import trainer_lib
+
+def build_estimator(flags: Any, model: TrainedModel, decode_hparams: Any) -> Any:
+    """T2T's Estimator of one model.
+
+    Args:
+      flags: T2T's, parsed.
+      model: to decode with.
+      decode_hparams: T2T's.
+    """
     run_config = t2t_trainer.create_run_config(model.hparams)
     if flags.disable_grappler_optimizations:
         run_config.session_config.graph_options.rewrite_options.disable_meta_optimizer = True
@@ -30,56 +42,74 @@ def _estimator(flags, model, decode_hparams):
                                         decode_hparams=decode_hparams)
 
 
-def _decode_file(argv, flags, models, estimator, decode_hparams):
-    """Decodes --decode_from_file to --decode_to_file; returns what metrics.jsonl gets."""
-    from tensor2tensor.utils import decoding
+def decode_file(argv: Sequence[str], flags: Any, models: Sequence[TrainedModel], estimator: Any,
+                decode_hparams: Any) -> dict[str, float] | None:
+    """Decodes --decode_from_file to --decode_to_file.
 
-    from rpr.inference import progress
+    Args:
+      argv: flags for the processes on other devices.
+      flags: T2T's and those of rpr decode, parsed.
+      models: one, or the members of an ensemble.
+      estimator: of `models`.
+      decode_hparams: T2T's.
+
+    Returns:
+      the `decode` event of metrics.jsonl; None in a process that decodes a part for another one.
+    """
     decode_hparams.batch_size = decode_hparams.batch_size or 32
-    sentences, place = decoding._get_sorted_inputs(flags.decode_from_file, decode_hparams.delimiter)
-    made_from = [flags.hparams, flags.decode_hparams]
-    for model in models:
-        read = os.stat(model.checkpoint + ".index")
-        made_from += [model.name, model.hparams.problem.name, model.checkpoint, read.st_size,
-                      read.st_mtime_ns]
+    sentences, positions = decoding._get_sorted_inputs(flags.decode_from_file,
+                                                       decode_hparams.delimiter)
     model = models[0]
-    # The Estimator of an ensemble finds its checkpoints itself, and so do other devices.
+    # The Estimator of an ensemble finds its checkpoints itself.
     checkpoint = None if flags.ensemble else model.checkpoint
-    batches = Batches(flags.decode_to_file, sentences, decode_hparams.batch_size, made_from)
-    part, parts = map(int, flags.decode_part.split("/")) if flags.decode_part else (0, 1)
-    if not flags.decode_part:
-        batches.begin()
-    todo = batches.missing(part, parts)
-    began = time.time()
+    settings = [flags.hparams, flags.decode_hparams, *map(_identity, models)]
+    batches = Batches(flags.decode_to_file, sentences, decode_hparams.batch_size, settings)
+    is_worker = _PART in os.environ
+    part, parts = map(int, os.environ.get(_PART, "0/1").split("/"))
+    if not is_worker:
+        batches.prepare()
+    missing = batches.missing(part, parts)
+    start = time.time()
     if flags.worker_gpu > 1:
-        _decode_on(flags.worker_gpu,
-                   [*argv, *([f"--checkpoint_path={checkpoint}"] if checkpoint else [])], batches)
-    elif todo:
-        watched = progress.WatchedEstimator(estimator, len(batches.sentences(todo)))
-        results = watched.predict(
-            _input_fn(batches.sentences(todo), model.hparams, decode_hparams),
-            checkpoint_path=checkpoint)
-        batches.decode(todo, results,
-                       lambda result: _as_text(result, model.hparams, decode_hparams))
-    if flags.decode_part:
+        _decode_on_devices(flags.worker_gpu, argv, batches, missing)
+    elif missing:
+        todo = batches.sentences(missing)
+        predictions = ProgressEstimator(estimator, len(todo)).predict(
+            _input_fn(todo, model.hparams, decode_hparams), checkpoint_path=checkpoint)
+        batches.save(missing, predictions, _line_maker(model.hparams, decode_hparams))
+    if is_worker:
         return None
-    record = progress.decoded(len(batches.sentences(todo)), batches.tokens(todo), time.time() - began)
-    batches.end(place, decode_hparams.delimiter)
+    event = decode_event(len(batches.sentences(missing)), batches.tokens(missing),
+                         time.time() - start)
+    batches.assemble(positions, decode_hparams.delimiter)
     if flags.checkpoint_path and flags.keep_timestamp:
-        os.utime(flags.decode_to_file, (read.st_mtime, read.st_mtime))
-    if flags.ensemble:
-        return record
-    directory = os.path.join(model.hparams.model_dir, "decode")
+        written = os.stat(model.checkpoint + ".index").st_mtime
+        os.utime(flags.decode_to_file, (written, written))
+    if not flags.ensemble:
+        _run_hooks(estimator, model.hparams, decode_hparams)
+    return event
+
+
+def _identity(model):
+    """What tells a model from others, and its checkpoint from another training's."""
+    index = os.stat(model.checkpoint + ".index")
+    return [model.name, model.hparams.problem.name, model.checkpoint, index.st_size,
+            index.st_mtime_ns]
+
+
+def _run_hooks(estimator, hparams, decode_hparams):
+    """T2T's post-decode hooks of the problem."""
+    if not hparams.problem.decode_hooks:
+        return
+    directory = os.path.join(hparams.model_dir, "decode")
     os.makedirs(directory, exist_ok=True)
     decoding.run_postdecode_hooks(decoding.DecodeHookArgs(
-        estimator=estimator, problem=model.hparams.problem, output_dirs=[directory],
-        hparams=model.hparams, decode_hparams=decode_hparams, predictions=[]), None)
-    return record
+        estimator=estimator, problem=hparams.problem, output_dirs=[directory],
+        hparams=hparams, decode_hparams=decode_hparams, predictions=[]), None)
 
 
 def _input_fn(sentences, hparams, decode_hparams):
-    """T2T's batches of these sentences, for an Estimator."""
-    from tensor2tensor.utils import decoding
+    """An Estimator's input function: T2T's batches of these sentences."""
     size = decode_hparams.batch_size
 
     def input_fn():
@@ -91,64 +121,73 @@ def _input_fn(sentences, hparams, decode_hparams):
     return input_fn
 
 
-def _as_text(result, hparams, decode_hparams):
-    """The line of a prediction: its text, or with return_beams all of them, separated by tabs."""
-    from tensor2tensor.utils import decoding
+def _line_maker(hparams: Any, decode_hparams: Any) -> Callable[[Mapping[str, np.ndarray]], str]:
+    """A function that gives the output line of a prediction: its text, or with return_beams the
+    texts of all beams, separated by tabs."""
     vocabulary = hparams.problem_hparams.vocabulary
 
-    def text(ids):
+    def text(prediction, ids):
         return decoding.log_decode_results(
-            result["inputs"], ids, hparams.problem.name, None, vocabulary["inputs"],
+            prediction["inputs"], ids, hparams.problem.name, None, vocabulary["inputs"],
             vocabulary["targets"], log_results=decode_hparams.log_results,
             skip_eos_postprocess=decode_hparams.skip_eos_postprocess)[1]
 
-    if not decode_hparams.return_beams:
-        return text(result["outputs"])
-    fields = [text(ids) for ids in np.split(result["outputs"], decode_hparams.beam_size)]
-    if decode_hparams.write_beam_scores:
-        fields = [f"{field}\t{score:.2f}" for field, score in
-                  zip(fields, np.atleast_1d(result["scores"]), strict=True)]
-    return "\t".join(fields)
+    def line(prediction):
+        if not decode_hparams.return_beams:
+            return text(prediction, prediction["outputs"])
+        beams = np.split(prediction["outputs"], decode_hparams.beam_size)
+        fields = [text(prediction, ids) for ids in beams]
+        if decode_hparams.write_beam_scores:
+            fields = [f"{field}\t{score:.2f}" for field, score in
+                      zip(fields, np.atleast_1d(prediction["scores"]), strict=True)]
+        return "\t".join(fields)
+
+    return line
 
 
-def _decode_on(count, argv, batches):
-    """Starts a decoder on each device, each with its share of the batches.
+def _decode_on_devices(count: int, argv: Sequence[str], batches: Batches,
+                       missing: Sequence[int]) -> None:
+    """Starts a decoder on each device, each with its share of the batches, and waits for them.
 
     Raises:
-      UserError: one of them failed; the others are ended.
+      UserError: one of them failed; the remaining ones are stopped.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    visible = visible.split(",") if visible else [str(number) for number in range(count)]
-    todo = len(batches.sentences(batches.missing()))
-    began, workers = time.time(), []
+    devices = visible.split(",") if visible else [str(number) for number in range(count)]
+    # A worker decodes its batches in this order: only the first unfinished one is looked for.
+    shares = [[batch for batch in missing if batch % count == part] for part in range(count)]
+    total, done = len(batches.sentences(missing)), 0
+    start = time.time()
+    workers: list[tuple[int, IO[bytes], subprocess.Popen]] = []
     try:
         for number in range(count):
-            said = tempfile.TemporaryFile()
-            workers.append((number, said, subprocess.Popen(
-                [sys.executable, "-P", "-m", "rpr.cli", "decode", *argv, "--worker_gpu=1",
-                 f"--decode_part={number}/{count}"], stdout=said, stderr=said,
-                env={**os.environ, "CUDA_VISIBLE_DEVICES": visible[number % len(visible)]},
-                preexec_fn=processes.with_parent())))
-        with Task(f"decoding on {count} devices", todo, "sentences") as task:
-            while any([_still_runs(*worker) for worker in workers]):
-                time.sleep(0.2)
-                done = todo - len(batches.sentences(batches.missing()))
-                speed = done / (time.time() - began)
-                task.update(done, f"{speed:.1f}/s", (todo - done) / speed if done else None)
+            output: IO[bytes] = tempfile.TemporaryFile()
+            workers.append((number, output, processes.spawn(
+                ["decode", *argv, "--worker_gpu=1"], stdout=output, stderr=output,
+                env={**os.environ, _PART: f"{number}/{count}",
+                     "CUDA_VISIBLE_DEVICES": devices[number % len(devices)]})))
+        with Task(f"decoding on {count} devices", total, "sentences") as task:
+            while any([_is_running(*worker) for worker in workers]):
+                time.sleep(_POLL_SECONDS)
+                for share in shares:
+                    while share and os.path.exists(batches.path(share[0])):
+                        done += len(batches.sentences([share.pop(0)]))
+                speed = done / (time.time() - start)
+                task.update(done, f"{speed:.1f}/s", (total - done) / speed if done else None)
     finally:
-        for _, said, worker in workers:
-            worker.kill()
-            worker.wait()
-            said.close()
+        for _, output, process in workers:
+            process.kill()
+            process.wait()
+            output.close()
 
 
-def _still_runs(number, said, worker):
-    """Whether a decoder still runs; one that failed becomes a `UserError` with its last line."""
+def _is_running(number: int, output: IO[bytes], worker: subprocess.Popen) -> bool:
+    """Whether a decoder still runs; raises a UserError with the last line of one that failed."""
     code = worker.poll()
     if code:
-        said.seek(0)
-        lines = said.read().decode(errors="replace").strip().splitlines()
+        output.seek(0)
+        lines = output.read().decode(errors="replace").strip().splitlines()
         raise UserError(f"the decoder on device {number} ended with exit code {code}"
-                        f"{': ' + lines[-1] if lines else ''}; the same command goes on from what "
-                        "was decoded")
+                        f"{': ' + lines[-1] if lines else ''}; the same command continues after "
+                        "the finished batches")
     return code is None

@@ -40,7 +40,8 @@ def launch(verb, argv, call):
             logs.end()
         raise
     except BaseException as error:
-        line = resource_error(error)
+        from rpr.t2t import checkpoints               # imports T2T, which is prepared by now
+        line = resource_error(error) or checkpoints.explain(error)
         longer = re.search(r"position=\w+ has rows for .*? or relative\b", str(error))
         if longer:                                    # said by the graph, in the midst of a run
             line = longer.group()
@@ -48,8 +49,6 @@ def launch(verb, argv, call):
             logs.end(keep=not line)
         if line:
             raise UserError(line) from error
-        if logs:
-            print(f"rpr {verb} failed; the logs are in {logs.path}", file=sys.stderr)
         raise
     if logs:
         logs.end()

@@ -6,7 +6,6 @@ import difflib
 import json
 import os
 
-import tensorflow.compat.v1 as tf
 from tensor2tensor.utils import registry
 
 from problems import checks
@@ -126,35 +125,6 @@ def vocabularies(problem, data_dir):
     return {name: files.sha256(path) for name, path in paths.items() if os.path.exists(path)}
 
 
-def find_checkpoint(path_or_dir, model, flag):
-    """The checkpoint to read, refused where it is absent, incomplete or of another model.
-
-    Args:
-      path_or_dir: a directory (its latest is taken) or a checkpoint's path without suffix.
-      model: the registered name; the variables of a T2T model begin with it, those of
-        rpr_transformer with `transformer`, so that the two read each other's checkpoints.
-      flag: the flag that named it.
-    """
-    path = path_or_dir
-    if os.path.isdir(path):
-        path = tf.train.latest_checkpoint(path)
-        if path is None:
-            raise UserError(f"--{flag}={path_or_dir}: there is no checkpoint in it")
-    if not os.path.exists(path + ".index"):
-        raise UserError(f"--{flag}={path}: there is no such checkpoint (no {path}.index)")
-    try:
-        names = [name for name, _ in tf.train.list_variables(path)]
-    except (tf.errors.OpError, ValueError) as error:
-        line = str(error).strip().splitlines()[0][:200]
-        raise UserError(f"--{flag}={path}: the checkpoint is damaged: {line}") from None
-    scopes = {name.split("/")[0] for name in names if "/body/" in name} - {"training"}
-    scope = getattr(registry.model(model), "scope", model)
-    if scopes and scope not in scopes:
-        raise UserError(f"--{flag}={path} is a checkpoint of --model={sorted(scopes)[0]}, "
-                        f"not of --model={model}")
-    return path
-
-
 def check_runs(runs):
     """Refuses runs that name a model, problem, hparams set or hparam that does not exist.
 
@@ -165,7 +135,8 @@ def check_runs(runs):
     logs = console.QuietLogs()
     try:
         compat.install()
-        register(None)
+        for usr_dir in dict.fromkeys(["", *(run.usr_dir for run in runs)]):
+            register(usr_dir)
         from rpr.t2t import preflight, registration
         for run in runs:
             registration.check_choice("model", "model", run.model, known("model", run.model))

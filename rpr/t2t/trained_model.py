@@ -1,6 +1,6 @@
 """rpr.t2t.trained_model"""
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rpr.t2t.registration import find_problem, known
 from rpr.utils.errors import UserError
@@ -38,7 +38,7 @@ class TrainedModel(NamedTuple):
       checkpoint: path without suffix.
     """
     name: str
-    hparams: object
+    hparams: Any
     checkpoint: str
 
 
@@ -55,7 +55,7 @@ def find_trained_model(flags):
     from tensor2tensor.utils import trainer_lib
 
     from problems.checks import check_data
-    from rpr.t2t import preflight, registration
+    from rpr.t2t import checkpoints, preflight, registration
     for name in ("output_dir", "data_dir"):
         if not getattr(flags, name):
             raise UserError(f"--{name} is missing")
@@ -67,7 +67,7 @@ def find_trained_model(flags):
     preflight.check_same_training(output_dir, {"hparams_set": flags.hparams_set,
                                          "vocabulary": preflight.vocabularies(problem, data_dir)})
     flag = "checkpoint_path" if flags.checkpoint_path else "output_dir"
-    checkpoint = preflight.find_checkpoint(flags.checkpoint_path or output_dir, flags.model, flag)
+    checkpoint = checkpoints.find_checkpoint(flags.checkpoint_path or output_dir, flags.model, flag)
     hparams.add_hparam("data_dir", data_dir)
     hparams.add_hparam("model_dir", output_dir)
     trainer_lib.add_problem_hparams(hparams, problem)

@@ -70,7 +70,7 @@ def test_the_mean_is_of_probabilities(seed, models, scale):
     chances = np.exp(logits - logits.max(axis=2, keepdims=True))
     expected = (chances / chances.sum(axis=2, keepdims=True)).mean(axis=0)
     with tf.Graph().as_default(), tf.Session() as session:
-        got = session.run(ensemble.mean([tf.constant(one, tf.float32) for one in logits]))
+        got = session.run(ensemble.mean_log_probabilities([tf.constant(model_logits, tf.float32) for model_logits in logits]))
     np.testing.assert_allclose(np.exp(got), expected, rtol=1e-4, atol=1e-6)
 
 
@@ -169,7 +169,7 @@ def test_bad_ensembles_are_refused_in_one_line(trained, tmp_path):
     (other / "rpr.json").write_text(json.dumps({**said, "vocabulary": {"vocab.other": "0" * 64}}))
     data_dir = str(trained.text.data_dir)
     with pytest.raises(UserError, match=f"{other} was trained with another vocabulary .vocab.othe"):
-        ensemble.members([str(trained.output_dir), str(other)], data_dir)
-    with pytest.raises(UserError, match=f"{tmp_path} is neither a run's directory"):
-        ensemble.members([str(trained.output_dir), str(tmp_path)], data_dir)
+        ensemble.find_members([str(trained.output_dir), str(other)], data_dir)
+    with pytest.raises(UserError, match=f"{tmp_path} is neither a run directory"):
+        ensemble.find_members([str(trained.output_dir), str(tmp_path)], data_dir)
     assert "--output_dir=" in refused("decode", *trained.flags, "--ensemble=x")

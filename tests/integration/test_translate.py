@@ -43,7 +43,7 @@ def test_one_sentence_as_json(flags):
 def test_words_probabilities_and_score_stand_in_one_line():
     found = inspector.Translation("portugal , spain", -0.1284, np.zeros(4), [],
                                    np.array([0.8981, 0.9374, 0.5, 1.0]))
-    assert translate._in_one_line(found) == (
+    assert translate._to_line(found) == (
         "portugal , spain [0.898 0.937 0.500 1.000] Score: -0.128")
 
 

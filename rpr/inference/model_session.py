@@ -1,0 +1,167 @@
+"""A model in a graph and a session of its own, run on arrays of symbol ids.
+
+The graph is built once: teacher-forced logits, attention weights, and the beam search share the
+weights. Ids are those of the problem's vocabularies; 0 is padding and 1 ends a sentence.
+"""
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from tensor2tensor.utils import registry
+
+from rpr.utils.errors import UserError
+
+EOS = 1                                               # T2T's end-of-sentence id
+# Ids of each sentence; an array has zeros after the end.
+Sentences = Sequence[Sequence[int] | np.ndarray] | np.ndarray
+
+
+class AttentionWeights(NamedTuple):
+    """Attention weights, float32 [layers, batch, heads, queries, keys].
+
+    An array is [0] where the model has no attention of that kind.
+
+    Attributes:
+      encoder: the encoder's self-attention.
+      decoder: the decoder's self-attention; query i predicts token i from the tokens before it.
+      cross: the decoder's attention to the encoder.
+    """
+    encoder: np.ndarray
+    decoder: np.ndarray
+    cross: np.ndarray
+
+
+class ModelSession:
+    """A model with its graph and its session.
+
+    Args:
+      name: registered name of the model.
+      hparams: T2T hparams with `problem_hparams`.
+      checkpoint: path without suffix; None initialises the weights randomly.
+      beam_size: hypotheses that the search keeps; 1 searches greedily.
+      alpha: exponent of the length penalty (Wu et al. 2016, equation 14).
+      extra_length: tokens by which a hypothesis may be longer than its source.
+      seed: of the random initialisation.
+
+    Raises:
+      UserError: the problem has no source text.
+    """
+
+    def __init__(self, name: str, hparams: Any, checkpoint: str | None = None, beam_size: int = 4,
+                 alpha: float = 0.6, extra_length: int = 100, seed: int = 1) -> None:
+        problem = hparams.problem_hparams
+        if "inputs" not in problem.modality:
+            raise UserError("the problem has no source text")
+        with tf.Graph().as_default():
+            tf.set_random_seed(seed)
+            self._inputs = tf.placeholder(tf.int32, [None, None, 1, 1], "inputs")
+            self._targets = tf.placeholder(tf.int32, [None, None, 1, 1], "targets")
+            spaces = {space: tf.constant(getattr(problem, space))
+                      for space in ("input_space_id", "target_space_id")}
+            model = registry.model(name)(hparams, tf.estimator.ModeKeys.EVAL, problem)
+            logits, _ = model({"inputs": self._inputs, "targets": self._targets, **spaces})
+            self._logits = tf.cast(logits[:, :, 0, 0], tf.float32)
+            # Read before `infer` adds the tensors of its loop, which cannot be fetched.
+            self._attention = _attention_by_kind(getattr(model, "attention_weights", {}))
+            log_probabilities = tf.nn.log_softmax(self._logits)
+            self._target_log_probabilities = tf.gather(
+                log_probabilities, self._targets[:, :, 0, 0], batch_dims=2)
+            with tf.variable_scope(tf.get_variable_scope(), reuse=True):
+                model.set_mode(tf.estimator.ModeKeys.PREDICT)
+                inferred = model.infer({"inputs": self._inputs, **spaces}, beam_size=beam_size,
+                                       top_beams=1, alpha=alpha, decode_length=extra_length)
+            self._hypotheses = inferred["outputs"], inferred["scores"]
+            config = tf.ConfigProto(allow_soft_placement=True)
+            config.gpu_options.allow_growth = True
+            self._session = tf.Session(config=config)
+            if checkpoint is None:
+                self._session.run(tf.global_variables_initializer())
+            else:
+                tf.train.Saver().restore(self._session, checkpoint)
+
+    @property
+    def has_self_attention(self) -> bool:
+        """Whether the model records self-attention in both encoder and decoder."""
+        return all(self._attention[:2])
+
+    def logits(self, inputs: Sentences, targets: Sentences) -> np.ndarray:
+        """Teacher-forced logits.
+
+        Args:
+          inputs, targets: lists of ids, or int [batch, length] with 0 after the end.
+
+        Returns:
+          float32 [batch, target length, symbols]; those at i predict target i.
+        """
+        return self._session.run(self._logits, self._feed(inputs, targets))
+
+    def log_probabilities(self, inputs: Sentences, targets: Sentences) -> np.ndarray:
+        """Log probability of each target token after those before it.
+
+        Args:
+          inputs, targets: as `logits` takes them.
+
+        Returns:
+          float32 [batch, target length]; entries at padding mean nothing.
+        """
+        return self._session.run(self._target_log_probabilities, self._feed(inputs, targets))
+
+    def search(self, inputs: Sentences) -> tuple[np.ndarray, np.ndarray]:
+        """The best hypothesis of each sentence.
+
+        Args:
+          inputs: lists of ids, or int [batch, length] with 0 after the end.
+
+        Returns:
+          ids, int32 [batch, length], and scores, float32 [batch]. Ids after the first end mark
+          mean nothing.
+        """
+        ids, scores = self._session.run(self._hypotheses, {self._inputs: _as_features(inputs)})
+        return ids.reshape(len(inputs), -1), np.reshape(scores, [len(inputs)])
+
+    def attention(self, inputs: Sentences, targets: Sentences) -> AttentionWeights:
+        """Teacher-forced attention weights of all layers and heads.
+
+        Args:
+          inputs, targets: as `logits` takes them.
+
+        Returns:
+          `AttentionWeights`; rows and columns after a sentence's end are padding.
+
+        Raises:
+          UserError: the model does not record its attention.
+        """
+        if not any(self._attention):
+            raise UserError("this model does not record its attention weights")
+        fetched = self._session.run(self._attention, self._feed(inputs, targets))
+        return AttentionWeights(*(np.asarray(layers, np.float32) for layers in fetched))
+
+    def _feed(self, inputs, targets):
+        return {self._inputs: _as_features(inputs), self._targets: _as_features(targets)}
+
+
+def pad(sentences: Sentences) -> np.ndarray:
+    """Sentences as int32 [sentences, longest], zeros after the end."""
+    ids = np.zeros([len(sentences), max(map(len, sentences))], np.int32)
+    for row, sentence in zip(ids, sentences, strict=True):
+        row[:len(sentence)] = sentence
+    return ids
+
+
+def _as_features(sentences):
+    """Sentences in T2T's layout, int32 [batch, length, 1, 1]."""
+    return pad(sentences)[:, :, None, None]
+
+
+def _attention_by_kind(recorded):
+    """Sorts T2T's dict of attention tensors: lists over layers for encoder, decoder and cross, each
+    tensor [batch, heads, queries, keys]."""
+    kinds = {"encoder/self": {}, "decoder/self": {}, "decoder/encdec": {}}
+    for name, tensor in recorded.items():
+        match = re.search(r"/(encoder|decoder)/(?:layer_(\d+)/)?(self|encdec)_attention/", name)
+        if match and not name.endswith("/logits"):
+            stack, layer, kind = match.groups()
+            kinds[f"{stack}/{kind}"][int(layer or 0)] = tensor
+    return tuple([layers[number] for number in sorted(layers)] for layers in kinds.values())

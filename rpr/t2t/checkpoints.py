@@ -1,0 +1,182 @@
+"""Which checkpoint to read, whether it is whole, and what TensorFlow's errors about one mean.
+
+A checkpoint is PREFIX.index and PREFIX.data-*. The state file `checkpoint` of a directory names the
+newest one, but a power cut can leave it empty, or pointing at a checkpoint that is not whole.
+"""
+import glob
+import os
+import re
+
+import tensorflow.compat.v1 as tf
+from tensor2tensor.utils import registry
+
+from rpr.utils.errors import UserError
+from rpr.utils.files import write_atomically
+
+STATE_FILE = "checkpoint"
+
+
+def find_checkpoint(path_or_dir: str, model: str, flag: str) -> str:
+    """The checkpoint to read.
+
+    Args:
+      path_or_dir: a directory, of which the newest complete checkpoint is taken, or a
+        checkpoint's path without suffix.
+      model: registered name of the model. The variables of a T2T model begin with it; those of
+        rpr_transformer begin with `transformer`, so that both read each other's checkpoints.
+      flag: the flag that named the path, for messages.
+
+    Returns:
+      path without suffix.
+
+    Raises:
+      UserError: there is no checkpoint, it is damaged, or it is another model's.
+    """
+    path = path_or_dir
+    if os.path.isdir(path):
+        found = newest(path)
+        if found is None:
+            raise UserError(f"--{flag}={path}: there is no checkpoint in it{_hint(path)}")
+        path = found
+    elif not os.path.exists(path + ".index"):
+        raise UserError(f"--{flag}={path}: there is no such checkpoint (no {path}.index)")
+    problem = damage(path)
+    if problem:
+        raise UserError(f"--{flag}={path}: the checkpoint is damaged: {problem}; take another "
+                        "checkpoint")
+    names = [name for name, _ in tf.train.list_variables(path)]
+    scopes = {name.split("/")[0] for name in names if "/body/" in name} - {"training"}
+    scope = getattr(registry.model(model), "scope", model)
+    if scopes and scope not in scopes:
+        raise UserError(f"--{flag}={path} is a checkpoint of --model={sorted(scopes)[0]}, "
+                        f"not of --model={model}")
+    return path
+
+
+def _hint(directory):
+    """Where the checkpoints of a run directory are."""
+    inner = [name for name in ("model", "average") if newest(os.path.join(directory, name))]
+    if not inner:
+        return ""
+    return (f"; it is a run directory, whose checkpoints are in {' and '.join(inner)}: give "
+            f"{os.path.join(directory, inner[0])}, or {directory} without a flag")
+
+
+def newest(directory: str) -> str | None:
+    """The checkpoint that the state file names; if that is gone, the newest complete one.
+
+    Args:
+      directory: an output directory.
+
+    Returns:
+      path without suffix, or None if there is no checkpoint.
+    """
+    named = _named(directory)
+    return named if named and os.path.exists(named + ".index") else newest_complete(directory)
+
+
+def newest_complete(directory: str) -> str | None:
+    """The checkpoint of the most steps that is whole, or None."""
+    return next((path for path in reversed(_by_step(directory)) if not damage(path)), None)
+
+
+def repair_state(directory: str) -> str | None:
+    """Makes the state file name a complete checkpoint, so that a training resumes from it.
+
+    Args:
+      directory: an output directory; only its training may call this.
+
+    Returns:
+      the checkpoint, if the state file named none or a damaged one.
+    """
+    named = _named(directory)
+    if named and not damage(named):
+        return None
+    path = newest_complete(directory)
+    if path is None:
+        return None
+    kept = [other for other in _by_step(directory)
+            if _step(other) <= _step(path) and not damage(other)]
+    write_atomically(os.path.join(directory, STATE_FILE), "".join(
+        [f'model_checkpoint_path: "{os.path.basename(path)}"\n',
+         *(f'all_model_checkpoint_paths: "{os.path.basename(other)}"\n' for other in kept)]))
+    return path
+
+
+def _named(directory):
+    """The checkpoint that the state file names, which may be gone; None if it names none."""
+    try:
+        return tf.train.latest_checkpoint(directory)
+    except (tf.errors.OpError, ValueError):           # also UnicodeDecodeError: not a state file
+        return None
+
+
+def _by_step(directory):
+    """All checkpoints of a directory, complete or not."""
+    return sorted((path.removesuffix(".index") for path in glob.glob(
+        os.path.join(glob.escape(directory), "model.ckpt-*.index"))), key=_step)
+
+
+def _step(path):
+    digits = path.rpartition("-")[2]
+    return int(digits) if digits.isdigit() else -1
+
+
+def damage(path: str) -> str | None:
+    """What is wrong with the files of a checkpoint; None if they are whole.
+
+    Sizes are compared, not checksums: those are tested when the values are read.
+
+    Args:
+      path: without suffix.
+    """
+    if not os.path.exists(path + ".index"):
+        return f"{path}.index is missing"
+    try:
+        reader = tf.train.load_checkpoint(path)
+        shapes = reader.get_variable_to_shape_map()
+        types = reader.get_variable_to_dtype_map()
+    except (tf.errors.OpError, ValueError) as error:
+        return f"{path}.index: {str(error).strip().splitlines()[0][:200]}"
+    shards = glob.glob(glob.escape(path) + ".data-*-of-*")
+    counts = {name.rpartition("-of-")[2] for name in shards}
+    if not shards or len(counts) > 1 or len(shards) != int(counts.pop()):
+        return f"a file {path}.data-* is missing"
+    values = sum(types[name].size * int(tf.TensorShape(shape).num_elements())
+                 for name, shape in shapes.items() if types[name] != tf.string)
+    held = sum(map(os.path.getsize, shards))
+    if held < values:
+        return f"{path}.data-* has {held:,} bytes of {values:,}"
+    return None
+
+
+_OTHER_HPARAMS = "it was trained with other hparams or another vocabulary"
+_CAUSES = (
+    (r"Key (\S+) not found in checkpoint",
+     "it has no variable {}: it was trained with another model or other hparams"),
+    (r"Assign requires shapes of both tensors to match\. lhs shape= ?(\[[\d,]*\]) "
+     r"rhs shape= ?(\[[\d,]*\])",
+     "a variable of shape {} has shape {} there: " + _OTHER_HPARAMS),
+    (r"tensor shape (\S+) does not match|Shape of variable (\S+)",
+     "the shape of {} differs: " + _OTHER_HPARAMS),
+    (r"((?:Checksum does not match|Read (?:less|fewer) bytes|[Tt]runcated|TensorBundle)[^\n]*)",
+     "its data is damaged ({}); take another checkpoint"),
+)
+
+
+def explain(error: BaseException) -> str | None:
+    """One line on an error of TensorFlow's about a checkpoint; None if it is about something else.
+
+    Args:
+      error: raised by a session, a Saver or a checkpoint reader.
+    """
+    text = str(error)
+    if not isinstance(error, tf.errors.OpError | ValueError | IndexError) or not re.search(
+            r"checkpoint|save/|restore|TensorBundle", text, re.IGNORECASE):
+        return None
+    for pattern, meaning in _CAUSES:
+        match = re.search(pattern, text)
+        if match:
+            return "the checkpoint cannot be read: " + meaning.format(
+                *(group for group in match.groups() if group))
+    return None
