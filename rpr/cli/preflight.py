@@ -29,5 +29,7 @@ def check_new_runs(runs: Iterable[tuple[Run, RunDirectory]]) -> None:
 
 
 def _check(runs: list[Run]) -> None:
+    from rpr.t2t import compat
+    compat.install()                                  # before anything imports T2T
     from rpr.t2t import preflight
     preflight.check_runs(runs)
