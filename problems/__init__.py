@@ -1,4 +1,4 @@
-"""Translation, toy and graph problems, registered with T2T on import, one file a family."""
+"""Translation, toy and graph problems, one module per corpus; importing it registers them."""
 from problems import (  # noqa: F401
     europarl,
     graphs,

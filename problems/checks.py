@@ -1,14 +1,16 @@
-"""What a data directory must hold before a training or a decoding starts.
+"""Checks of a data directory before training or decoding starts.
 
-Data made by this project carries a record, PROBLEM.datagen.json, written last: the SHA-256 of the
-vocabulary, and the size of each TFRecord file. Data made by stock t2t-datagen has none and is
-checked by its structure alone.
+Data made by this project has a record, PROBLEM.datagen.json, which is written last: the SHA-256 of
+the vocabulary and the size of each TFRecord file. Data made by stock t2t-datagen has none; its
+structure alone is checked.
 """
 import glob
 import itertools
-import json
 import os
+import re
 import struct
+from collections.abc import Iterable
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 from google.protobuf.message import DecodeError
@@ -16,58 +18,54 @@ from tensor2tensor.data_generators import problem as t2t_problem
 from tensor2tensor.data_generators import text_encoder
 
 from rpr.utils.errors import UserError
-from rpr.utils.files import sha256
+from rpr.utils.files import read_json, sha256
 
 SPLITS = {"train": t2t_problem.DatasetSplit.TRAIN,
           "dev": t2t_problem.DatasetSplit.EVAL,
           "test": t2t_problem.DatasetSplit.TEST}
 
-# A sub-word vocabulary writes a character that it lacks as \1234; with these.
+_RECORD = {"problem": str, "sources": {"*": str}, "settings": dict, "vocabulary": {"*": str},
+           "files": {"*": {"*": {"bytes": int, "records": int}}}}
+# A sub-word vocabulary writes an unknown character as \1234; with these characters.
 _ESCAPES = set("\\_u;0123456789")
-# How many records of a file without a record of its own have their ids compared with the
-# vocabulary's size.
-_SAMPLE = 100
+# In a file without a record: how many examples have their ids compared with the vocabulary's size.
+_SAMPLE_SIZE = 100
 
 
-def record_path(problem, data_dir):
-    """Where datagen records what it made; the file's presence says that it finished."""
+def record_path(problem: Any, data_dir: str) -> str:
+    """The path of the record; its presence means that data generation has finished."""
     return os.path.join(data_dir, problem.dataset_filename() + ".datagen.json")
 
 
-def staging_path(problem, data_dir):
-    """The directory that datagen works in; its presence without a record: it did not finish."""
+def staging_path(problem: Any, data_dir: str) -> str:
+    """The directory of unfinished data; without a record it means that generation was stopped."""
     return os.path.join(data_dir, "." + problem.dataset_filename() + ".datagen")
 
 
-def read_record(problem, data_dir):
-    """The record of a finished datagen, or None where stock T2T, or nobody, made the data."""
+def read_record(problem: Any, data_dir: str) -> dict[str, Any] | None:
+    """The record of finished data, or None if there is none (stock T2T writes none)."""
     path = record_path(problem, data_dir)
-    try:
-        with open(path, encoding="utf-8") as text:
-            return json.load(text)
-    except FileNotFoundError:
+    if not os.path.exists(path):
         return None
-    except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}): remove it and the data, and run rpr datagen "
-                        "again") from None
+    return read_json(path, _RECORD, "remove it and the data, and run rpr datagen again")
 
 
-def vocabulary_files(problem):
-    """Names of the vocabulary files of a problem, whichever kind of text problem it is."""
+def vocabulary_files(problem: Any) -> list[str]:
+    """The names of the vocabulary files of any kind of text problem."""
     names = {getattr(problem, name, None) for name in ("vocab_filename", "source_vocab_name",
                                                        "target_vocab_name", "labels_filename")}
     if getattr(problem, "vocab_type", None) == "character":
-        return []                                     # bytes: T2T names a file that it never makes
+        return []                                     # T2T names a file that it never makes
     return sorted(filter(None, names))
 
 
-def check_data(problem, data_dir, splits):
+def check_data(problem: Any, data_dir: str, splits: Iterable[str]) -> None:
     """Checks the vocabulary and the TFRecord files of a problem; writes nothing.
 
-    With a record: the vocabulary's SHA-256 and the size of each file, in no time. Without one: the
-    vocabulary's form, every record's frame, and the contents of the first records of each file. A
-    changed byte in the middle of a file of the right size is left to TensorFlow, which finds it
-    when it reads the record.
+    With a record, compares the vocabulary's SHA-256 and the size of each file. Without one, checks
+    the form of the vocabulary, the frame of every record, and the content of the first records of
+    each file. A changed byte inside a file of the right size is found by TensorFlow when it reads
+    the record.
 
     Args:
       problem: a T2T problem, of this project or another.
@@ -75,36 +73,36 @@ def check_data(problem, data_dir, splits):
       splits: which of "train", "dev" and "test" are needed; none: only the vocabulary.
 
     Raises:
-      UserError: one line that says what is wrong, and what to do.
+      UserError: one line that says what is wrong and what to do.
     """
-    again = f"rpr datagen --problem={problem.dataset_filename()} --data_dir={data_dir}"
+    command = f"rpr datagen --problem={problem.dataset_filename()} --data_dir={data_dir}"
     if not os.path.isdir(data_dir):
-        raise UserError(f"--data_dir={data_dir}: there is no such directory (run {again})")
+        raise UserError(f"--data_dir={data_dir}: there is no such directory (run {command})")
     record = read_record(problem, data_dir)
     if record is None and os.path.exists(staging_path(problem, data_dir)):
-        raise UserError(f"--data_dir={data_dir}: datagen did not finish there (run {again})")
+        raise UserError(f"--data_dir={data_dir}: datagen did not finish there (run {command})")
     sizes = []
     for name in vocabulary_files(problem):
         path = os.path.join(data_dir, name)
         if not os.path.exists(path):
             raise UserError(f"--data_dir={data_dir}: the vocabulary {name} is missing (run "
-                            f"{again})")
+                            f"{command})")
         if record is not None:
-            _same_vocabulary(path, record, again)
+            _check_vocabulary_digest(path, record, command)
         elif name.endswith(".subwords"):
             sizes.append(check_subwords(path))
     for split in splits:
         if record is not None:
-            _same_files(split, data_dir, record, again)
+            _check_sizes(split, data_dir, record, command)
         else:
-            _sound_files(problem, split, data_dir, max(sizes, default=None), again)
+            _check_structure(problem, split, data_dir, max(sizes, default=None), command)
 
 
-def check_subwords(path):
-    """Refuses a file that is not a whole sub-word vocabulary; returns its size.
+def check_subwords(path: str) -> int:
+    """Checks that a file is a complete sub-word vocabulary; returns its size.
 
     Raises:
-      UserError: it is empty or cut off, or lacks the reserved tokens or the characters that
+      UserError: it is empty or truncated, or lacks the reserved tokens or the characters that
         unknown characters are written with.
     """
     with open(path, encoding="utf-8", newline="\n") as text:
@@ -118,8 +116,8 @@ def check_subwords(path):
     tokens = [line[1:-1] if line[:1] == line[-1:] and line[:1] in ("'", '"') else line
               for line in (line.rstrip() for line in content[:-1].split("\n"))]
     if [token.removesuffix("_") for token in tokens[:2]] != text_encoder.RESERVED_TOKENS:
-        raise UserError(f"{path}: not a sub-word vocabulary of T2T: it begins with {tokens[:2]}, "
-                        f"not with {text_encoder.RESERVED_TOKENS}")
+        raise UserError(f"{path}: not a sub-word vocabulary of T2T: it begins with "
+                        f"{str(tokens[:2])[:100]}, not with {text_encoder.RESERVED_TOKENS}")
     missing = _ESCAPES - set(tokens)
     if missing:
         raise UserError(f"{path}: the vocabulary is cut off: it lacks the characters "
@@ -127,50 +125,61 @@ def check_subwords(path):
     return len(tokens)
 
 
-def _same_vocabulary(path, record, again):
+def _check_vocabulary_digest(path: str, record: dict[str, Any], command: str) -> None:
     if sha256(path) != record["vocabulary"].get(os.path.basename(path)):
-        raise UserError(f"{path} is not the vocabulary that the data beside it was made with: put "
-                        f"that one back, or remove the data and run {again}")
+        raise UserError(f"{path} is not the vocabulary that the data next to it was made with: "
+                        f"restore it, or remove the data and run {command}")
 
 
-def _same_files(split, data_dir, record, again):
-    files = record["files"].get(split)
-    if not files:
-        raise UserError(f"--data_dir={data_dir}: datagen made no {split} data there (run {again})")
-    for name, file in files.items():
+def _check_sizes(split: str, data_dir: str, record: dict[str, Any], command: str) -> None:
+    expected_files = record["files"].get(split)
+    if not expected_files:
+        raise UserError(f"--data_dir={data_dir}: datagen made no {split} data there (run "
+                        f"{command})")
+    for name, expected in expected_files.items():
         path = os.path.join(data_dir, name)
-        found = os.path.getsize(path) if os.path.exists(path) else None
-        if found is None:
-            raise UserError(f"{path} is missing: remove the data and run {again}")
-        if found != file["bytes"]:
-            raise UserError(f"{path} is damaged: {found:,} bytes, {file['bytes']:,} were written; "
-                            f"remove the data and run {again}")
+        if not os.path.isfile(path):
+            raise UserError(f"{path} is missing: remove the data and run {command}")
+        size = os.path.getsize(path)
+        if size != expected["bytes"]:
+            raise UserError(f"{path} is damaged: {size:,} bytes, {expected['bytes']:,} were "
+                            f"written; remove the data and run {command}")
 
 
-def _sound_files(problem, split, data_dir, vocab_size, again):
-    paths = sorted(glob.glob(problem.filepattern(data_dir, SPLITS[split])))
+def data_files(problem: Any, split: str, data_dir: str) -> list[str]:
+    """The paths of the TFRecord files of a split, sorted."""
+    return sorted(glob.glob(problem.filepattern(glob.escape(data_dir), SPLITS[split])))
+
+
+def _check_structure(problem: Any, split: str, data_dir: str, vocab_size: int | None,
+                     command: str) -> None:
+    paths = data_files(problem, split, data_dir)
     if not paths:
         raise UserError(f"--data_dir={data_dir}: there is no {split} data of "
-                        f"{problem.dataset_filename()} (run {again})")
+                        f"{problem.dataset_filename()} (run {command})")
+    for path in paths:
+        if not re.search(r"-\d{5}-of-\d{5}$", path) or not os.path.isfile(path):
+            raise UserError(f"{path}: not a file of the {split} data, but its name begins as "
+                            "theirs do: move it away")
     total = int(paths[0].rsplit("-of-", 1)[-1])
     if len(paths) != total:
         raise UserError(f"--data_dir={data_dir}: {len(paths)} of {total} {split} files of "
-                        f"{problem.dataset_filename()} are there: remove them and run {again}")
+                        f"{problem.dataset_filename()} are there: remove them and run {command}")
     records = 0
     for path in paths:
         records += count_records(path)
         if vocab_size:
-            _ids_below(path, vocab_size)
+            _check_ids(path, vocab_size)
     if not records:
         raise UserError(f"--data_dir={data_dir}: the {split} data is empty: remove it and run "
-                        f"{again}")
+                        f"{command}")
 
 
-def count_records(path):
+def count_records(path: str) -> int:
     """The number of records of a TFRecord file; reads only their lengths.
 
     Raises:
-      UserError: the file ends within a record.
+      UserError: the file ends inside a record.
     """
     size = os.path.getsize(path)
     count = position = 0
@@ -188,24 +197,44 @@ def count_records(path):
     return count
 
 
-def _ids_below(path, vocab_size):
+def _check_ids(path: str, vocab_size: int) -> None:
     try:
-        for record in itertools.islice(tf.io.tf_record_iterator(path), _SAMPLE):
+        for record in itertools.islice(tf.io.tf_record_iterator(path), _SAMPLE_SIZE):
             example = tf.train.Example.FromString(record)
             for name in ("inputs", "targets"):
                 ids = example.features.feature[name].int64_list.value
                 if ids and max(ids) >= vocab_size:
-                    raise UserError(f"{path} holds the id {max(ids)}, the vocabulary only "
-                                    f"{vocab_size} entries: it is not the one that the data was "
-                                    "made with")
+                    raise UserError(f"{path} contains the id {max(ids)}, but the vocabulary has "
+                                    f"only {vocab_size} entries: it is not the one that the data "
+                                    "was made with")
     except (tf.errors.DataLossError, DecodeError) as error:
         raise UserError(f"{path} is damaged ({str(error)[:100]}): remove the data and run rpr "
                         "datagen again") from None
 
 
+def summary(problem: Any, data_dir: str) -> str:
+    """One line about the data of a problem: how many examples of each split, and where."""
+    record = read_record(problem, data_dir)
+    counts = []
+    for split, label in (("train", "training"), ("dev", "development"), ("test", "test")):
+        if record is not None:
+            count = sum(file["records"] for file in record["files"].get(split, {}).values())
+        else:
+            count = sum(map(count_records, data_files(problem, split, data_dir)))
+        if count:
+            counts.append(f"{count:,} {label}")
+    return f"{problem.dataset_filename()}: {', '.join(counts) or 'no'} examples in {data_dir}"
+
+
 def positive_integer_variable(name: str, default: int) -> int:
-    """The positive number in an environment variable, or the default where it is not set."""
-    text = os.environ.get(variable, str(default))
-    if not text.isdecimal() or int(text) < 1:
-        raise UserError(f"{variable}={text}: a positive number")
+    """The value of an environment variable that must be a positive integer.
+
+    Args:
+      name: the variable.
+      default: its value if it is not set.
+    """
+    text = os.environ.get(name, str(default))
+    # Nine digits: Python refuses to convert numbers of thousands of digits.
+    if not (text.isdecimal() and text.isascii() and len(text) < 10 and int(text) > 0):
+        raise UserError(f"{name}={text[:40]}: a positive number")
     return int(text)

@@ -1,7 +1,7 @@
-"""Downloads that resume, are checked, and are unpacked without trusting the archive.
+"""Downloads that resume and are verified, and archives that are unpacked without trusting them.
 
-RPR_MIRROR, a directory or a URL that holds the files under their own names, stands in for the
-original hosts; the checks are the same.
+RPR_MIRROR, a directory or a URL that has the files under their own names, replaces the original
+hosts. The checks are the same.
 """
 import contextlib
 import dataclasses
@@ -9,19 +9,23 @@ import gzip
 import hashlib
 import os
 import posixpath
+import stat
 import tarfile
 import time
 import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any, BinaryIO
 
 import requests
 
-from rpr.utils import console, files
+from rpr.utils import console, locks
 from rpr.utils.errors import UserError
 
-_CHUNK = 1 << 18
-_ATTEMPTS = 5                                         # in a row that bring nothing
-_WAIT_SECONDS = 1.0                                   # before the second attempt; then twice that
+_CHUNK_BYTES = 1 << 18
+_ATTEMPTS = 5                                         # in a row that receive nothing
+_WAIT_SECONDS = 1.0                                   # before the second attempt; doubles each time
 _TIMEOUT_SECONDS = 60
+_LARGEST_UNKNOWN = 10**8                              # bytes, of a file without a published size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,92 +33,159 @@ class Remote:
     """A file on the network.
 
     Attributes:
-      url: where it comes from; its last part names it on disk and on a mirror.
-      digest: what it must be: "sha256:..." (or "md5:...", where its publisher gives no better).
-      size: in bytes; None where the publisher does not say.
+      url: its address; the last part is its name on disk and on a mirror.
+      digest: of its content, "sha256:..." ("md5:..." if its publisher gives nothing better).
+      size: in bytes; None if the publisher does not give it.
     """
     url: str
     digest: str
     size: int | None = None
 
     @property
-    def name(self):
+    def name(self) -> str:
         """The file's name."""
         return posixpath.basename(self.url)
 
 
-def fetch(remote, tmp_dir):
-    """The path of a file, downloaded unless it is there; always checked.
+def default_directory() -> str:
+    """The directory of downloads of this user, who alone may write to it."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(cache, "rpr")
+
+
+def fetch(remote: Remote, tmp_dir: str) -> str:
+    """Downloads a file unless it is there. Its content is verified in either case.
 
     Args:
-      remote: a `Remote`.
-      tmp_dir: where it is kept. A download that was stopped goes on from NAME.part.
+      remote: the file.
+      tmp_dir: the directory of downloads. An interrupted download continues from NAME.part.
+
+    Returns:
+      The file's path.
 
     Raises:
-      UserError: it cannot be had, or is not what it must be.
+      UserError: the file cannot be downloaded, or its content is not what it should be.
     """
     mirror = os.environ.get("RPR_MIRROR", "")
     if mirror and "://" not in mirror:
         path = os.path.join(os.path.expanduser(mirror), remote.name)
         if not os.path.isfile(path):
             raise UserError(f"RPR_MIRROR={mirror}: there is no {remote.name} in it")
-        _check(remote, path)
+        _verify(remote, path)
         return path
     url = f"{mirror.rstrip('/')}/{remote.name}" if mirror else remote.url
     path = os.path.join(tmp_dir, remote.name)
     os.makedirs(tmp_dir, exist_ok=True)
-    with files.locked(path):
+    with locks.locked(path):
         if os.path.exists(path):
-            _check(remote, path)
+            _verify(remote, path)
             return path
         part = path + ".part"
         _download(url, part, remote.size)
         try:
-            _check(remote, part)
+            _verify(remote, part)
         except UserError as error:
             os.unlink(part)
-            raise UserError(f"{url}: {error}; the download is removed: try again; if that does not "
-                            "help, the file there has changed") from None
+            raise UserError(f"{url}: {error}; the download was removed: try again; if that does "
+                            "not help, the file on the server has changed") from None
         os.replace(part, path)
     return path
 
 
-def _check(remote, path):
+def fetch_members(archive: Remote, members: Sequence[str], tmp_dir: str) -> list[str]:
+    """The paths of some files of an archive, which is downloaded and unpacked if needed.
+
+    Files that were unpacked before are used only if no other user can have written them.
+
+    Args:
+      archive: a tar archive.
+      members: names in the archive.
+      tmp_dir: the directory of downloads.
+
+    Raises:
+      UserError: as `fetch` and `extract`; or another user may have written to the directory.
+    """
+    folder = os.path.join(tmp_dir, archive.name + ".files")
+    paths = [os.path.join(folder, posixpath.basename(member)) for member in members]
+    refuse_foreign(folder)
+    if not all(map(os.path.exists, paths)):           # they appear only when they are complete
+        paths = list(extract(fetch(archive, tmp_dir), members, folder).values())
+    return paths
+
+
+def refuse_foreign(path: str) -> None:
+    """Refuses a file or directory, if it exists, that another user could have written.
+
+    Raises:
+      UserError: it belongs to another user (other than root), or everybody may write to it, or it
+        is a symbolic link.
+    """
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if stat.S_ISLNK(status.st_mode):
+        reason = "it is a symbolic link"
+    elif status.st_uid not in (0, os.geteuid()):
+        reason = "it belongs to another user"
+    elif status.st_mode & stat.S_IWOTH:
+        reason = "every user may write to it"
+    else:
+        return
+    raise UserError(f"{path} is not trusted: {reason}; remove it or take another --tmp_dir")
+
+
+def _verify(remote: Remote, path: str) -> None:
     size = os.path.getsize(path)
     if remote.size is not None and size != remote.size:
         raise UserError(f"{path} has {size:,} bytes, {remote.size:,} are expected")
     algorithm, expected = remote.digest.split(":")
     with open(path, "rb") as content:
-        found = hashlib.file_digest(content, algorithm).hexdigest()
-    if found != expected:
-        raise UserError(f"{path} is not the file that is expected ({algorithm} {found}, not "
+        digest = hashlib.file_digest(content, algorithm).hexdigest()
+    if digest != expected:
+        raise UserError(f"{path} is not the file that is expected ({algorithm} {digest}, not "
                         f"{expected})")
 
 
-def _download(url, part, size):
-    """Brings `part` to its end, through cut connections."""
-    failures = 0
+def _download(url: str, part: str, size: int | None) -> None:
+    """Completes the file `part`, across broken connections."""
+    limit = _LARGEST_UNKNOWN if size is None else size
+    failures, reason = 0, ""
     with console.Task(posixpath.basename(url), size and size // 10**6, "MB") as task:
         while failures < _ATTEMPTS:
-            before = os.path.getsize(part) if os.path.exists(part) else 0
+            before = _size(part)
             try:
-                if _continue(url, part, before, task):
+                if _continue(url, part, before, limit, task):
                     return
                 reason = "the connection was cut"
             except requests.RequestException as error:
-                reason = _reason(error)
-            now = os.path.getsize(part) if os.path.exists(part) else 0
-            failures = 0 if now > before else failures + 1
+                reason = _root_cause(error)
+            failures = 0 if _size(part) > before else failures + 1
             if failures < _ATTEMPTS:
                 time.sleep(_WAIT_SECONDS * 2 ** failures)
     raise UserError(f"cannot download {url}: {reason}; what was received is kept, the same command "
-                    "goes on from there. RPR_MIRROR may name a directory or a URL that has it")
+                    "continues from there. RPR_MIRROR may name a directory or a URL that has it")
 
 
-def _continue(url, part, offset, task):
-    """Asks for the rest of a file; True when it is complete."""
+def _size(path: str) -> int:
+    return os.path.getsize(path) if os.path.exists(path) else 0
+
+
+def _continue(url: str, part: str, offset: int, limit: int, task: console.Task) -> bool:
+    """Requests the rest of a file.
+
+    Args:
+      url: the file.
+      part: what has been received of it.
+      offset: the size of `part`.
+      limit: the largest size that is accepted.
+      task: shows the progress.
+
+    Returns:
+      Whether the file is complete.
+    """
     headers = {"Range": f"bytes={offset}-"} if offset else {}
-    # Without compression on the way, or offsets would not be those of the file.
+    # Without compression during the transfer, which would change the offsets.
     headers["Accept-Encoding"] = "identity"
     with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT_SECONDS) as response:
         if response.status_code == 416:               # nothing after the offset
@@ -130,53 +201,71 @@ def _continue(url, part, offset, task):
         response.raise_for_status()
         resumed = (response.status_code == 206 and
                    response.headers.get("Content-Range", "").startswith(f"bytes {offset}-"))
-        received = offset if resumed else 0           # a server without ranges sends it all
-        expected = response.headers.get("Content-Length")
-        end = received + int(expected) if expected else None
-        # Else urllib3 throws away what arrived of a chunk before the cut; we count ourselves.
+        received = offset if resumed else 0           # a server without ranges sends the whole file
+        expected = response.headers.get("Content-Length", "")
+        end = received + int(expected) if expected.isdecimal() else None
+        _refuse_excess(url, part, end or 0, limit)
+        # Otherwise urllib3 drops what arrived of a chunk before the cut. We count ourselves.
         response.raw.enforce_content_length = False
-        with open(part, "ab" if resumed else "wb") as out:
-            for chunk in response.iter_content(_CHUNK):
-                out.write(chunk)
+        with _open_part(part, append=resumed) as out:
+            for chunk in response.iter_content(_CHUNK_BYTES):
                 received += len(chunk)
+                _refuse_excess(url, part, received, limit)
+                out.write(chunk)
                 task.update(received // 10**6)
         return end is None or received == end
 
 
-def _reason(error):
-    """The last and plainest cause of what requests wrapped."""
-    while error.__cause__ or error.__context__:
-        error = error.__cause__ or error.__context__
+def _refuse_excess(url: str, part: str, size: int, limit: int) -> None:
+    if size > limit:
+        _remove(part)
+        raise UserError(f"{url}: the server sends more than the {limit:,} bytes that are expected; "
+                        "the download was stopped and removed")
+
+
+def _open_part(path: str, append: bool) -> BinaryIO:
+    """Opens a partial download for writing, but not through a symbolic link."""
+    try:
+        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
+                                 | (os.O_APPEND if append else os.O_TRUNC), 0o644), "wb")
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from None
+
+
+def _root_cause(error: BaseException) -> str:
+    """The innermost and plainest of the errors that requests wrapped."""
+    while cause := error.__cause__ or error.__context__:
+        error = cause
     return str(error) or type(error).__name__
 
 
-def extract(archive, members, folder):
+def extract(archive: str, members: Iterable[str], folder: str) -> dict[str, str]:
     """Unpacks some files of a tar archive, all or none.
 
-    Only the named members are written, under their last names and as plain files, so that no
-    archive can write elsewhere; one that tries to is refused as a whole.
+    Only the named members are written, under the last part of their names and as plain files, so
+    no archive can write anywhere else. An archive with a member that would is refused as a whole.
 
     Args:
-      archive: path of a tar archive, compressed or not.
-      members: names within it.
-      folder: where to; made if need be.
+      archive: the path of a tar archive, compressed or not.
+      members: names in the archive.
+      folder: the destination; created if needed, for this user alone.
 
     Returns:
       {member: path}.
 
     Raises:
-      UserError: the archive is damaged, hostile, or lacks a member.
+      UserError: the archive is damaged or hostile, or lacks a member.
     """
     paths = {member: os.path.join(folder, posixpath.basename(member)) for member in members}
-    os.makedirs(folder, exist_ok=True)
-    with files.locked(os.path.join(folder, "extract")), contextlib.ExitStack() as stack:
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    with locks.locked(os.path.join(folder, "extract")), contextlib.ExitStack() as stack:
         if all(map(os.path.exists, paths.values())):
             return paths
         for path in paths.values():
             stack.callback(_remove, path + ".part")
         found = set()
         try:
-            # As a stream: to its very end, so that a cut archive is found out.
+            # As a stream, to its very end: this detects a truncated archive.
             with tarfile.open(archive, "r|*") as tar:
                 for member in tar:
                     _refuse_escape(archive, member)
@@ -184,31 +273,31 @@ def extract(archive, members, folder):
                     if name in paths and member.isreg():
                         _write(tar.extractfile(member), paths[name] + ".part")
                         found.add(name)
-        # A TypeError is tarfile's answer to a gzip header that is cut off.
+        # tarfile raises TypeError for a truncated gzip header.
         except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, TypeError) as error:
             raise UserError(f"{archive}: the archive is damaged ({error}): remove it and try "
                             "again") from None
         missing = sorted(set(paths) - found)
         if missing:
-            raise UserError(f"{archive}: it does not hold {', '.join(missing)}")
+            raise UserError(f"{archive}: it does not contain {', '.join(missing)}")
         for path in paths.values():
             os.replace(path + ".part", path)
     return paths
 
 
-def _refuse_escape(archive, member):
+def _refuse_escape(archive: str, member: tarfile.TarInfo) -> None:
     names = [member.name] + ([member.linkname] if member.islnk() or member.issym() else [])
     if member.isdev() or any(posixpath.isabs(name) or ".." in name.split("/") for name in names):
         raise UserError(f"{archive}: refused: its member {' -> '.join(names)} reaches outside of "
                         "the archive")
 
 
-def _write(source, path):
+def _write(source: Any, path: str) -> None:
     with open(path, "wb") as out:
-        while chunk := source.read(_CHUNK):
+        while chunk := source.read(_CHUNK_BYTES):
             out.write(chunk)
 
 
-def _remove(path):
+def _remove(path: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)

@@ -1,140 +1,156 @@
-"""Sequences with labelled edges between their words, and the paths of random graphs.
+"""Sentences with labelled edges between their words, and a toy problem of paths in random graphs.
 
-A line of text holds the words and, after a tab each, the edges between them: the place of the word
-that an edge leaves, that of the word that it enters, both counted from 0, and the edge's label.
+A line of text contains the words and, after a tab each, the edges: the position of the word where
+the edge starts, the position of the word where it ends (both counted from 0), and the edge's label.
 
     it rains<TAB>1 0 subject
 """
 import os
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 from tensor2tensor.data_generators import text_encoder
 from tensor2tensor.utils import registry
 
 from problems import text_files, toy
-from rpr.nn import edges
+from rpr.nn import edges as edge_matrices
 from rpr.utils import files
 from rpr.utils.errors import UserError
 
+Edge = tuple[int, int, int]                           # start, end, label
+
 
 class GraphEncoder(text_encoder.TextEncoder):
-    """Words and edges of a line as one list of ids, as `rpr.positions.distances.split_edges` reads it.
+    """Encodes a line's words and edges as one list of ids, which `rpr.nn.edges.split_edges` reads.
 
-    An edge from i to j is also one from j to i, with a label of its own, unless the line has one
-    there. Where a word has several ids, its edges are those of each.
+    Every edge from i to j implies one from j to i with a label of its own, unless the line has an
+    edge there. Every sub-word of a word gets the word's edges.
 
     Args:
-      words: the encoder of a word.
-      labels: the names of the labels; the first has the number 1, its opposite follows the last.
+      words: the encoder of single words.
+      labels: the names of the labels. Label number 0 means "no edge"; the labels are numbered from
+        1, then come their reverse labels in the same order.
     """
 
-    def __init__(self, words, labels):
+    def __init__(self, words: text_encoder.TextEncoder, labels: Sequence[str]) -> None:
         super().__init__()
         self._words, self._labels = words, labels
 
-    def encode(self, s):
-        words, edges = self.words_and_edges(s)
+    def encode(self, s: str) -> list[int]:
+        ids, edges = self.words_and_edges(s)
         if not edges:
-            return words
-        return words + [text_encoder.EOS_ID] + [2 + number for edge in edges for number in edge]
+            return ids
+        return ids + [text_encoder.EOS_ID] + [2 + number for edge in edges for number in edge]
 
-    def words_and_edges(self, line):
-        """The ids of a line's words, and its edges.
+    def words_and_edges(self, line: str) -> tuple[list[int], list[Edge]]:
+        """Parses a line.
 
         Returns:
-          a list of ids, and a list of (i, j, label) with the places of ids.
+          The ids of its words, and its edges as (i, j, label) with positions in the list of ids.
 
         Raises:
-          UserError: an edge that is not three words, a place where the line has no word, an unknown
-            label, a second edge between two places.
+          UserError: an edge does not have three parts, refers to a position without a word or to an
+            unknown label, or connects two positions that are connected already.
         """
-        text, *given = line.strip().split("\t")
-        ids, places = [], []
+        text, *edge_texts = line.strip().split("\t")
+        ids: list[int] = []
+        positions = []                                # of each word's sub-words
         for word in text.split():
             pieces = self._words.encode(word)
-            places.append(range(len(ids), len(ids) + len(pieces)))
+            positions.append(range(len(ids), len(ids) + len(pieces)))
             ids += pieces
-        edges = {}
-        for edge in given:
-            start, end, label = self._edge(edge, len(places), line)
-            if (start, end) in edges:
+        labels: dict[tuple[int, int], int] = {}
+        for edge_text in edge_texts:
+            start, end, label = self._parse_edge(edge_text, len(positions), line)
+            if (start, end) in labels:
                 raise UserError(f"'{line[:60]}': two edges from {start} to {end}")
-            edges[start, end] = label
-        for (start, end), label in list(edges.items()):
-            edges.setdefault((end, start), label + len(self._labels))
-        return ids, [(i, j, label) for (start, end), label in edges.items()
-                     for i in places[start] for j in places[end]]
+            labels[start, end] = label
+        for (start, end), label in list(labels.items()):
+            labels.setdefault((end, start), label + len(self._labels))
+        return ids, [(i, j, label) for (start, end), label in labels.items()
+                     for i in positions[start] for j in positions[end]]
 
-    def _edge(self, edge, count, line):
+    def _parse_edge(self, edge: str, word_count: int, line: str) -> Edge:
         parts = edge.split()
-        if len(parts) != 3 or not (parts[0].isdecimal() and parts[1].isdecimal()):
-            raise UserError(f"'{line[:60]}': the edge '{edge}' is not two places and a label")
+        # Nine digits: Python refuses to convert numbers of thousands of digits.
+        if len(parts) != 3 or not all(part.isdecimal() and len(part) < 10 for part in parts[:2]):
+            raise UserError(f"'{line[:60]}': the edge '{edge[:60]}' is not two positions and a "
+                            "label")
         start, end = int(parts[0]), int(parts[1])
-        if max(start, end) >= count:
-            raise UserError(f"'{line[:60]}': the edge '{edge}' leaves its {count} words")
+        if max(start, end) >= word_count:
+            raise UserError(f"'{line[:60]}': the edge '{edge[:60]}' is outside the line's "
+                            f"{word_count} words")
         if parts[2] not in self._labels:
-            raise UserError(f"'{line[:60]}': the edge '{edge}' has none of the labels "
-                            f"{', '.join(self._labels)}")
+            raise UserError(f"'{line[:60]}': the edge '{edge[:60]}' has an unknown label; known: "
+                            f"{', '.join(self._labels[:20])}")
         return start, end, 1 + self._labels.index(parts[2])
 
-    def decode(self, ids, strip_extraneous=False):
-        """The words alone."""
+    def decode(self, ids: Sequence[int], strip_extraneous: bool = False) -> str:
+        """The words, without the edges."""
         return self._words.decode(ids, strip_extraneous)
 
     @property
-    def vocab_size(self):
+    def vocab_size(self) -> int:
         return self._words.vocab_size
 
     @property
-    def num_edge_labels(self):
-        """How many labels there are: none, and each in both directions."""
+    def num_edge_labels(self) -> int:
+        """The number of labels: "no edge", and each label in both directions."""
         return 1 + 2 * len(self._labels)
 
 
 class GraphProblem:
-    """What makes a text problem one of graphs; stands before the text problem among the bases.
+    """Mixin that makes a text problem one of graphs; list it before the text problem's class.
 
-    The TFRecords hold the edges sparse, `edges`: i, j, label, i, j, label, ...; the model gets them
-    as a matrix. `rpr decode` takes lines with edges.
+    The TFRecords store the edges as a flat list `edges` of i, j, label, i, j, label, ...; the model
+    gets them as a matrix. `rpr decode` takes lines with edges.
     """
 
-    def edge_names(self, data_dir):
-        """The labels' names, a list or tuple."""
+    def edge_names(self, data_dir: str) -> Sequence[str]:
+        """The names of the labels."""
         raise NotImplementedError
 
-    def feature_encoders(self, data_dir):
-        encoders = super().feature_encoders(data_dir)
+    def feature_encoders(self, data_dir: str) -> dict[str, Any]:
+        encoders = super().feature_encoders(data_dir)             # type: ignore[misc]
         return {**encoders, "inputs": GraphEncoder(encoders["inputs"], self.edge_names(data_dir))}
 
-    def generate_encoded_samples(self, data_dir, tmp_dir, dataset_split):
-        words = self.get_or_create_vocab(data_dir, tmp_dir)
+    def generate_encoded_samples(self, data_dir: str, tmp_dir: str,
+                                 dataset_split: str) -> Iterator[dict[str, list[int]]]:
+        problem: Any = self
+        words = problem.get_or_create_vocab(data_dir, tmp_dir)
         encoder = GraphEncoder(words, self.edge_names(data_dir))
-        for sample in self.generate_samples(data_dir, tmp_dir, dataset_split):
+        for sample in problem.generate_samples(data_dir, tmp_dir, dataset_split):
             ids, edges = encoder.words_and_edges(sample["inputs"])
             encoded = {"inputs": ids + [text_encoder.EOS_ID],
                        "targets": words.encode(sample["targets"]) + [text_encoder.EOS_ID]}
-            if edges:                                 # a feature without numbers is refused
+            if edges:                                 # T2T refuses an empty feature
                 encoded["edges"] = [number for edge in edges for number in edge]
             yield encoded
 
-    def example_reading_spec(self):
-        fields, decoders = super().example_reading_spec()
+    def example_reading_spec(self) -> tuple[dict[str, Any], Any]:
+        fields, decoders = super().example_reading_spec()         # type: ignore[misc]
         return {**fields, "edges": tf.VarLenFeature(tf.int64)}, decoders
 
-    def preprocess_example(self, example, mode, hparams):
-        example = super().preprocess_example(example, mode, hparams)
+    def preprocess_example(self, example: dict[str, tf.Tensor], mode: str,
+                           hparams: Any) -> dict[str, tf.Tensor]:
+        example = super().preprocess_example(example, mode, hparams)    # type: ignore[misc]
         length = tf.shape(example["inputs"])[0]
-        example["edges"] = edges.dense_edges(example["edges"][None], length)[0]
+        example["edges"] = edge_matrices.dense_edges(example["edges"][None], length)[0]
         return example
 
-    def hparams(self, defaults, model_hparams):
-        super().hparams(defaults, model_hparams)
+    def hparams(self, defaults: Any, model_hparams: Any) -> None:
+        super().hparams(defaults, model_hparams)                  # type: ignore[misc]
         defaults.add_hparam("edges_in_text", True)
-        needed, given = self._encoders["inputs"].num_edge_labels, model_hparams.get("num_edge_labels", 1)
+        problem: Any = self
+        needed = problem._encoders["inputs"].num_edge_labels
+        num_edge_labels = model_hparams.get("num_edge_labels", 1)
         position = model_hparams.get("encoder_position") or model_hparams.get("position", "")
-        if "graph" in position and given < needed:
-            raise UserError(f"num_edge_labels={given}: --problem={self.name} needs {needed}: one for "
-                            f"no edge, and {needed // 2} labels in both directions")
+        if "graph" in position and num_edge_labels < needed:
+            raise UserError(f"num_edge_labels={num_edge_labels}: --problem={problem.name} needs "
+                            f"{needed}: one for \"no edge\", and {needed // 2} labels in both "
+                            "directions")
 
 
 @registry.register_problem("graph_text_files")
@@ -147,72 +163,94 @@ class GraphTextFiles(GraphProblem, text_files.TranslateTextFiles):
     vocab_filename = "vocab.graph_text_files.subwords"
     labels_filename = "vocab.graph_text_files.labels"
 
-    def edge_names(self, data_dir):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._labels: set[str] | None = None          # known after a pass over the training text
+
+    def edge_names(self, data_dir: str) -> list[str]:
         with open(os.path.join(data_dir, self.labels_filename), encoding="utf-8") as lines:
             return lines.read().split()
 
-    def generate_text_for_vocab(self, data_dir, tmp_dir):
-        for line in super().generate_text_for_vocab(data_dir, tmp_dir):
+    def vocabulary_text(self, tmp_dir: str) -> Iterator[str]:
+        for line in super().vocabulary_text(tmp_dir):
             yield line.split("\t")[0]
 
-    def get_or_create_vocab(self, data_dir, tmp_dir, force_get=False):
+    def text_pairs(self, split: str, tmp_dir: str) -> Iterator[tuple[str, str]]:
+        labels: set[str] = set()
+        for source, target in super().text_pairs(split, tmp_dir):
+            labels.update(edge.split()[-1] for edge in source.split("\t")[1:] if edge.strip())
+            yield source, target
+        if split == "train":
+            self._labels = labels
+
+    def get_or_create_vocab(self, data_dir: str, tmp_dir: str, force_get: bool = False) -> Any:
+        encoder = super().get_or_create_vocab(data_dir, tmp_dir, force_get)
         path = os.path.join(data_dir, self.labels_filename)
         if not force_get and not os.path.exists(path):
-            labels = {edge.split()[-1] for source, _ in self.text_pairs("train", tmp_dir)
-                      for edge in source.split("\t")[1:] if edge.strip()}
-            files.write_atomically(path, "".join(label + "\n" for label in sorted(labels)))
-        return super().get_or_create_vocab(data_dir, tmp_dir, force_get)
+            if self._labels is None:                  # the vocabulary was there before
+                for _ in self.text_pairs("train", tmp_dir):
+                    pass
+            assert self._labels is not None
+            files.write_atomically(path, "".join(f"{label}\n" for label in sorted(self._labels)))
+        return encoder
 
 
 @registry.register_problem("graph_paths")
 class GraphPaths(GraphProblem, toy.GeneratedProblem):
-    """The labels along the only path between two nodes of a labelled graph, or none; 6-20 nodes.
+    """The labels along the only path between two marked nodes of a labelled graph, or "none".
 
-    Directed trees of 6 to 12 nodes to train and develop on, of 13 to 20 to test, their nodes in
-    random order. The two nodes are marked, the others all alike: only edges tell them apart.
+    Directed trees of 6 to 12 nodes for training and development, of 13 to 20 for testing, with the
+    nodes in random order. Two nodes are marked; only edges distinguish the others.
     """
 
     labels = ("a", "b", "c", "d")
     tokens = ("node", "from", "to", "none", *labels)
     sizes = {"train": 100000, "dev": 500, "test": 1000}
     nodes = {"train": (6, 12), "dev": (6, 12), "test": (13, 20)}
-    longest = 4                                       # edges of a path
-    roots = 0.1                                       # share of nodes that no edge enters
+    longest = 4                                       # edges in a path
+    roots = 0.1                                       # share of nodes without an incoming edge
 
-    def settings(self):
+    def settings(self) -> dict[str, Any]:
         return {**super().settings(), "nodes": self.nodes, "longest": self.longest,
                 "roots": self.roots}
 
-    def edge_names(self, data_dir):
+    def edge_names(self, data_dir: str) -> Sequence[str]:
         del data_dir
         return self.labels
 
-    def example(self, rng, split):
+    def example(self, rng: random.Random, split: str) -> tuple[str, str]:
         count = rng.randint(*self.nodes[split])
         parents = [None] + [None if rng.random() < self.roots else rng.randrange(max(0, node - 3),
                                                                                  node)
                             for node in range(1, count)]
-        labels = rng.choices(self.labels, k=count)        # of the edge that enters a node
-        paths = {length: [] for length in range(self.longest + 1)}     # 0: there is none
-        for end in range(count):
-            above, node = [end], end
-            while parents[node] is not None:
-                node = parents[node]
-                above.append(node)
-            for length in range(1, min(self.longest, len(above) - 1) + 1):
-                paths[length].append((above[length], end))
-            paths[0] += [(start, end) for start in range(count) if start not in above]
-        start, end = rng.choice(paths[rng.choice([length for length in paths if paths[length]])])
+        labels = rng.choices(self.labels, k=count)    # of the edge that enters a node
+        pairs = self._pairs_by_distance(parents)
+        start, end = rng.choice(pairs[rng.choice([length for length in pairs if pairs[length]])])
         path = []
-        if (start, end) not in paths[0]:
-            node = end
+        if (start, end) not in pairs[0]:
+            node: Any = end
             while node != start:
                 path.append(labels[node])
                 node = parents[node]
-        order = rng.sample(range(count), count)               # place of each node
+        order = rng.sample(range(count), count)       # the position of each node
         words = ["node"] * count
         words[order[start]], words[order[end]] = "from", "to"
         edges = [f"{order[parent]} {order[node]} {labels[node]}"
                  for node, parent in enumerate(parents) if parent is not None]
         rng.shuffle(edges)
         return "\t".join([" ".join(words), *edges]), " ".join(path[::-1]) or "none"
+
+    def _pairs_by_distance(self, parents: Sequence[Any]) -> dict[int, list[tuple[int, int]]]:
+        """Pairs of nodes by the length of the path between them; 0: there is no path."""
+        count = len(parents)
+        pairs: dict[int, list[tuple[int, int]]] = {
+            length: [] for length in range(self.longest + 1)}
+        for end in range(count):
+            ancestors, node = [end], end
+            while parents[node] is not None:
+                node = parents[node]
+                ancestors.append(node)
+            for length in range(1, min(self.longest, len(ancestors) - 1) + 1):
+                pairs[length].append((ancestors[length], end))
+            pairs[0] += [(start, end) for start in range(count) if start not in ancestors]
+        return pairs

@@ -1,5 +1,6 @@
 """LibreOffice Help, the corpus that ships with the project (problems/libreoffice_help/NOTICE)."""
 import os
+from collections.abc import Iterator
 
 from tensor2tensor.utils import registry
 
@@ -10,26 +11,26 @@ FOLDER = os.path.join(os.path.dirname(__file__), "libreoffice_help")
 
 
 class LibreOfficeHelp(translation.TranslationProblem):
-    """LibreOffice Help from English."""
+    """LibreOffice Help from English; a subclass names the language pair, such as en-de."""
 
-    pair = None                                       # such as "en-de"
+    pair = ""
 
     @property
-    def approx_vocab_size(self):
+    def approx_vocab_size(self) -> int:
         return 4096
 
-    def _paths(self, split):
-        return [os.path.join(FOLDER, f"{split}.{self.pair}.{language}.gz")
-                for language in self.pair.split("-")]
-
-    def text_pairs(self, split, tmp_dir):
+    def text_pairs(self, split: str, tmp_dir: str) -> Iterator[tuple[str, str]]:
         del tmp_dir                                   # nothing to download
         return parallel_text.read_pairs(*self._paths(split))
 
-    def sources(self, tmp_dir):
+    def sources(self, tmp_dir: str) -> dict[str, str]:
         del tmp_dir
         return {os.path.basename(path): files.sha256(path)
                 for split in checks.SPLITS for path in self._paths(split)}
+
+    def _paths(self, split: str) -> list[str]:
+        return [os.path.join(FOLDER, f"{split}.{self.pair}.{language}.gz")
+                for language in self.pair.split("-")]
 
 
 @registry.register_problem("translate_ende_libreoffice")

@@ -1,13 +1,16 @@
-"""Multi30k, task 1: image captions, from the repository of its authors.
+"""Multi30k, task 1: image captions (Elliott et al. 2016), from the repository of its authors.
 
-Its licence does not allow shipping it. RPR_MIRROR may name a directory that holds the files.
+Its licence does not allow shipping it. RPR_MIRROR may name a directory that has the files. The test
+set is test2016; test2017 and the ambiguous captions from MSCOCO are written as text next to it.
 """
+from collections.abc import Iterator
+
 from tensor2tensor.utils import registry
 
 from problems import download, parallel_text, translation
 from problems.checks import SPLITS
 
-_FILES = {"train": "train", "dev": "val", "test": "test_2016_flickr"}
+_NAMES = {"train": "train", "dev": "val", "test": "test_2016_flickr"}
 _URL = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/"
 # Size and SHA-256 of the files in that repository.
 _KNOWN = {
@@ -23,42 +26,56 @@ _KNOWN = {
         22890, "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8"),
     "test_2016_flickr.fr.gz": (
         22310, "6d326e188d259fb1d04ac19eae3af956559b3a0b93d7635e56c90987c40c8b90"),
+    "test_2017_flickr.en.gz": (
+        19138, "76a444ee25172e72695cddb13ae4a3bda59430617be88e0bb46b60504f054074"),
+    "test_2017_flickr.de.gz": (
+        21471, "a2c89666db00c495cd8513b9d708d5a3acc205d7de312ef2bf5fb7ebc1540aee"),
+    "test_2017_flickr.fr.gz": (
+        20434, "3ba671ceb2299f3304ffafefea7a833d08632fbaf0ba18546f8a2ec2391af496"),
+    "test_2017_mscoco.en.gz": (
+        8844, "aab300bfb4427697987e02cd0aacd44bfe8aa50456231b6474c08038bbed2b58"),
+    "test_2017_mscoco.de.gz": (
+        10230, "799e4854c25d601cb6cb6be29eabe5667734c61ace2f495e03e429031a0bc338"),
+    "test_2017_mscoco.fr.gz": (
+        9751, "754f3072ba9f124569ba5258b32730fc1d214bbf8e0c6dfb2b74401676220db0"),
 }
 
 
 class Multi30k(translation.TranslationProblem):
-    """Multi30k from English."""
+    """Multi30k from English; a subclass names the language pair, such as en-de."""
 
-    pair = None                                       # such as "en-de"
+    pair = ""
+    extra_test_sets = ("test_2017_flickr", "test_2017_mscoco")
 
     @property
-    def approx_vocab_size(self):
-        return 2**13
+    def approx_vocab_size(self) -> int:
+        return 10_000                                 # about as many as Wu et al. 2021
 
-    def _remotes(self, split):
+    def text_pairs(self, split: str, tmp_dir: str) -> Iterator[tuple[str, str]]:
+        return parallel_text.read_pairs(*(download.fetch(remote, tmp_dir)
+                                          for remote in self._remotes(split)))
+
+    def sources(self, tmp_dir: str) -> dict[str, str]:
+        del tmp_dir                                   # verified when they are downloaded
+        return {remote.name: remote.digest for split in (*SPLITS, *self.extra_test_sets)
+                for remote in self._remotes(split)}
+
+    def _remotes(self, split: str) -> Iterator[download.Remote]:
         for language in self.pair.split("-"):
-            name = f"{_FILES[split]}.{language}.gz"
+            name = f"{_NAMES.get(split, split)}.{language}.gz"
             size, digest = _KNOWN[name]
             yield download.Remote(_URL + name, f"sha256:{digest}", size)
-
-    def text_pairs(self, split, tmp_dir):
-        return parallel_text.read_pairs(*(download.fetch(remote, tmp_dir)
-                                  for remote in self._remotes(split)))
-
-    def sources(self, tmp_dir):
-        del tmp_dir                                   # checked where they are fetched
-        return {remote.name: remote.digest for split in SPLITS for remote in self._remotes(split)}
 
 
 @registry.register_problem("translate_ende_multi30k")
 class TranslateEndeMulti30k(Multi30k):
-    """Multi30k, English to German: 29,000 image captions, 8,192 sub-words; downloads 1.3 MB."""
+    """Multi30k, English to German: 29,000 image captions, 10,000 sub-words; downloads 1.3 MB."""
 
     pair = "en-de"
 
 
 @registry.register_problem("translate_enfr_multi30k")
 class TranslateEnfrMulti30k(Multi30k):
-    """Multi30k, English to French: 29,000 image captions, 8,192 sub-words; downloads 1.3 MB."""
+    """Multi30k, English to French: 29,000 image captions, 10,000 sub-words; downloads 1.3 MB."""
 
     pair = "en-fr"

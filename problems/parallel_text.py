@@ -1,41 +1,125 @@
-"""problems.parallel_text"""
+"""Reads line-aligned parallel text: UTF-8, one sentence a line, gzip if the name ends in .gz."""
 import gzip
+import io
+import os
 import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from rpr.utils.errors import UserError
+from rpr.utils.files import atomic_path
+
+# Bytes. A longer line is not a sentence, and a small gzip file may contain one that fills memory.
+LONGEST_LINE = 2**20
+
+_BUFFER_BYTES = 2**16
+_GZIP_ERRORS = (EOFError, gzip.BadGzipFile, zlib.error)
 
 
-def open_bytes(path):
-    """Opens a file to read bytes, gzipped where the name ends in .gz."""
-    return gzip.open(path) if path.endswith(".gz") else open(path, "rb")
+def read_lines(path: str, digest: Any = None) -> Iterator[bytes]:
+    """Yields the lines of a file, with their newlines.
 
+    Only a newline ends a line: corpora contain stray carriage returns and Unicode line separators,
+    which would break the alignment.
 
-def read_pairs(source_path, target_path):
-    """The pairs of two line-aligned UTF-8 text files (.gz is understood), stripped.
-
-    Only a newline ends a line: corpora hold stray carriage returns and line separators, which
-    would break the alignment.
+    Args:
+      path: the file; decompressed if its name ends in .gz.
+      digest: a hashlib object; updated with the file's bytes as they are stored.
 
     Raises:
-      UserError: one file is longer than the other, damaged, or not UTF-8.
+      UserError: the file cannot be read or is damaged, or a line is longer than LONGEST_LINE.
+    """
+    number = 0
+    try:
+        with _open(path, digest) as file:
+            while line := file.readline(LONGEST_LINE + 1):
+                number += 1
+                if len(line) > LONGEST_LINE:
+                    raise UserError(f"{path}: line {number:,} is longer than {LONGEST_LINE:,} "
+                                    "bytes, the longest that is read")
+                yield line
+    except _GZIP_ERRORS as error:
+        raise UserError(f"{path}: damaged after line {number:,} ({error})") from None
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from None
+
+
+def read_pairs(source_path: str, target_path: str) -> Iterator[tuple[str, str]]:
+    """Yields the pairs of lines of two files, stripped.
+
+    Raises:
+      UserError: one file has more lines than the other, or either cannot be read or is not UTF-8.
     """
     count = 0
-    with open_bytes(source_path) as source_file, open_bytes(target_path) as target_file:
-        lines = zip(source_file, target_file, strict=True)
-        while True:
-            try:
-                pair = next(lines)
-                source, target = (line.decode("utf-8").strip() for line in pair)
-            except StopIteration:
-                return
-            except UnicodeDecodeError as error:
-                raise UserError(f"{source_path} or {target_path}: line {count + 1} is not UTF-8 "
-                                f"({error.reason})") from None
-            except ValueError:                        # zip(strict=True)
-                raise UserError(f"{source_path} and {target_path}: one ends after line {count}, "
-                                "the other goes on; they must be line-aligned") from None
-            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-                raise UserError(f"{source_path} or {target_path}: damaged after line {count} "
-                                f"({error})") from None
-            count += 1
-            yield source, target
+    lines = zip(read_lines(source_path), read_lines(target_path), strict=True)
+    while True:
+        try:
+            source, target = next(lines)
+        except StopIteration:
+            return
+        except ValueError:                            # zip(strict=True)
+            raise UserError(f"{source_path} and {target_path}: one ends after line {count:,}, "
+                            "the other continues; they must be line-aligned") from None
+        count += 1
+        yield decode(source, source_path, count).strip(), decode(target, target_path, count).strip()
+
+
+def decode(line: bytes, path: str, number: int) -> str:
+    """Decodes a line.
+
+    Args:
+      line: bytes of UTF-8.
+      path: its file, for the message.
+      number: its number, counted from 1, for the message.
+
+    Raises:
+      UserError: it is not UTF-8.
+    """
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: line {number:,} is not UTF-8 ({error.reason})") from None
+
+
+def write_pairs(pairs: Iterable[tuple[str, str]], source_path: str, target_path: str) -> int:
+    """Writes two line-aligned files, each whole or not at all; returns the number of lines."""
+    count = 0
+    with atomic_path(source_path) as source_part, atomic_path(target_path) as target_part:
+        with (open(source_part, "w", encoding="utf-8", newline="\n") as source_file,
+              open(target_part, "w", encoding="utf-8", newline="\n") as target_file):
+            for source, target in pairs:
+                source_file.write(source + "\n")
+                target_file.write(target + "\n")
+                count += 1
+    return count
+
+
+def _open(path: str, digest: Any) -> Any:
+    if os.path.isdir(path):
+        raise UserError(f"{path}: Is a directory")
+    raw: Any = open(path, "rb")
+    if digest is not None:
+        raw = io.BufferedReader(_HashingReader(raw, digest), _BUFFER_BYTES)
+    if path.endswith(".gz"):
+        return io.BufferedReader(gzip.GzipFile(fileobj=raw), _BUFFER_BYTES)
+    return raw
+
+
+class _HashingReader(io.RawIOBase):
+    """Reads a file and updates a hash with what is read."""
+
+    def __init__(self, file: Any, digest: Any) -> None:
+        super().__init__()
+        self._file, self._digest = file, digest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = self._file.readinto(buffer)
+        self._digest.update(memoryview(buffer)[:count])
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()

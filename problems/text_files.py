@@ -1,21 +1,80 @@
 """Any pair of line-aligned text files, given by environment variables."""
 import hashlib
-import itertools
 import os
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from tensor2tensor.utils import registry
 
 from problems import checks, parallel_text, translation
 from problems.checks import SPLITS
-from rpr.utils import files
 from rpr.utils.errors import UserError
 
-# Of a development or test set that is taken from the training text: at least so many lines and at
-# most so many, as far as the text goes; in between, one in a hundred.
-_FEWEST, _MOST, _SHARE, _LARGEST_SHARE = 20, 2000, 0.01, 0.1
-# The vocabulary is built from at most so many pairs, evenly taken.
+# Size of a development or test set that is taken from the training text: 1%, but at least 20 and at
+# most 2,000 lines, and never more than a tenth of the text.
+_SHARE, _FEWEST, _MOST, _LARGEST_SHARE = 0.01, 20, 2000, 0.1
+# The vocabulary is built from at most this many pairs, evenly sampled.
 _VOCABULARY_PAIRS = 200_000
-_SHOWN = 10
+_SHOWN_LINES = 10
+
+
+class SplitText:
+    """Training text of which some pairs, chosen by a hash of the source, are held out.
+
+    The held-out pairs (a few thousand) are kept in memory by a pass over the text, so that the text
+    is not read again for them.
+
+    Args:
+      source_path: the file of source sentences.
+      target_path: the file of target sentences.
+      shares: the share of each held-out split, such as {"dev": 0.01, "test": 0.01}.
+    """
+
+    def __init__(self, source_path: str, target_path: str, shares: Mapping[str, float]) -> None:
+        self._paths, self._shares = (source_path, target_path), shares
+        self._held_out: dict[str, list[tuple[str, str]]] | None = None
+
+    def pairs(self, split: str) -> Iterator[tuple[str, str]]:
+        """Yields the pairs of "train" or of a held-out split."""
+        if split == "train":
+            yield from self._training_pairs()
+            return
+        if self._held_out is None:
+            for _ in self._training_pairs():
+                pass
+        assert self._held_out is not None
+        yield from self._held_out[split]
+
+    def _training_pairs(self) -> Iterator[tuple[str, str]]:
+        held_out: dict[str, list[tuple[str, str]]] = {split: [] for split in self._shares}
+        for pair in parallel_text.read_pairs(*self._paths):
+            split = split_of(pair[0], self._shares)
+            if split == "train":
+                yield pair
+            else:
+                held_out[split].append(pair)
+        self._held_out = held_out
+
+
+def held_out_share(lines: int) -> float:
+    """The share of a text of so many lines that becomes its development or its test set."""
+    return min(max(_SHARE, _FEWEST / lines), _MOST / lines, _LARGEST_SHARE)
+
+
+def split_of(source: str, shares: Mapping[str, float]) -> str:
+    """The split of a source sentence.
+
+    Args:
+      source: the sentence.
+      shares: {"dev": share of all, "test": share of all}; the rest is "train".
+    """
+    digest = hashlib.sha256(source.encode("utf-8")).digest()
+    position = int.from_bytes(digest[:8], "big") / 2**64
+    for split, share in shares.items():
+        if position < share:
+            return split
+        position -= share
+    return "train"
 
 
 @registry.register_problem("translate_text_files")
@@ -25,136 +84,139 @@ class TranslateTextFiles(translation.TranslationProblem):
     | variable | meaning |
     | --- | --- |
     | RPR_TEXT_SOURCE, RPR_TEXT_TARGET | training text: UTF-8, one sentence a line; .gz too |
-    | RPR_TEXT_DEV_SOURCE, RPR_TEXT_DEV_TARGET | development set; else some of the training text |
-    | RPR_TEXT_TEST_SOURCE, RPR_TEXT_TEST_TARGET | test set; else some of the training text |
-    | RPR_TEXT_VOCAB_SIZE | sub-words, about (8192) |
+    | RPR_TEXT_DEV_SOURCE, RPR_TEXT_DEV_TARGET | development set; else part of the training text |
+    | RPR_TEXT_TEST_SOURCE, RPR_TEXT_TEST_TARGET | test set; else part of the training text |
+    | RPR_TEXT_VOCAB_SIZE | approximate number of sub-words (8192) |
 
-    A set that is not given is taken from the training text by a hash of the source sentence: the
-    same text gives the same sets, in whatever order, and equal sentences never fall into two sets.
+    A set that is not given is taken from the training text by a hash of the source sentence. The
+    same text gives the same sets in any order, and equal sources are never in two sets.
     """
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._shares = None                           # of dev and test, once the text is checked
+        self._checked: dict[str, CheckedPair] | None = None
+        self._split_text: SplitText | None = None
 
     @property
-    def approx_vocab_size(self):
+    def approx_vocab_size(self) -> int:
         return checks.positive_integer_variable("RPR_TEXT_VOCAB_SIZE", 8192)
 
     @property
-    def vocab_filename(self):
-        """Without the size: a training need not be told what datagen was told."""
+    def vocab_filename(self) -> str:
+        """Without the size, so that training needs no RPR_TEXT_VOCAB_SIZE."""
         return "vocab.translate_text_files.subwords"
 
-    def text_pairs(self, split, tmp_dir):
+    def text_pairs(self, split: str, tmp_dir: str) -> Iterator[tuple[str, str]]:
         del tmp_dir
-        given = _given()
-        shares = self._checked()
-        if split != "train" and split in given:
-            yield from parallel_text.read_pairs(*given[split])
-            return
-        for source, target in parallel_text.read_pairs(*given["train"]):
-            if split_of(source, shares) == split:
-                yield source, target
+        paths, text = _given_paths(), self._training_text()
+        if split != "train" and split in paths:
+            yield from parallel_text.read_pairs(*paths[split])
+        else:
+            yield from text.pairs(split)
 
-    def sources(self, tmp_dir):
+    def sources(self, tmp_dir: str) -> dict[str, str]:
         del tmp_dir
-        self._checked()
-        return {f"{split} {side}": files.sha256(path) for split, paths in _given().items()
-                for side, path in zip(("source", "target"), paths, strict=True)}
+        return {f"{split} {side}": digest for split, pair in self._check().items()
+                for side, digest in zip(("source", "target"), pair.digests, strict=True)}
 
-    def generate_text_for_vocab(self, data_dir, tmp_dir):
-        self._checked()                               # it counts the lines
-        step = -(-self._lines // _VOCABULARY_PAIRS)
-        pairs = self.text_pairs("train", tmp_dir)
-        yield from itertools.chain.from_iterable(itertools.islice(pairs, 0, None, step))
+    def vocabulary_text(self, tmp_dir: str) -> Iterator[str]:
+        step = -(-self._check()["train"].lines // _VOCABULARY_PAIRS)
+        for number, pair in enumerate(self.text_pairs("train", tmp_dir)):
+            if number % step == 0:
+                yield from pair
 
-    def _checked(self):
-        if self._shares is None:
-            given = _given()
-            counts = {split: check_pair(*paths) for split, paths in given.items()}
-            self._lines = counts["train"]
-            share = held_out_share(self._lines)
-            self._shares = {split: share for split in ("dev", "test") if split not in given}
-        return self._shares
+    def _check(self) -> dict[str, "CheckedPair"]:
+        """Checks the given files, once."""
+        if self._checked is None:
+            self._checked = {split: check_pair(*paths) for split, paths in _given_paths().items()}
+        return self._checked
 
-
-def held_out_share(lines):
-    """The part of a text of so many lines that becomes its development or its test set."""
-    return min(max(_SHARE, _FEWEST / lines), _MOST / lines, _LARGEST_SHARE)
-
-
-def split_of(source, shares):
-    """The split that a source sentence falls into.
-
-    Args:
-      source: the sentence.
-      shares: {"dev": part of all, "test": part of all}; what they leave is for "train".
-    """
-    digest = hashlib.sha256(source.encode("utf-8")).digest()
-    place = int.from_bytes(digest[:8], "big") / 2**64
-    for split, share in shares.items():
-        if place < share:
-            return split
-        place -= share
-    return "train"
+    def _training_text(self) -> SplitText:
+        if self._split_text is None:
+            checked = self._check()
+            share = held_out_share(checked["train"].lines)
+            self._split_text = SplitText(*_given_paths()["train"], {
+                split: share for split in ("dev", "test") if split not in checked})
+        return self._split_text
 
 
-def _given():
+def _given_paths() -> dict[str, tuple[str, str]]:
     """{split: (source path, target path)} from the environment."""
     given = {}
     for split in SPLITS:
         prefix = "RPR_TEXT_" + ("" if split == "train" else split.upper() + "_")
-        paths = [os.environ.get(prefix + side) for side in ("SOURCE", "TARGET")]
-        if any(paths) and not all(paths):
-            there, missing = ("SOURCE", "TARGET") if paths[0] else ("TARGET", "SOURCE")
-            raise UserError(f"{prefix}{there} is set and {prefix}{missing} is not: give both")
-        if all(paths):
-            given[split] = paths
+        source, target = (os.environ.get(prefix + side) for side in ("SOURCE", "TARGET"))
+        if source and target:
+            given[split] = (source, target)
+        elif source or target:
+            present, missing = ("SOURCE", "TARGET") if source else ("TARGET", "SOURCE")
+            raise UserError(f"{prefix}{present} is set and {prefix}{missing} is not: set both")
         elif split == "train":
             raise UserError("translate_text_files needs RPR_TEXT_SOURCE and RPR_TEXT_TARGET in the "
                             "environment: two text files, one sentence a line")
     return given
 
 
-def check_pair(source_path, target_path):
-    """Checks two files for encoding, empty lines and equal length.
+class CheckedPair(NamedTuple):
+    """Two line-aligned files that were checked.
 
-    Returns:
-      The number of lines.
+    Attributes:
+      lines: the number of lines of each.
+      digests: the SHA-256 of the two files as they are stored.
+    """
+    lines: int
+    digests: tuple[str, str]
+
+
+def check_pair(source_path: str, target_path: str) -> CheckedPair:
+    """Checks two files for encoding, empty lines and equal length, reading each once.
 
     Raises:
-      UserError: one line that says all that is wrong, with line numbers.
+      UserError: one line that names everything that is wrong, with line numbers.
     """
-    found, counts = [], []
-    for path in (source_path, target_path):
+    source, target = _check_file(source_path), _check_file(target_path)
+    faults = [*source.faults, *target.faults]
+    if source.lines != target.lines:
+        faults.append(f"{source_path} has {source.lines:,} lines, {target_path} has "
+                      f"{target.lines:,}")
+    elif not source.lines:
+        faults.append(f"{source_path} is empty")
+    if faults:
+        raise UserError("; ".join(faults))
+    return CheckedPair(source.lines, (source.digest, target.digest))
+
+
+class _CheckedFile(NamedTuple):
+    lines: int
+    digest: str
+    faults: list[str]
+
+
+def _check_file(path: str) -> _CheckedFile:
+    count, not_utf8, empty = 0, _LineNumbers("not UTF-8"), _LineNumbers("empty")
+    digest = hashlib.sha256()
+    for count, line in enumerate(parallel_text.read_lines(path, digest), start=1):
         try:
-            count, bad, empty = _check_file(path)
-        except (OSError, EOFError) as error:
-            raise UserError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-        counts.append(count)
-        found += [f"{path}: {len(lines):,} {what} (line {_some(lines)})"
-                  for what, lines in (("not UTF-8", bad), ("empty", empty)) if lines]
-    if counts[0] != counts[1]:
-        found.append(f"{source_path} has {counts[0]:,} lines, {target_path} has {counts[1]:,}")
-    elif not counts[0]:
-        found.append(f"{source_path} is empty")
-    if found:
-        raise UserError("; ".join(found))
-    return counts[0]
+            if not line.decode("utf-8").strip():
+                empty.add(count)
+        except UnicodeDecodeError:
+            not_utf8.add(count)
+    faults = [f"{path}: {numbers}" for numbers in (not_utf8, empty) if numbers.count]
+    return _CheckedFile(count, digest.hexdigest(), faults)
 
 
-def _check_file(path):
-    count, bad, empty = 0, [], []
-    with parallel_text.open_bytes(path) as lines:
-        for count, line in enumerate(lines, start=1):
-            try:
-                if not line.decode("utf-8").strip():
-                    empty.append(count)
-            except UnicodeDecodeError:
-                bad.append(count)
-    return count, bad, empty
+class _LineNumbers:
+    """Counts lines with a fault and remembers the first few."""
 
+    def __init__(self, fault: str) -> None:
+        self._fault, self.count, self._first = fault, 0, list[int]()
 
-def _some(lines):
-    return ", ".join(map(str, lines[:_SHOWN])) + (", ..." if len(lines) > _SHOWN else "")
+    def add(self, number: int) -> None:
+        """Notes a line."""
+        self.count += 1
+        if self.count <= _SHOWN_LINES:
+            self._first.append(number)
+
+    def __str__(self) -> str:
+        shown = ", ".join(map(str, self._first)) + (", ..." if self.count > _SHOWN_LINES else "")
+        return f"{self.count:,} {self._fault} (line {shown})"

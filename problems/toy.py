@@ -1,6 +1,8 @@
-"""Problems whose examples are generated, and the reversal toy."""
+"""Problems with generated examples, and the reversal toy."""
 import hashlib
 import random
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from tensor2tensor.data_generators import text_encoder
 from tensor2tensor.utils import registry
@@ -10,17 +12,17 @@ from rpr.utils.errors import UserError
 
 
 class Tokens(text_encoder.TokenTextEncoder):
-    """A vocabulary that is known beforehand: words between spaces.
+    """A fixed vocabulary of words, separated by spaces in the text.
 
     Args:
-      tokens: the words, in the order of their ids, which begin after T2T's reserved two.
+      tokens: the words in the order of their ids, which follow T2T's two reserved ids.
     """
 
-    def __init__(self, tokens):
+    def __init__(self, tokens: Iterable[str]) -> None:
         super().__init__(None, vocab_list=list(tokens))
 
-    def encode(self, s):
-        """The ids of a line of words; UserError for one that the vocabulary lacks."""
+    def encode(self, s: str) -> list[int]:
+        """The ids of a line of words; raises UserError for an unknown word."""
         try:
             return super().encode(s)
         except KeyError as error:
@@ -30,21 +32,21 @@ class Tokens(text_encoder.TokenTextEncoder):
 
 
 class GeneratedProblem(translation.TranslationProblem):
-    """Seeded examples over a fixed vocabulary: no file to read, none to learn from the text.
+    """Random examples from a fixed seed over a fixed vocabulary: there are no files to read.
 
-    The sets are disjoint in their sources. A subclass gives `tokens`, `sizes` and `example`.
+    No source occurs in two splits. A subclass defines `tokens`, `sizes` and `example`.
     """
 
-    tokens = ()
+    tokens: tuple[str, ...] = ()
     sizes = {"train": 200000, "dev": 500, "test": 1000}
     train_shards = 1
-    vocab_filename = None                             # nothing to keep: the code knows the tokens
+    vocab_filename = None                             # the vocabulary is in the code
 
-    def example(self, rng, split):
-        """One example.
+    def example(self, rng: random.Random, split: str) -> tuple[str, str]:
+        """Generates one example.
 
         Args:
-          rng: a `random.Random`, the only thing by which the examples of a split differ.
+          rng: the source of randomness; nothing else varies between the examples of a split.
           split: "train", "dev" or "test".
 
         Returns:
@@ -52,13 +54,13 @@ class GeneratedProblem(translation.TranslationProblem):
         """
         raise NotImplementedError
 
-    def settings(self):
-        """What the examples depend on, beside the code; for the record of datagen."""
+    def settings(self) -> dict[str, Any]:
+        """The settings that the examples depend on, for the record of data generation."""
         return {"tokens": list(self.tokens), "sizes": self.sizes}
 
-    def text_pairs(self, split, tmp_dir):
+    def text_pairs(self, split: str, tmp_dir: str) -> Iterator[tuple[str, str]]:
         del tmp_dir
-        held_out = set()
+        held_out: set[str] = set()
         for name in ("test", "dev", "train"):
             rng, made = random.Random(f"{self.name} {name}"), 0
             while made < self.sizes[name]:
@@ -73,57 +75,60 @@ class GeneratedProblem(translation.TranslationProblem):
             if name == split:
                 return
 
-    def sources(self, tmp_dir):
+    def sources(self, tmp_dir: str) -> dict[str, str]:
         del tmp_dir
         text = repr(sorted(self.settings().items())).encode()
         return {"settings": hashlib.sha256(text).hexdigest()}
 
-    def get_or_create_vocab(self, data_dir, tmp_dir, force_get=False):
+    def get_or_create_vocab(self, data_dir: str, tmp_dir: str,
+                            force_get: bool = False) -> Tokens:
         del data_dir, tmp_dir, force_get
         return Tokens(self.tokens)
 
 
-def reverse_repeats(digits):
-    """Every second occurrence of a digit becomes X, and the whole is reversed.
+def reverse_repeats(digits: Sequence[str]) -> list[str]:
+    """Replaces every second occurrence of a digit by X and reverses the sequence.
 
     Args:
-      digits: a list of words, 0 1 5 9 0 3 5 2 5.
+      digits: for example 0 1 5 9 0 3 5 2 5.
 
     Returns:
-      a list as long, 5 2 X 3 X 9 5 1 0.
+      A list of the same length: 5 2 X 3 X 9 5 1 0.
     """
-    seen, out = {}, []
+    counts: dict[str, int] = {}
+    result = []
     for digit in digits:
-        seen[digit] = seen.get(digit, 0) + 1
-        out.append(digit if seen[digit] % 2 else "X")
-    return out[::-1]
+        counts[digit] = counts.get(digit, 0) + 1
+        result.append(digit if counts[digit] % 2 else "X")
+    return result[::-1]
 
 
 @registry.register_problem("toy_reverse_repeats")
 class ToyReverseRepeats(GeneratedProblem):
-    """10 digits, every even repetition of one replaced by X, reversed; 200,000 seeded examples."""
+    """10 digits, every second occurrence of a digit replaced by X, reversed; 200,000 examples."""
 
     tokens = (*"0123456789", "X")
-    shortest = longest = 10                           # digits of an example
+    shortest = longest = 10                           # digits in an example
 
-    def settings(self):
+    def settings(self) -> dict[str, Any]:
         return {**super().settings(), "lengths": (self.shortest, self.longest)}
 
-    def example(self, rng, split):
+    def example(self, rng: random.Random, split: str) -> tuple[str, str]:
         del split
         digits = rng.choices(self.tokens[:10], k=rng.randint(self.shortest, self.longest))
         return " ".join(digits), " ".join(reverse_repeats(digits))
 
 
-def _register(name, shortest, longest, train, what):
+def _register(name: str, shortest: int, longest: int, train: int) -> None:
+    lengths = str(shortest) if shortest == longest else f"{shortest} to {longest}"
     cls = type(name, (ToyReverseRepeats,), {
-        "__doc__": f"toy_reverse_repeats with {what} digits; {train:,} examples.",
+        "__doc__": f"toy_reverse_repeats with {lengths} digits; {train:,} examples.",
         "__module__": __name__, "shortest": shortest, "longest": longest,
         "sizes": {**GeneratedProblem.sizes, "train": train}})
     registry.register_problem(name)(cls)
 
 
-_register("toy_reverse_repeats_5", 5, 5, 5000, 5)     # to see that something runs
+_register("toy_reverse_repeats_5", 5, 5, 5000)        # small, for a quick try
 for _length in (11, 12, 15, 20, 40):
-    _register(f"toy_reverse_repeats_{_length}", _length, _length, 200000, _length)
-_register("toy_reverse_repeats_5_to_10", 5, 10, 200000, "5 to 10")
+    _register(f"toy_reverse_repeats_{_length}", _length, _length, 200000)
+_register("toy_reverse_repeats_5_to_10", 5, 10, 200000)

@@ -1,86 +1,85 @@
-"""What every translation problem of this project shares: three splits, text in, TFRecords out."""
-import os
+"""The base class of the translation problems: three splits, text in, TFRecords out."""
+from collections.abc import Iterator
+from typing import Any
 
 from tensor2tensor.data_generators import translate
 
-from problems import datagen, example_log
+from problems import datagen, example_log, parallel_text
 from problems.checks import SPLITS
+from problems.subwords import shorten_long_words
 from rpr.utils.errors import UserError
 
 
 class TranslationProblem(translate.TranslateProblem):
     """A pair of languages with the splits train, dev and test.
 
-    A subclass says where its text comes from: `text_pairs` and `sources`.
+    A subclass defines where its text comes from: `text_pairs` and `sources`.
     """
 
     train_shards = 10
+    # Names of further test sets, which `text_pairs` accepts as splits. They are written as text.
+    extra_test_sets: tuple[str, ...] = ()
 
-    def text_pairs(self, split, tmp_dir):
-        """The sentence pairs of a split, in the order of the source.
+    def text_pairs(self, split: str, tmp_dir: str) -> Iterator[tuple[str, str]]:
+        """Yields the sentence pairs of a split, stripped, in the order of the corpus.
 
         Args:
-          split: "train", "dev" or "test".
-          tmp_dir: where downloads are kept.
-
-        Yields:
-          (source, target), stripped.
+          split: "train", "dev", "test" or one of `extra_test_sets`.
+          tmp_dir: the directory of downloads.
         """
         raise NotImplementedError
 
-    def sources(self, tmp_dir):
-        """SHA-256 by name of the files that the text comes from."""
+    def sources(self, tmp_dir: str) -> dict[str, str]:
+        """The files that the text comes from: {name: digest}."""
         raise NotImplementedError
 
-    def write_text(self, split, tmp_dir, source_path, target_path):
+    def vocabulary_text(self, tmp_dir: str) -> Iterator[str]:
+        """Yields the text that the sub-word vocabulary is built from."""
+        for pair in self.text_pairs("train", tmp_dir):
+            yield from pair
+
+    def write_text(self, split: str, tmp_dir: str, source_path: str, target_path: str) -> int:
         """Writes a split as two line-aligned UTF-8 text files, each whole or not at all.
 
-        The lines are in the order of the source; a problem named with T2T's suffix `_rev` swaps the
-        two sides, as it does in training.
+        A problem named with T2T's suffix `_rev` swaps the two sides, as it does in training.
 
         Args:
-          split: "train", "dev" or "test".
-          tmp_dir: where downloads are kept.
-          source_path, target_path: the files to write.
+          split: as for `text_pairs`.
+          tmp_dir: the directory of downloads.
+          source_path: the file of source sentences.
+          target_path: the file of target sentences.
 
         Returns:
           The number of lines.
         """
-        if split not in SPLITS:
-            raise UserError(f"split '{split}': one of {', '.join(SPLITS)}")
+        known = (*SPLITS, *self.extra_test_sets)
+        if split not in known:
+            raise UserError(f"split '{split}': one of {', '.join(known)}")
         paths = (target_path, source_path) if self.was_reversed else (source_path, target_path)
-        count = 0
-        with (open(paths[0] + ".part", "w", encoding="utf-8", newline="\n") as source_file,
-              open(paths[1] + ".part", "w", encoding="utf-8", newline="\n") as target_file):
-            for source, target in self.text_pairs(split, tmp_dir):
-                source_file.write(source + "\n")
-                target_file.write(target + "\n")
-                count += 1
-        for path in paths:
-            os.replace(path + ".part", path)
-        return count
+        return parallel_text.write_pairs(self.text_pairs(split, tmp_dir), *paths)
 
-    # What T2T asks of a problem.
+    # The interface of T2T's problems.
 
     @property
-    def dataset_splits(self):
+    def dataset_splits(self) -> list[dict[str, Any]]:
         return [{"split": SPLITS[split], "shards": self.train_shards if split == "train" else 1}
                 for split in SPLITS]
 
-    def generate_samples(self, data_dir, tmp_dir, dataset_split):
+    def generate_samples(self, data_dir: str, tmp_dir: str,
+                         dataset_split: str) -> Iterator[dict[str, str]]:
         del data_dir
         split = next(name for name, value in SPLITS.items() if value == dataset_split)
         for source, target in self.text_pairs(split, tmp_dir):
             yield {"inputs": source, "targets": target}
 
-    def generate_text_for_vocab(self, data_dir, tmp_dir):
+    def generate_text_for_vocab(self, data_dir: str, tmp_dir: str) -> Iterator[str]:
         del data_dir
-        for pair in self.text_pairs("train", tmp_dir):
-            yield from pair
+        for text in self.vocabulary_text(tmp_dir):
+            yield from shorten_long_words(text)
 
-    def generate_data(self, data_dir, tmp_dir, task_id=-1):
+    def generate_data(self, data_dir: str, tmp_dir: str, task_id: int = -1) -> None:
         del task_id
         datagen.generate(self, data_dir, tmp_dir)
 
-    def eval_hooks(self, features, logits, hparams):
+    def eval_hooks(self, features: Any, logits: Any, hparams: Any) -> list[Any]:
         return [example_log.ExampleLog(features, logits, hparams.problem_hparams.vocabulary)]

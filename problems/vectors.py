@@ -1,11 +1,9 @@
 """Word vectors in fastText's text format.
 
-The first line says how many vectors there are and of how many numbers; each of the others holds a
-word and its numbers, separated by spaces. The words are in the order of their frequency.
+The first line contains the number of vectors and their dimension. Every other line contains a word
+and its vector, separated by spaces. The words are sorted by frequency.
 """
-import gzip
-import itertools
-import zlib
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -13,111 +11,100 @@ from problems import parallel_text
 from rpr.utils import files
 from rpr.utils.errors import UserError
 
-UNKNOWN, END = "<unk>", "</s>"                       # of a vocabulary; fastText's end of a line
-_DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)
+UNKNOWN, END = "<unk>", "</s>"                        # unknown word; fastText's end of line
 
 
-def dimension(path):
-    """How many numbers the vectors of a file have.
+def dimension(path: str) -> int:
+    """The dimension of the vectors of a file.
 
     Raises:
-      UserError: there is no such file, or its first line does not say it.
+      UserError: the file cannot be read, or its first line is not a header.
     """
-    with _lines(path) as lines:
-        return _header(path, lines)[1]
+    return _header(path, parallel_text.read_lines(path))[1]
 
 
-def read(path, most=0):
-    """The words of a file and their numbers, one after the other.
+def read(path: str, most: int = 0) -> Iterator[tuple[int, str, str]]:
+    """Yields the words of a file and their vectors.
 
     Args:
-      path: UTF-8 text; .gz is understood.
-      most: how many at most, from the first on; 0: all.
+      path: UTF-8 text; decompressed if its name ends in .gz.
+      most: how many vectors to read at most; 0 for all.
 
     Yields:
-      (number of the line, word, its numbers as text).
+      (line number, word, its vector as text).
 
     Raises:
-      UserError: a line is not UTF-8 or has another number of numbers; the file is damaged or ends
-        too early. It names the line.
+      UserError: the file cannot be read, is damaged or ends early, or a line is not UTF-8 or has
+        another dimension. The message names the line.
     """
+    lines = parallel_text.read_lines(path)
+    count, size = _header(path, lines)
+    last = min(most or count, count) + 1
     number = 1
-    with _lines(path) as lines:
-        count, size = _header(path, lines)
-        end = min(most or count, count)
-        try:
-            for number, line in enumerate(itertools.islice(lines, end), start=2):
-                word, _, values = line.decode("utf-8").rstrip().partition(" ")
-                if values.count(" ") + 1 != size or not values:
-                    found = values.count(" ") + 1 if values else 0
-                    raise UserError(f"{path}: line {number} has {found} numbers after its word, "
-                                    f"the first line says {size}")
-                yield number, word, values
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path}: line {number} is not UTF-8 ({error.reason})") from None
-        except _DAMAGED as error:
-            raise UserError(f"{path}: damaged after line {number} ({error})") from None
-    if number - 1 < end:
-        raise UserError(f"{path}: it ends after {number - 1:,} vectors, its first line says "
-                        f"{count:,}")
+    while number < last:
+        line = next(lines, None)
+        if line is None:
+            raise UserError(f"{path}: it ends after {number - 1:,} vectors, its first line "
+                            f"promises {count:,}")
+        number += 1
+        word, _, values = parallel_text.decode(line, path, number).rstrip().partition(" ")
+        found_size = values.count(" ") + 1 if values else 0
+        if found_size != size:
+            raise UserError(f"{path}: line {number} has {found_size} numbers after its word, "
+                            f"the first line says {size}")
+        yield number, word, values
 
 
-def table(path, words):
+def table(path: str, words: Sequence[str]) -> np.ndarray:
     """The vectors of some words.
 
     Args:
       path: as for `read`.
-      words: a list of different words.
+      words: different words.
 
     Returns:
-      float32 [words, dimension]; NaN in the rows of words that the file lacks.
+      float32 [words, dimension]; rows of words that the file lacks are NaN.
 
     Raises:
-      UserError: as `read`; what stands after one of the words is not a finite number.
+      UserError: as `read`; or a vector of one of the words contains something else than finite
+        numbers.
     """
-    places = {word: place for place, word in enumerate(words)}
-    found = np.full([len(words), dimension(path)], np.nan, np.float32)
+    rows = {word: row for row, word in enumerate(words)}
+    vectors = np.full([len(words), dimension(path)], np.nan, np.float32)
     for number, word, values in read(path):
-        place = places.pop(word, None)                # the first of a word that comes twice
-        if place is None:
+        row = rows.pop(word, None)                    # a word's first vector counts
+        if row is None:
             continue
         try:
-            found[place] = np.array(values.split(" "), np.float32)
+            vectors[row] = np.array(values.split(" "), np.float32)
         except ValueError:
             raise UserError(f"{path}: line {number}: not numbers after '{word}'") from None
-        if not np.isfinite(found[place]).all():
-            raise UserError(f"{path}: line {number}: a number of '{word}' is not finite")
-        if not places:
+        if not np.isfinite(vectors[row]).all():
+            raise UserError(f"{path}: line {number}: the vector of '{word}' is not finite")
+        if not rows:
             break
-    return found
+    return vectors
 
 
-def write(path, size, rows):
+def write(path: str, size: int, rows: Sequence[tuple[str, str]]) -> None:
     """Writes a file of vectors, whole or not at all.
 
     Args:
       path: the file.
-      size: how many numbers a vector has.
-      rows: a list of (word, its numbers as text).
+      size: the dimension.
+      rows: (word, its vector as text).
     """
     files.write_atomically(path, f"{len(rows)} {size}\n" + "".join(
         f"{word} {values}\n" for word, values in rows))
 
 
-def _lines(path):
-    try:
-        return parallel_text.open_bytes(path)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}") from None
-
-
-def _header(path, lines):
-    try:
-        line = next(lines, b"")
-    except _DAMAGED as error:
-        raise UserError(f"{path}: damaged ({error})") from None
+def _header(path: str, lines: Iterator[bytes]) -> tuple[int, int]:
+    line = next(lines, b"")
     parts = line.split()
-    if len(parts) != 2 or not all(part.isdigit() for part in parts) or int(parts[1]) < 1:
-        raise UserError(f"{path}: line 1 is not '<how many vectors> <how many numbers each>': "
+    # Nine digits: Python refuses to convert numbers of thousands of digits. A line has no room for
+    # more numbers than half its bytes.
+    if (len(parts) != 2 or not all(part.isdigit() and len(part) < 10 for part in parts)
+            or not 0 < int(parts[1]) <= parallel_text.LONGEST_LINE // 2):
+        raise UserError(f"{path}: line 1 is not '<number of vectors> <dimension>': "
                         f"{line[:40].decode(errors='replace').strip()!r}")
-    return tuple(map(int, parts))
+    return int(parts[0]), int(parts[1])

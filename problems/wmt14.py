@@ -1,16 +1,16 @@
 """WMT 2014 English-German and English-French, as in the paper.
 
 Training text: Europarl v7, Common Crawl and News Commentary v9 for both; UN and the 10^9 corpus for
-French. T2T's `translate_ende_wmt32k` takes News Commentary v13, of 2018; WMT 2014's own is v9.
-Development set newstest2013, test set newstest2014 (3,003 lines): the very archive that sacreBLEU's
-`wmt14/full` comes from.
+French. (T2T's `translate_ende_wmt32k` uses News Commentary v13, of 2018.) Development set:
+newstest2013. Test set: newstest2014 (3,003 lines), from the archive that sacreBLEU's `wmt14/full`
+uses.
 
 Sizes and SHA-256 are those that TensorFlow Datasets publishes for the same URLs, the MD5 of the
 test set is sacreBLEU's. Downloads: 1.7 GB for German, 6.6 GB for French.
 """
 import os
-import posixpath
 import re
+from collections.abc import Iterator
 
 from tensor2tensor.utils import registry
 
@@ -45,69 +45,55 @@ class Wmt14(translation.TranslationProblem):
 
     train_shards = 100
     # {split: [(archive, English member, other member), ...]}
-    corpora = None
-    # As in T2T: so much of each file, evenly taken, goes into the vocabulary.
+    corpora: dict[str, list[tuple[download.Remote, str, str]]] = {}
+    # As in T2T: how much of each file, evenly sampled, the vocabulary is built from.
     vocabulary_bytes = 10**6
 
     @property
-    def approx_vocab_size(self):
+    def approx_vocab_size(self) -> int:
         return 2**15
 
-    def _text(self, split, tmp_dir):
-        """The unpacked text of a split: [(English path, other path), ...]."""
-        return [unpacked(archive, members, tmp_dir) for archive, *members in self.corpora[split]]
-
-    def text_pairs(self, split, tmp_dir):
-        for paths in self._text(split, tmp_dir):
-            if paths[0].endswith(".sgm"):
-                yield from zip(*map(segments, paths), strict=True)
+    def text_pairs(self, split: str, tmp_dir: str) -> Iterator[tuple[str, str]]:
+        for source_path, target_path in self._paths(split, tmp_dir):
+            if source_path.endswith(".sgm"):
+                yield from zip(segments(source_path), segments(target_path), strict=True)
             else:
-                for source, target in parallel_text.read_pairs(*paths):
-                    if source and target or split != "train":    # Common Crawl holds empty lines
+                for source, target in parallel_text.read_pairs(source_path, target_path):
+                    if source and target or split != "train":    # Common Crawl has empty lines
                         yield source, target
 
-    def sources(self, tmp_dir):
-        del tmp_dir                                   # checked where they are fetched
+    def sources(self, tmp_dir: str) -> dict[str, str]:
+        del tmp_dir                                   # verified when they are downloaded
         return {archive.name: archive.digest
                 for corpora in self.corpora.values() for archive, *_ in corpora}
 
-    def generate_text_for_vocab(self, data_dir, tmp_dir):
-        del data_dir
-        for paths in self._text("train", tmp_dir):
+    def vocabulary_text(self, tmp_dir: str) -> Iterator[str]:
+        for paths in self._paths("train", tmp_dir):
             for path in paths:
                 yield from sample(path, self.vocabulary_bytes)
 
-
-def unpacked(archive, members, tmp_dir):
-    """The paths of some files of an archive, fetched and unpacked unless they are there.
-
-    Args:
-      archive: a `download.Remote`.
-      members: their names in it.
-      tmp_dir: where downloads are kept.
-    """
-    folder = os.path.join(tmp_dir, archive.name + ".files")
-    paths = [os.path.join(folder, posixpath.basename(member)) for member in members]
-    if not all(map(os.path.exists, paths)):           # they only appear whole
-        paths = list(download.extract(download.fetch(archive, tmp_dir), members, folder).values())
-    return paths
+    def _paths(self, split: str, tmp_dir: str) -> Iterator[list[str]]:
+        """Yields the unpacked files of a split, [English path, other path]."""
+        for archive, *members in self.corpora[split]:
+            yield download.fetch_members(archive, members, tmp_dir)
 
 
-def segments(path):
+def segments(path: str) -> list[str]:
     """The sentences of one of WMT's SGML files, as sacreBLEU reads them."""
     with open(path, encoding="utf-8", newline="\n") as text:
-        return [" ".join(found[1].split()) for line in text if (found := _SEGMENT.match(line))]
+        return [" ".join(match[1].split()) for line in text if (match := _SEGMENT.match(line))]
 
 
-def sample(path, budget):
-    """Lines of a text file, evenly taken, stripped; about `budget` bytes of them."""
-    with parallel_text.open_bytes(path) as text:
-        size = sum(map(len, text))
+def sample(path: str, budget: int) -> Iterator[str]:
+    """Yields evenly spaced lines of a text file, stripped; about `budget` bytes in all."""
+    if path.endswith(".gz"):
+        size = sum(map(len, parallel_text.read_lines(path)))
+    else:
+        size = os.path.getsize(path)
     step = max(1, size // budget)
-    with parallel_text.open_bytes(path) as text:
-        for number, line in enumerate(text):
-            if number % step == 0:
-                yield line.decode("utf-8").strip()
+    for number, line in enumerate(parallel_text.read_lines(path)):
+        if number % step == 0:
+            yield parallel_text.decode(line, path, number + 1).strip()
 
 
 @registry.register_problem("translate_ende_wmt14_rpr")

@@ -1,11 +1,11 @@
 """WMT 2015 English-French.
 
-Training text: that of WMT 2014 with News Commentary v10 for v9. Development set newstest2013, since
-nobody publishes a checksum of WMT 2015's own that we know of; test set newsdiscusstest2015 (1,500
-lines): the very archive that sacreBLEU's `wmt15` comes from.
+Training text: that of WMT 2014, with News Commentary v10 instead of v9. Development set:
+newstest2013, because no checksum of WMT 2015's own is published. Test set: newsdiscusstest2015
+(1,500 lines), from the archive that sacreBLEU's `wmt15` uses.
 
-Size and SHA-256 of News Commentary v10 are those that TensorFlow Datasets publishes for the same
-URL, the MD5 of the test set is sacreBLEU's. Downloads: 6.7 GB.
+Size and SHA-256 of News Commentary v10 are those that TensorFlow Datasets publishes for this URL,
+the MD5 of the test set is sacreBLEU's. Downloads: 6.7 GB.
 """
 from tensor2tensor.utils import registry
 

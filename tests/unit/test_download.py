@@ -23,6 +23,8 @@ CONTENT = random.Random(0).randbytes(300_000)
 class Handler(http.server.BaseHTTPRequestHandler):
     """Serves a dictionary of files, with ranges; may cut answers short."""
 
+    declares_length = True
+
     def __init__(self, site, *args):
         self.site = site
         super().__init__(*args)
@@ -46,7 +48,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(206 if start else 200)
         if start:
             self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-        self.send_header("Content-Length", str(len(rest)))
+        if self.declares_length:
+            self.send_header("Content-Length", str(len(rest)))
         self.end_headers()
         sent = rest[:site.cuts.pop(0)] if site.cuts else rest
         site.sent += len(sent)
@@ -154,9 +157,36 @@ def test_a_missing_file_is_not_asked_for_twice(site, tmp_path):
     assert len(site.requests) == 1 and visible(tmp_path) == []
 
 
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_download_stops_at_the_expected_size(site, tmp_path, monkeypatch, declared):
+    """A server that sends without end cannot fill the disk, whatever length it declares."""
+    site.files["data.tgz"] = CONTENT * 50
+    if not declared:
+        monkeypatch.setattr(Handler, "declares_length", False)
+    with pytest.raises(UserError, match="sends more than the 300,000 bytes that are expected"):
+        download.fetch(remote(site.url + "/data.tgz"), str(tmp_path))
+    assert visible(tmp_path) == [] and len(site.requests) == 1
+
+
+def test_a_download_without_a_known_size_is_limited(site, tmp_path, monkeypatch):
+    monkeypatch.setattr(download, "_LARGEST_UNKNOWN", 1000)
+    wanted = download.Remote(site.url + "/data.tgz", remote("").digest)
+    with pytest.raises(UserError, match="sends more than the 1,000 bytes"):
+        download.fetch(wanted, str(tmp_path))
+
+
+def test_a_download_is_not_written_through_a_link(site, tmp_path):
+    (tmp_path / "private").write_text("mine")
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "data.tgz.part").symlink_to(tmp_path / "private")
+    with pytest.raises(UserError, match=r"data\.tgz\.part: Too many levels of symbolic links"):
+        download.fetch(remote(site.url + "/data.tgz"), str(tmp_path / "cache"))
+    assert (tmp_path / "private").read_text() == "mine"
+
+
 def test_a_dead_server_is_given_up_and_what_arrived_is_kept(site, tmp_path):
     site.cuts = [5000] + [0] * 100
-    with pytest.raises(UserError, match="cannot download .* goes on from there"):
+    with pytest.raises(UserError, match="cannot download .* continues from there"):
         download.fetch(remote(site.url + "/data.tgz"), str(tmp_path))
     assert (tmp_path / "data.tgz.part").read_bytes() == CONTENT[:5000]
     site.cuts = []
@@ -233,7 +263,7 @@ def test_a_hostile_archive_is_refused_as_a_whole(tmp_path, bad):
 def test_a_wanted_member_that_is_a_link_is_not_followed(tmp_path):
     archive = tar(tmp_path / "a.tgz", {"training/x.en": b"a"}, extra=[
         link("training/x.de", "x.en")])
-    with pytest.raises(UserError, match="does not hold training/x.de"):
+    with pytest.raises(UserError, match="does not contain training/x.de"):
         download.extract(archive, list(MEMBERS), str(tmp_path / "out"))
     assert visible(tmp_path / "out") == []
 
@@ -266,3 +296,62 @@ def test_half_an_archive_is_called_damaged(tmp_path):
     os.truncate(archive, os.path.getsize(archive) // 2)
     with pytest.raises(UserError, match="damaged"):
         download.extract(archive, list(MEMBERS), str(tmp_path / "out"))
+
+
+# Unpacked text that another user may have written.
+
+def fetch_members(site, tmp_path):
+    archive = tar(tmp_path / "a.tgz", MEMBERS)
+    site.files["a.tgz"] = open(archive, "rb").read()
+    wanted = remote(site.url + "/a.tgz", site.files["a.tgz"])
+    paths = download.fetch_members(wanted, list(MEMBERS), str(tmp_path / "tmp"))
+    return [open(path, "rb").read() for path in paths]
+
+
+def test_an_archive_is_unpacked_once_for_this_user_alone(site, tmp_path):
+    for _ in range(2):
+        assert fetch_members(site, tmp_path) == list(MEMBERS.values())
+    assert site.requests == [0]
+    assert (tmp_path / "tmp" / "a.tgz.files").stat().st_mode & 0o777 == 0o700
+
+
+def plant(folder):
+    folder.mkdir(parents=True)
+    for name in ("x.en", "x.de"):
+        (folder / name).write_text("planted\n")
+
+
+def test_text_that_everybody_may_write_is_not_used(site, tmp_path):
+    plant(tmp_path / "tmp" / "a.tgz.files")
+    (tmp_path / "tmp" / "a.tgz.files").chmod(0o777)
+    with pytest.raises(UserError, match=r"a\.tgz\.files is not trusted: every user may write"):
+        fetch_members(site, tmp_path)
+
+
+def test_text_of_another_user_is_not_used(site, tmp_path, monkeypatch):
+    plant(tmp_path / "tmp" / "a.tgz.files")
+    lstat = os.lstat
+
+    def foreign(path, *args, **kwargs):
+        status = lstat(path, *args, **kwargs)
+        return os.stat_result([*status[:4], 54321, *status[5:]])     # st_uid
+
+    monkeypatch.setattr(os, "lstat", foreign)
+    with pytest.raises(UserError, match="is not trusted: it belongs to another user"):
+        fetch_members(site, tmp_path)
+
+
+def test_text_behind_a_link_is_not_used(site, tmp_path):
+    plant(tmp_path / "elsewhere")
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "tmp" / "a.tgz.files").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match="is not trusted: it is a symbolic link"):
+        fetch_members(site, tmp_path)
+
+
+def test_the_default_directory_of_downloads_is_the_users_own(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert download.default_directory() == str(tmp_path / "rpr")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert download.default_directory() == "/home/somebody/.cache/rpr"

@@ -1,8 +1,10 @@
 """The embedded corpus, text files and Multi30k, through datagen to TFRecords and back."""
 import collections
 import gzip
+import hashlib
 import os
 import pathlib
+import tracemalloc
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -202,8 +204,53 @@ def test_only_a_newline_ends_a_line(tmp_path_factory, pairs):
 def test_files_of_unequal_length_are_refused_while_reading(tmp_path):
     (tmp_path / "a").write_text("1\n2\n")
     (tmp_path / "b").write_text("1\n")
-    with pytest.raises(UserError, match="one ends after line 1"):
+    with pytest.raises(UserError, match="one ends after line 1,"):
         list(parallel_text.read_pairs(str(tmp_path / "a"), str(tmp_path / "b")))
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_line_without_end_is_refused_with_its_number(tmp_path, suffix):
+    """A gzip file of a megabyte may hold a line of a gigabyte."""
+    path = tmp_path / f"text{suffix}"
+    path.write_bytes((gzip.compress if suffix else bytes)(b"short\n" + b"x" * 50_000_000 + b"\n"))
+    with pytest.raises(UserError, match="line 2 is longer than 1,048,576 bytes"):
+        list(parallel_text.read_lines(str(path)))
+    tracemalloc.start()
+    with pytest.raises(UserError, match="line 2 is longer"):
+        text_files.check_pair(str(path), str(path))
+    assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    tracemalloc.stop()
+
+
+@given(st.binary(max_size=3000), st.booleans())
+def test_lines_are_hashed_as_they_are_stored(tmp_path_factory, content, is_gzip):
+    path = tmp_path_factory.mktemp("lines") / ("text.gz" if is_gzip else "text")
+    stored = gzip.compress(content) if is_gzip else content
+    path.write_bytes(stored)
+    digest = hashlib.sha256()
+    assert b"".join(parallel_text.read_lines(str(path), digest)) == content
+    assert digest.hexdigest() == hashlib.sha256(stored).hexdigest()
+
+
+@pytest.mark.parametrize("name", ["translate_text_files", "graph_text_files"])
+@pytest.mark.parametrize("given_sets", [False, True])
+def test_training_text_is_read_three_times_at_most(pair_of_files, tmp_path, monkeypatch, name,
+                                                   given_sets):
+    pair_of_files([f"{line}\t0 1 x" for line in SOURCE], TARGET)
+    if given_sets:
+        for split in ("DEV_", "TEST_"):
+            pair_of_files(["a b"], ["c"], split)
+    opened, open_file = collections.Counter(), parallel_text._open
+    monkeypatch.setattr(parallel_text, "_open", lambda path, digest: (
+        opened.update([os.path.basename(path)]), open_file(path, digest))[1])
+    registry.problem(name).generate_data(str(tmp_path / "data"), str(tmp_path / "tmp"))
+    assert opened["SOURCE.gz"] == opened["TARGET.gz"] == 3
+
+
+def test_a_word_of_a_megabyte_is_encoded(pair_of_files, tmp_path):
+    problem = pair_of_files([*SOURCE, "x" * 1_000_000], [*TARGET, "y" * 1_000_000])
+    problem.generate_data(str(tmp_path / "data"), str(tmp_path / "tmp"))
+    checks.check_data(problem, str(tmp_path / "data"), checks.SPLITS)
 
 
 # Multi30k.
@@ -219,6 +266,10 @@ def test_multi30k_from_a_mirror_directory(monkeypatch, tmp_path, language):
         assert len(pairs) == count
         assert [source for source, _ in pairs] == lines_of(MULTI30K / f"{name}.en.gz")
         assert [target for _, target in pairs] == lines_of(MULTI30K / f"{name}.{language}.gz")
+    for split, count in (("test_2017_flickr", 1000), ("test_2017_mscoco", 461)):
+        paths = tmp_path / "source", tmp_path / "target"
+        assert problem.write_text(split, str(tmp_path), *map(str, paths)) == count
+        assert lines_of(paths[1]) == lines_of(MULTI30K / f"{split}.{language}.gz")
 
 
 def test_multi30k_without_a_mirror_names_the_way_out(monkeypatch, tmp_path):

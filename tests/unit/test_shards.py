@@ -1,6 +1,4 @@
-"""TFRecords from many processes: the bytes of one, killed or not."""
-import glob
-import json
+"""TFRecords written by many processes are those of one, even after a kill."""
 import os
 import pathlib
 import random
@@ -15,7 +13,7 @@ from hypothesis import strategies as st
 from tensor2tensor.data_generators import generator_utils, text_encoder
 from tensor2tensor.utils import registry
 
-from problems import checks, shards
+from problems import checks, datagen, shards
 from rpr.utils.errors import UserError
 
 NAME, PAIRS = "translate_text_files", 500
@@ -57,8 +55,7 @@ def undisturbed(environment, tmp_path_factory):
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(shards, "_CHUNK", 40)
-    monkeypatch.setattr(shards, "_SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(shards, "_CHUNK_PAIRS", 40)
 
 
 def test_the_files_are_those_of_one_loop(undisturbed, tmp_path):
@@ -120,17 +117,11 @@ def killed(data_dir, target, name, calls):
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
 
 
-def chunks_done(data_dir):
-    path = data_dir / f".{NAME}.datagen" / "unfinished" / "progress.json"
-    return json.loads(path.read_text())["splits"]["train"]["chunks"]
-
-
 @pytest.mark.parametrize(("target", "name", "calls"), [
-    (shards.Progress, "save", 1), (shards.Progress, "save", 5), (shards, "_save", 4),
     (shards.console.Task, "update", 3), (shards.console.Task, "update", 15),
-    (shards.os, "fsync", 6)])
-def test_a_kill_9_while_shards_are_written(undisturbed, tmp_path, small_chunks, target, name,
-                                           calls):
+    (datagen.files, "sha256", 0), (datagen, "_move_into_place", 0)])
+def test_after_a_kill_the_same_command_gives_the_same_files(undisturbed, tmp_path, small_chunks,
+                                                            target, name, calls):
     data_dir = tmp_path / "data"
     killed(data_dir, target, name, calls)
     with pytest.raises(UserError, match="did not finish"):
@@ -139,31 +130,8 @@ def test_a_kill_9_while_shards_are_written(undisturbed, tmp_path, small_chunks, 
     assert content(data_dir) == undisturbed
 
 
-def test_killed_again_and_again_it_gets_there(undisturbed, tmp_path, small_chunks, monkeypatch):
-    data_dir, done = tmp_path / "data", []
-    for _ in range(3):
-        killed(data_dir, shards.Progress, "save", 4)      # the first is at the start
-        done.append(chunks_done(data_dir))
-    assert 0 < done[0] < done[1] < done[2]
-    first, encode = [], shards._in_order
-    monkeypatch.setattr(shards, "_in_order", lambda pool, split, samples, pairs, count: (
-        first.append((split, pairs)), encode(pool, split, samples, pairs, count))[1])
-    generate(data_dir)
-    assert first == [("train", 40 * done[-1]), ("dev", 0), ("test", 0)]
-    assert content(data_dir) == undisturbed
-
-
-def test_a_file_that_lost_its_end_with_the_machine(undisturbed, tmp_path, small_chunks):
-    data_dir = tmp_path / "data"
-    killed(data_dir, shards.Progress, "save", 5)
-    path, = glob.glob(str(data_dir / f".{NAME}.datagen" / "unfinished" / "train-3"))
-    os.truncate(path, os.path.getsize(path) // 2)
-    generate(data_dir)
-    assert content(data_dir) == undisturbed
-
-
-def test_other_text_begins_anew(tmp_path, small_chunks, monkeypatch):
-    killed(tmp_path / "data", shards.Progress, "save", 5)
+def test_after_a_kill_other_text_is_used(tmp_path, small_chunks, monkeypatch):
+    killed(tmp_path / "data", shards.console.Task, "update", 5)
     write_text(tmp_path, ("another sentence", "ein anderer Satz"), monkeypatch)
     generate(tmp_path / "data")
     generate(tmp_path / "other")
@@ -171,8 +139,8 @@ def test_other_text_begins_anew(tmp_path, small_chunks, monkeypatch):
 
 
 def test_a_worker_that_dies_ends_in_one_line(undisturbed, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch, pytest.raises(UserError, match="worker died"):
-        patch.setattr(shards._Worker, "begin", die)
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="worker process"):
+        patch.setattr(shards._Worker, "start", die)
         generate(tmp_path / "data")
     generate(tmp_path / "data")
     assert content(tmp_path / "data") == undisturbed

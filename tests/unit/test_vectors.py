@@ -31,14 +31,17 @@ def test_what_is_written_is_read_again(tmp_path):
 
 
 @pytest.mark.parametrize("content, said", [
-    (b"der 1 2 3\n", "line 1 is not '<how many vectors> <how many numbers each>': 'der 1 2 3'"),
+    (b"der 1 2 3\n", "line 1 is not '<number of vectors> <dimension>': 'der 1 2 3'"),
     (b"", "line 1 is not"),
+    (b"2 999999999\nder 1 2 3\n", "line 1 is not"),
+    (b"9" * 5000 + b" 3\nder 1 2 3\n", "line 1 is not"),
+    (b"2 3\nder 1 2 3\n" + b"x" * 2**21, "line 3 is longer than 1,048,576 bytes"),
     (b"2 3\nder 1 2 3\ndie 1 2\n", "line 3 has 2 numbers after its word, the first line says 3"),
     (b"2 3\nder\ndie 1 2 3\n", "line 2 has 0 numbers"),
     (b"2 3\nder 1 2 3\nd\xff 1 2 3\n", "line 3 is not UTF-8"),
     (b"2 3\nder 1 2 3\ndie 1 x 3\n", "line 3: not numbers after 'die'"),
-    (b"2 3\nder 1 2 3\ndie 1 nan 3\n", "line 3: a number of 'die' is not finite"),
-    (b"9 3\nder 1 2 3\n", "it ends after 1 vectors, its first line says 9"),
+    (b"2 3\nder 1 2 3\ndie 1 nan 3\n", "line 3: the vector of 'die' is not finite"),
+    (b"9 3\nder 1 2 3\n", "it ends after 1 vectors, its first line promises 9"),
 ])
 def test_a_wrong_file_is_refused_with_its_line(tmp_path, content, said):
     path = tmp_path / "x.vec"
