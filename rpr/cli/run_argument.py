@@ -25,7 +25,8 @@ def fill_flags(flags: Any, words: Sequence[str]) -> Run | None:
         return None
     if len(words) > 1:
         raise UserError(f"{words[1]!r}: only one run directory can be named")
-    run, named = run_directory.trained_model_flags(words[0], flags.data_dir)
+    run, named = run_directory.trained_model_flags(words[0], flags.data_dir,
+                                                   flags.t2t_usr_dir)
     for name, value in vars(named).items():
         if flags[name].present and name not in ("data_dir", "t2t_usr_dir"):
             raise UserError(f"--{name}={flags[name].value}: the run directory {words[0]} decides "

@@ -92,7 +92,8 @@ def _model_and_text(args):
         if not words:
             raise UserError("name a run directory, or a model by --output_dir, --problem, "
                             "--data_dir, --model and --hparams_set")
-        run, flags = run_directory.trained_model_flags(words[0], args.data_dir)
+        run, flags = run_directory.trained_model_flags(words[0], args.data_dir,
+                                                       args.t2t_usr_dir)
         beam_size, alpha, words = run.beam_size, run.alpha, words[1:]
     if len(words) > 1:
         raise UserError(f"{words[1]!r}: put the sentence in quotes")
