@@ -1,96 +1,154 @@
-"""rpr.cli.score"""
-import argparse
+"""`rpr score`: BLEU, chrF and TER of one or more systems, with signatures and a paired test."""
 import json
+import sys
+from collections.abc import Sequence
 
-from rpr.evaluation.scoring import METRICS, SEED, score
+from rpr.cli.arguments import Parser, whole_number
+from rpr.evaluation import scoring
+from rpr.evaluation.metrics import METRICS
+from rpr.evaluation.scoring import Score, System
 from rpr.evaluation.test_sets import read_lines, test_set_references
 from rpr.utils import files
 from rpr.utils.errors import UserError
 
+MOST_SAMPLES = 1_000_000                              # of sacreBLEU's tests
 
-def as_text(results, paired=None):
-    """Systems as lines for a terminal: scores first, then each metric's signature once.
+
+def as_text(systems: Sequence[System], test: str | None = None, samples: int | None = None) -> str:
+    """Lines for a terminal: the scores of each system, then each metric's signature once.
 
     Args:
-      results: a list of `System`s.
-      paired: the paired test that they went through, or None.
+      systems: as `scoring.score` returns them.
+      test: the paired test, or None.
+      samples: its resamples or trials, where it has them.
     """
     lines = []
-    width = max(len(system.name) for system in results)
-    for number, system in enumerate(results):
-        for name, found in system.scores.items():
-            line = f"{system.name:<{width}}  "
-            if not paired:
-                line += found.details
-            else:
-                line += f"{METRICS[name]:<4} = {found.score:6.2f}"
-                if found.mean is not None:
-                    line += f"  mean {found.mean:6.2f} +- {found.interval:.2f}"
-                line += "  baseline" if number == 0 else f"  p = {found.p_value:.4f}"
-            lines.append(line)
+    width = max(len(system.name) for system in systems)
+    for number, system in enumerate(systems):
+        for name, score in system.scores.items():
+            result = (score.details if not test
+                      else f"{METRICS[name]:<4} = {score.score:6.2f}{_uncertainty(score)}"
+                      + ("  baseline" if number == 0 else ""))
+            lines.append(f"{system.name:<{width}}  {result}")
     lines += [f"{system.name:<{width}}  exact = {system.exact:.2f}% of its lines"
-              for system in results]
-    lines += [f"{METRICS[name]}: {found.signature}" for name, found in results[0].scores.items()]
-    if paired:
-        lines.append("p: the probability of so large a difference from the baseline by chance "
-                     f"(paired {paired})")
+              for system in systems]
+    lines += [f"{METRICS[name]}: {score.signature}" for name, score in systems[0].scores.items()]
+    if test:
+        lines += _explanation(test, systems[0].lines, samples)
     return "\n".join(lines)
 
 
-def main(argv):
+def _uncertainty(score: Score) -> str:
+    text = ""
+    if score.mean is not None:
+        text += f"  mean {score.mean:6.2f} +- {score.interval:.2f}"
+    if score.difference is not None:
+        text += f"  difference {score.difference:+.2f} [{score.low:+.2f}, {score.high:+.2f}]"
+    if score.p_value is not None:
+        text += f"  p = {score.p_value:.4f}"
+    if score.p_holm is not None:
+        text += f" (Holm {score.p_holm:.4f})"
+    return text
+
+
+def _explanation(test: str, sentences: int, samples: int | None) -> list[str]:
+    """What p means."""
+    if test == "jackknife":
+        lines = [f"difference [95%] and p: {scoring.TESTS[test]} over {sentences:,} sentences, "
+                 "two-sided; Holm: corrected for all systems and metrics."]
+    elif test == "bootstrap":
+        lines = [f"p: {scoring.TESTS[test]} ({samples:,} resamples). Its formula gives about half "
+                 "of a two-sided p-value."]
+    else:
+        lines = [f"p: {scoring.TESTS[test]} ({samples:,} trials), two-sided."]
+    return [*lines, "It compares these outputs. Training again with another seed may change the "
+            "difference; `rpr report` compares arms of several seeds."]
+
+
+def main(argv: Sequence[str]) -> None:
     """`rpr score HYP [HYP ...] (--reference=FILE | --test_set=NAME --language_pair=PAIR)`."""
-    parser = argparse.ArgumentParser(
-        prog="rpr score", description="BLEU, chrF and TER with signatures. With two or more "
-        "systems the first is the baseline, and a paired test says whether the others differ.")
-    parser.add_argument("hypotheses", nargs="+", metavar="HYP",
-                        help="detokenised text, one sentence a line; .gz is understood")
-    against = parser.add_mutually_exclusive_group(required=True)
-    against.add_argument("--reference", nargs="+", action="extend", metavar="FILE",
-                         help="one or more references of the same sentences")
-    against.add_argument("--test_set", metavar="NAME", help="such as wmt14/full: any that "
-                         "sacrebleu --list knows")
-    parser.add_argument("--language_pair", metavar="PAIR", help="of --test_set, such as en-de")
-    test = parser.add_mutually_exclusive_group()
-    test.add_argument("--paired_bootstrap", action="store_const", const="bootstrap", dest="paired",
-                      help="paired bootstrap resampling (what two or more systems get)")
-    test.add_argument("--paired_randomization", action="store_const", const="randomization",
-                      dest="paired", help="paired approximate randomisation instead")
-    parser.add_argument("--samples", type=_positive, help="resamples (default 1000), or trials of "
-                        "the randomisation (default 10000)")
-    parser.add_argument("--seed", type=_positive, default=SEED,
-                        help=f"of the paired test (default {SEED})")
-    parser.add_argument("--metrics", default=",".join(METRICS),
-                        help=f"separated by commas (default {','.join(METRICS)})")
-    parser.add_argument("--tokenize", help="sacreBLEU's tokenizer for BLEU (default 13a; zh, "
-                        "ja-mecab and ko-mecab for those languages)")
-    parser.add_argument("--json", nargs="?", const="-", metavar="FILE",
-                        help="the record as JSON: to FILE, or in place of the text")
-    args = parser.parse_args(argv)
+    args = _parser().parse_args(argv)
     if args.test_set and not args.language_pair:
-        raise UserError("--language_pair is missing: that of --test_set, such as en-de")
+        raise UserError("--language_pair is missing: that of --test_set, for example en-de")
     systems = _read_all(args.hypotheses)
     references = (_read_all(args.reference) if args.reference
                   else test_set_references(args.test_set, args.language_pair))
-    paired = args.paired or ("bootstrap" if len(systems) > 1 else None)
-    results = score(
-        systems, references, tuple(args.metrics.split(",")), tokenize=args.tokenize,
-        test_set=args.test_set, language_pair=args.language_pair, paired=paired,
-        samples=args.samples, seed=args.seed)
+    test = args.test or ("jackknife" if len(systems) > 1 else None)
+    samples = args.samples or scoring.SAMPLES.get(test or "")
+    if args.samples and test not in scoring.SAMPLES:
+        raise UserError(f"--samples={args.samples}: only with --paired_bootstrap or "
+                        "--paired_randomization")
+    results = scoring.score(
+        systems, references, _metrics(args.metrics, {**systems, **references}),
+        tokenize=args.tokenize, test_set=args.test_set, language_pair=args.language_pair, test=test,
+        samples=samples, seed=args.seed, paths={path: path for path in systems})
+    for path, lines in systems.items():
+        if scoring.looks_tokenized(lines):
+            _note(f"{path}: {scoring.TOKENIZED_LINES} or more lines end in ' .'; sacreBLEU expects "
+                  "detokenized text")
     record = [system.as_dict() for system in results]
     text = json.dumps(record if len(record) > 1 else record[0], indent=1) + "\n"
     if args.json and args.json != "-":
         files.write_atomically(args.json, text)
-    print(text if args.json == "-" else as_text(results, paired), end="\n" * (args.json != "-"))
+    print(text if args.json == "-" else as_text(results, test, samples),
+          end="\n" * (args.json != "-"))
 
 
-def _read_all(paths):
+def _parser() -> Parser:
+    parser = Parser(
+        prog="rpr score", description="BLEU, chrF and TER with signatures. With two or more "
+        "systems the first\nis the baseline, and a paired test shows whether the others differ.\n"
+        "Sentence statistics are cached in .HYP.statistics.npz beside each HYP.")
+    parser.add_argument("hypotheses", nargs="+", metavar="HYP",
+                        help="detokenized text, one sentence per line; may be gzipped (.gz)")
+    against = parser.add_mutually_exclusive_group(required=True)
+    against.add_argument("--reference", nargs="+", action="extend", metavar="FILE",
+                         help="one or more references of the same sentences")
+    against.add_argument("--test_set", metavar="NAME", help="a test set that sacrebleu --list "
+                         "shows, for example wmt14/full")
+    parser.add_argument("--language_pair", metavar="PAIR", help="of --test_set, for example en-de")
+    test = parser.add_mutually_exclusive_group()
+    test.add_argument("--paired_bootstrap", action="store_const", const="bootstrap", dest="test",
+                      help="sacreBLEU's paired bootstrap instead of the jackknife t-test; its p is "
+                      "about half of a two-sided p-value")
+    test.add_argument("--paired_randomization", action="store_const", const="randomization",
+                      dest="test", help="sacreBLEU's paired approximate randomization")
+    parser.add_argument("--samples", type=whole_number(1, MOST_SAMPLES), help="of sacreBLEU's "
+                        "tests: resamples (default 1000) or trials (default 10000)")
+    parser.add_argument("--seed", type=whole_number(0, 2 ** 63 - 1), default=scoring.SEED,
+                        help=f"of sacreBLEU's tests (default {scoring.SEED})")
+    parser.add_argument("--metrics", help="separated by commas (default "
+                        f"{','.join(METRICS)}; ter is left out where a line has more than "
+                        f"{scoring.MOST_TER_WORDS:,} words)")
+    parser.add_argument("--tokenize", help="sacreBLEU's tokenizer for BLEU (default 13a; zh, "
+                        "ja-mecab and ko-mecab for those languages)")
+    parser.add_argument("--json", nargs="?", const="-", metavar="FILE",
+                        help="write the scores as JSON to FILE, or print them instead of the text")
+    return parser
+
+
+def _metrics(names: str | None, texts: dict[str, list[str]]) -> tuple[str, ...]:
+    """The metrics to compute: TER is refused, or left out of the default, for very long lines."""
+    metrics = tuple(names.split(",")) if names else tuple(METRICS)
+    if "ter" not in metrics:
+        return metrics
+    for path, lines in texts.items():
+        number, words = scoring.longest_line(lines)
+        if words > scoring.MOST_TER_WORDS:
+            problem = (f"line {number:,} of {path} has {words:,} words; TER takes at most "
+                       f"{scoring.MOST_TER_WORDS:,}")
+            if names:
+                raise UserError(f"--metrics={names}: {problem}")
+            _note(f"TER is left out: {problem}")
+            return tuple(name for name in metrics if name != "ter")
+    return metrics
+
+
+def _note(line: str) -> None:
+    print(f"rpr score: {line}", file=sys.stderr)
+
+
+def _read_all(paths: Sequence[str]) -> dict[str, list[str]]:
     if len(set(paths)) != len(paths):
         raise UserError(f"{' '.join(paths)}: a file is given twice")
     return {path: read_lines(path) for path in paths}
-
-
-def _positive(text):
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number

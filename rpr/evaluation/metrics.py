@@ -17,7 +17,8 @@ from rpr.utils.errors import UserError
 
 METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}  # name in JSON and flags: in text
 NGRAM_ORDER = 4                                       # of BLEU, as in sacreBLEU
-CHRF_BETA = 2
+CHRF_BETA, CHRF_ORDER = 2, 6
+COUNTS = {"bleu": 2 + 2 * NGRAM_ORDER, "chrf": 3 * CHRF_ORDER, "ter": 2}
 
 
 class Metric:
@@ -31,6 +32,10 @@ class Metric:
 
     Raises:
       UserError: unknown metric or tokenizer, or the tokenizer's package is missing.
+
+    Attributes:
+      name: as given.
+      counts: number of statistics per sentence.
     """
 
     def __init__(self, name: str, references: int = 1, tokenize: str | None = None,
@@ -38,6 +43,7 @@ class Metric:
         self.name = name
         self._sacrebleu = _sacrebleu_metric(name, tokenize, language_pair or "")
         self._sacrebleu.num_refs = references
+        self.counts = COUNTS[name]
 
     def sentence_statistics(self, systems: Sequence[Sequence[str]],
                             references: Sequence[Sequence[str]]) -> list[np.ndarray]:
@@ -90,7 +96,7 @@ def _sacrebleu_metric(name: str, tokenize: str | None, language_pair: str) -> An
         raise UserError(f"--metrics={name}: one of {', '.join(METRICS)}")
     from sacrebleu.metrics import BLEU, CHRF, TER
     if name == "chrf":
-        return CHRF(beta=CHRF_BETA)
+        return CHRF(CHRF_ORDER, beta=CHRF_BETA)
     if name == "ter":
         return TER()
     if tokenize is not None and tokenize not in _tokenizer_names():

@@ -1,20 +1,28 @@
-"""BLEU, chrF and TER through sacreBLEU, with signatures and paired significance; WMT test sets.
+"""Scores of systems on one test set, with signatures and a paired test between the systems.
 
-Nothing here imports TensorFlow, and sacreBLEU is imported where it is needed, so that `rpr --help`
-does not wait for it.
-
-A test set's references are those that sacreBLEU chooses for its name: `wmt21` with en-de is scored
-against reference A alone, `wmt21/C` against C, and `wmt21/AC` against both.
+The references of a test set are those that sacreBLEU chooses for its name: `wmt21` with en-de is
+scored against reference A alone, `wmt21/C` against C, and `wmt21/AC` against both.
 """
-import contextlib
 import dataclasses
-import os
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
+
+from rpr.evaluation import significance
+from rpr.evaluation.metrics import METRICS, Metric
+from rpr.evaluation.paired_tests import paired_bootstrap, paired_randomization
+from rpr.evaluation.sentence_statistics import sentence_statistics
 from rpr.utils.errors import UserError
 
-METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}  # as named in JSON and in text
-PAIRED = {"bootstrap": ("bs", 1000), "randomization": ("ar", 10000)}
-SEED = 12345                                          # sacreBLEU's own
+TESTS = {"jackknife": "paired jackknife t-test",      # ours, then sacreBLEU's by their own names
+         "bootstrap": "sacreBLEU's paired bootstrap",
+         "randomization": "sacreBLEU's paired approximate randomization"}
+SAMPLES = {"bootstrap": 1000, "randomization": 10000}  # sacreBLEU's defaults
+SEED = 12345                                          # sacreBLEU's default
+MOST_TER_WORDS = 1000                                 # TER takes time cubic in a line's length
+TOKENIZED_LINES = 100                                 # so many look tokenized: worth a warning
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,61 +30,111 @@ class Score:
     """One metric of one system.
 
     Attributes:
-      score: 0 to 100 (TER may be more; there less is better).
-      signature: sacreBLEU's, which says how the score was made.
-      details: sacreBLEU's line, with n-gram precisions, brevity penalty and lengths for BLEU.
-      mean, interval: of the bootstrap resamples: the score lies in mean +- interval with 95%
-        confidence. None without a paired bootstrap.
-      p_value: of the paired test against the baseline. None for the baseline, or without a test.
+      score: 0 to 100 (TER may exceed 100; lower is better).
+      signature: sacreBLEU's, which says how the score was computed.
+      details: sacreBLEU's line, for BLEU with n-gram precisions, brevity penalty and lengths.
+      mean, interval: with sacreBLEU's bootstrap: mean of the resampled scores, and half the width
+        of their central 95%.
+      difference, low, high: with the jackknife test: difference from the baseline and its 95%
+        interval over test sentences.
+      p_value: of the paired test against the baseline; None for the baseline or without a test.
+      p_holm: with the jackknife test: p after Holm's correction over all systems and metrics.
     """
     score: float
     signature: str
     details: str
     mean: float | None = None
     interval: float | None = None
+    difference: float | None = None
+    low: float | None = None
+    high: float | None = None
     p_value: float | None = None
+    p_holm: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class System:
-    """One system's scores: {"bleu": Score, ...}, and how many per cent of its lines are exact.
+    """The scores of one system.
 
-    A line is exact if it equals one of its references, but for spaces at its ends.
+    Attributes:
+      name: of the system.
+      lines: number of sentences.
+      exact: percentage of lines that equal one of their references, ignoring outer spaces.
+      scores: {"bleu": Score, ...}.
     """
     name: str
     lines: int
     exact: float
     scores: dict[str, Score]
 
-    def as_dict(self):
-        """For JSON; what is None is left out."""
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; attributes that are None or infinite are left out."""
         return {"system": self.name, "lines": self.lines, "exact": self.exact, **{
             name: {key: value for key, value in dataclasses.asdict(score).items()
-                   if value is not None} for name, score in self.scores.items()}}
+                   if value is not None and not (isinstance(value, float) and math.isinf(value))}
+            for name, score in self.scores.items()}}
 
 
-def score(systems, references, metrics=tuple(METRICS), *, tokenize=None, test_set=None,
-          language_pair=None, paired=None, samples=None, seed=SEED):
+def score(systems: Mapping[str, Sequence[str]], references: Mapping[str, Sequence[str]],
+          metrics: Sequence[str] = tuple(METRICS), *, tokenize: str | None = None,
+          test_set: str | None = None, language_pair: str | None = None, test: str | None = None,
+          samples: int | None = None, seed: int = SEED, paths: Mapping[str, str] | None = None
+          ) -> list[System]:
     """Scores systems against the same references.
 
     Args:
       systems: {name: lines}; the first is the baseline of a paired test.
-      references: {name: lines}, of the same sentences; all count.
+      references: {name: lines} of the same sentences; all are used.
       metrics: of "bleu", "chrf" and "ter".
-      tokenize: sacreBLEU's tokenizer for BLEU; None: by the target language, 13a for most.
-      test_set, language_pair: where the references come from, for the signature; the pair's target
-        also chooses the tokenizer.
-      paired: None, "bootstrap" or "randomization".
-      samples: resamples or trials; None: sacreBLEU's 1,000 and 10,000.
-      seed: of the paired test.
+      tokenize: sacreBLEU's tokenizer for BLEU; None: chosen by the target language, mostly 13a.
+      test_set, language_pair: where the references come from, for the signature; the target
+        language also chooses the tokenizer.
+      test: a key of `TESTS`, or None.
+      samples: resamples or trials of sacreBLEU's tests; None: its defaults, 1,000 and 10,000.
+      seed: of sacreBLEU's tests.
+      paths: {name: file of the system's lines}, where statistics may be cached beside the file.
 
     Returns:
-      a list of `System`s, in the order given.
+      the systems in the order given.
 
     Raises:
-      UserError: an unknown metric or tokenizer, a system without lines, unequal counts of lines, a
+      UserError: unknown metric or tokenizer, a system without lines, different numbers of lines, a
         paired test of one system.
     """
+    _check_lengths(systems, references)
+    if test and len(systems) < 2:
+        raise UserError("a paired test needs two or more systems, the baseline first")
+    made = [Metric(name, len(references), tokenize, language_pair) for name in metrics]
+    statistics = sentence_statistics(made, systems, list(references.values()), paths)
+    source = {"test": test_set, "lang": test_set and language_pair}
+    scores: dict[str, dict[str, Score]] = {name: {} for name in systems}
+    for metric in made:
+        for name in systems:
+            value, details = metric.corpus_score(statistics[metric.name][name])
+            scores[name][metric.name] = Score(value, metric.signature(**source), details)
+    if test == "jackknife":
+        _add_jackknife(scores, made, statistics)
+    elif test:
+        _add_sacrebleu_test(scores, made, statistics, test, samples or SAMPLES[test], seed, source)
+        _equal_outputs(scores, systems)
+    return [System(name, len(lines), _exact(lines, list(references.values())), scores[name])
+            for name, lines in systems.items()]
+
+
+def longest_line(lines: Sequence[str]) -> tuple[int, int]:
+    """Number (from 1) and words of the line with the most words."""
+    words = [line.count(" ") + 1 for line in lines]
+    longest = max(range(len(lines)), key=words.__getitem__)
+    return longest + 1, len(lines[longest].split())
+
+
+def looks_tokenized(lines: Sequence[str]) -> bool:
+    """Whether 100 lines end in a separate full stop, as tokenized text does (sacreBLEU's rule)."""
+    return sum(line.endswith(" .") for line in lines) >= TOKENIZED_LINES
+
+
+def _check_lengths(systems: Mapping[str, Sequence[str]], references: Mapping[str, Sequence[str]]
+                   ) -> None:
     for name, lines in systems.items():
         if not lines:
             raise UserError(f"{name}: it is empty")
@@ -84,87 +142,59 @@ def score(systems, references, metrics=tuple(METRICS), *, tokenize=None, test_se
             if len(lines) != len(expected):
                 raise UserError(f"{name} has {len(lines):,} lines, {reference} has "
                                 f"{len(expected):,}")
-    if paired and len(systems) < 2:
-        raise UserError("a paired test needs two or more systems, the baseline first")
-    made = {name: make_metric(name, tokenize, language_pair, list(references.values()))
-            for name in metrics}
-    results = {system: {} for system in systems}
-    for name, metric in made.items():
-        for system, lines in systems.items():
-            found = metric.corpus_score(lines, None)
-            results[system][name] = Score(
-                found.score, signature_text(metric.get_signature(), test_set, language_pair),
-                found.format(width=2))
-    if paired:
-        from sacrebleu.significance import PairedTest
-        kind, default = PAIRED[paired]
-        with _environment("SACREBLEU_SEED", str(seed)):   # the only way in for a seed
-            test = PairedTest(list(systems.items()), made, None, kind, samples or default)
-        signatures, columns = test()
-        baseline = next(iter(systems.values()))
-        # Both are named by the score ("chrF2"), in the order of the metrics.
-        for name, (column, signature) in zip(made, signatures.items(), strict=True):
-            signature = signature_text(signature, test_set, language_pair)
-            for system, found in zip(systems, columns[column], strict=True):
-                # sacreBLEU finds two identical outputs different, with the smallest p there is.
-                same = found.p_value is not None and systems[system] == baseline
-                results[system][name] = dataclasses.replace(
-                    results[system][name], signature=signature, mean=_float(found.mean),
-                    interval=_float(found.ci), p_value=1.0 if same else _float(found.p_value))
-    return [System(name, len(systems[name]), _exact(systems[name], references.values()), scores)
-            for name, scores in results.items()]
 
 
-def _exact(lines, references):
-    same = sum(line.strip() in (text.strip() for text in expected)
-               for line, *expected in zip(lines, *references, strict=True))
-    return 100 * same / len(lines)
+def _add_jackknife(scores: dict[str, dict[str, Score]], metrics: Sequence[Metric],
+                   statistics: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+    """Adds differences from the first system with their intervals and p-values."""
+    baseline, *others = scores
+    runs = {(name, metric.name): significance.run_scores(metric, statistics[metric.name][name])
+            for metric in metrics for name in scores}
+    keys = [(name, metric.name) for name in others for metric in metrics]
+    comparisons = significance.correct(
+        [significance.compare_outputs(runs[baseline, metric], runs[name, metric])
+         for name, metric in keys])
+    for (name, metric), found in zip(keys, comparisons, strict=True):
+        scores[name][metric] = dataclasses.replace(
+            scores[name][metric], difference=found.difference, low=found.low, high=found.high,
+            p_value=found.p, p_holm=found.p_holm)
 
 
-def signature_text(signature, test_set, language_pair):
-    """A signature of sacreBLEU as text, with the test set's name where there is one."""
-    if test_set:
-        signature.update("test", test_set)
-        signature.update("lang", language_pair)
-    return str(signature)
+def _add_sacrebleu_test(scores: dict[str, dict[str, Score]], metrics: Sequence[Metric],
+                        statistics: Mapping[str, Mapping[str, np.ndarray]], test: str,
+                        samples: int, seed: int, source: Mapping[str, str | None]) -> None:
+    """Adds the p-values of sacreBLEU's tests; with the bootstrap also means and intervals."""
+    arrays = {name: [statistics[metric.name][name] for metric in metrics] for name in scores}
+    baseline, *others = scores
+    added: dict[str, list[dict[str, Any]]]
+    if test == "bootstrap":
+        resampled = paired_bootstrap(metrics, list(arrays.values()), samples, seed)
+        added = {name: [result._asdict() for result in results]
+                 for name, results in zip(scores, resampled, strict=True)}
+        field = "bs"
+    else:
+        added = {name: [{"p_value": p} for p in paired_randomization(
+            metrics, arrays[baseline], arrays[name], samples, seed)] for name in others}
+        added[baseline] = [{} for _ in metrics]
+        field = "ar"
+    for name, results in added.items():
+        for metric, result in zip(metrics, results, strict=True):
+            scores[name][metric.name] = dataclasses.replace(
+                scores[name][metric.name], **result,
+                signature=metric.signature(**source, seed=seed, **{field: samples}))
 
 
-def make_metric(name, tokenize, language_pair, references):
-    """sacreBLEU's metric.
-
-    Args:
-      name: of `METRICS`.
-      tokenize: for BLEU, or None: by the pair's target language.
-      language_pair: such as en-de, or empty.
-      references: lists of lines.
-    """
-    from sacrebleu.metrics import BLEU, CHRF, TER
-    if name not in METRICS:
-        raise UserError(f"--metrics={name}: of {', '.join(METRICS)}")
-    if name == "chrf":
-        return CHRF(references=references)
-    if name == "ter":
-        return TER(references=references)
-    if tokenize is not None and tokenize not in BLEU.TOKENIZERS:
-        raise UserError(f"--tokenize={tokenize}: one of {', '.join(BLEU.TOKENIZERS)}")
-    try:
-        return BLEU(tokenize=tokenize, references=references,
-                    trg_lang=language_pair.split("-")[-1] if language_pair else "")
-    except (RuntimeError, ImportError, OSError) as error:    # an extra package, or a download
-        raise UserError(f"--tokenize={tokenize}: {' '.join(str(error).split())}") from None
+def _equal_outputs(scores: dict[str, dict[str, Score]], systems: Mapping[str, Sequence[str]]
+                   ) -> None:
+    """Gives equal outputs p = 1: sacreBLEU's tests give them the smallest p there is."""
+    baseline, *others = systems
+    for name in others:
+        if list(systems[name]) == list(systems[baseline]):
+            scores[name] = {metric: dataclasses.replace(found, p_value=1.0)
+                            for metric, found in scores[name].items()}
 
 
-def _float(value):
-    return None if value is None else float(value)
-
-
-@contextlib.contextmanager
-def _environment(name, value):
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        del os.environ[name]
-        if before is not None:
-            os.environ[name] = before
+def _exact(lines: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    equal = sum(line.strip() in (text.strip() for text in expected)
+                for line, *expected in zip(lines, *references, strict=True))
+    return 100 * equal / len(lines)

@@ -1,4 +1,4 @@
-"""rpr.evaluation.test_sets"""
+"""Reads lines of text and the test sets that sacreBLEU knows."""
 import contextlib
 import difflib
 import gzip
@@ -6,15 +6,18 @@ import http.client
 import logging
 import os
 import tarfile
+import zlib
+from collections.abc import Iterator
+from typing import Any
 
 from rpr.utils.errors import UserError
 
 
-def read_lines(path):
-    """The lines of a UTF-8 text file (gzipped where the name ends in .gz), as sacreBLEU reads them.
+def read_lines(path: str) -> list[str]:
+    """The lines of a UTF-8 text file (gzipped if its name ends in .gz), as sacreBLEU reads them.
 
     Raises:
-      UserError: it is missing, empty or not UTF-8.
+      UserError: the file is missing, empty, damaged or not UTF-8.
     """
     opened = gzip.open if path.endswith(".gz") else open
     try:
@@ -22,20 +25,20 @@ def read_lines(path):
             lines = [line.rstrip() for line in text]
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     if not lines:
         raise UserError(f"{path}: it is empty")
     return lines
 
 
-def test_set_source(name, language_pair):
-    """The source lines of a test set that `sacrebleu --list` knows, in the source's order."""
+def test_set_source(name: str, language_pair: str) -> list[str]:
+    """The source lines of a test set that `sacrebleu --list` shows, in their order."""
     with _sacrebleu_data(name, language_pair) as dataset:
         return list(dataset.source(language_pair))
 
 
-def test_set_references(name, language_pair):
+def test_set_references(name: str, language_pair: str) -> dict[str, list[str]]:
     """The references of a test set: {name: lines}."""
     with _sacrebleu_data(name, language_pair) as dataset:
         return {os.path.basename(path): read_lines(path)
@@ -43,8 +46,8 @@ def test_set_references(name, language_pair):
 
 
 @contextlib.contextmanager
-def _sacrebleu_data(name, language_pair):
-    """A test set; what goes wrong when sacreBLEU fetches or unpacks it becomes one line."""
+def _sacrebleu_data(name: str, language_pair: str) -> Iterator[Any]:
+    """A test set of sacreBLEU; errors while it is fetched or unpacked become `UserError`s."""
     from sacrebleu.dataset import DATASETS
     if name not in DATASETS:
         near = difflib.get_close_matches(name, DATASETS, n=4, cutoff=0.5)

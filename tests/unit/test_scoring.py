@@ -1,13 +1,20 @@
 """Scores against sacreBLEU's own command and against counts by hand; a real WMT test set."""
+import gzip
+import itertools
 import json
 import random
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from conftest import NEWSTEST, refused, rpr_command
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rpr.evaluation import scoring
+from rpr.evaluation import paired_tests, scoring
+from rpr.evaluation.metrics import Metric
+from rpr.evaluation.sentence_statistics import sentence_statistics
 from rpr.utils.errors import UserError
 
 SENTENCES = ["Der Hund bellt laut im Garten.", "Die Katze schläft auf dem Sofa.",
@@ -30,6 +37,7 @@ def files(tmp_path_factory):
                         ("bad", damaged(reference, 0.3, 2)), ("short", reference[:7]),
                         ("empty", [])):
         (folder / name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    (folder / "cut.gz").write_bytes(gzip.compress(b"a line\n" * 99)[:30])
     (folder / "latin1").write_bytes("schläft\n".encode("latin-1"))
     return folder
 
@@ -42,37 +50,72 @@ def sacrebleu(*argv):
 
 def test_bleu_by_hand():
     # 4/5 words, 3/4 pairs, 2/3 triples and 1/2 quadruples are right; equal lengths.
-    found = scoring.score({"x": ["a b c d e"]}, {"y": ["a b c d f"]}, ("bleu",))
-    assert found[0].scores["bleu"].score == pytest.approx(100 * (4/5 * 3/4 * 2/3 * 1/2) ** 0.25)
+    system, = scoring.score({"x": ["a b c d e"]}, {"y": ["a b c d f"]}, ("bleu",))
+    assert system.scores["bleu"].score == pytest.approx(
+        100 * (4/5 * 3/4 * 2/3 * 1/2) ** 0.25)
+
+
+@pytest.mark.parametrize("name", ["bleu", "chrf", "ter"])
+@given(st.data())
+def test_scores_of_sums_are_sacrebleus(name, data):
+    """Sums as they occur in resamples, also without matches or without words."""
+    metric = Metric(name)
+    rows = data.draw(st.lists(st.lists(st.integers(0, 40), min_size=metric.counts,
+                                       max_size=metric.counts), min_size=1, max_size=4))
+    sums = np.array(rows, np.float64)
+    if name == "bleu":                                # no more matches than n-grams
+        sums[:, 2:6] = np.minimum(sums[:, 2:6], sums[:, 6:])
+    if name == "chrf":
+        sums[:, 2::3] = np.minimum(sums[:, 2::3], np.minimum(sums[:, 0::3], sums[:, 1::3]))
+    expected = [metric.corpus_score(row[None])[0] for row in sums]
+    np.testing.assert_allclose(metric.scores(sums), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_scores_and_signatures_are_sacrebleus(files):
-    found = json.loads(rpr_command("score", files / "good", "--reference", files / "reference",
-                                   "--json").stdout)
+    system = json.loads(rpr_command("score", files / "good", "--reference", files / "reference",
+                                    "--json").stdout)
     expected = sacrebleu(files / "reference", "-i", files / "good", "-m", "bleu", "chrf", "ter")
-    assert found["system"] == str(files / "good") and found["lines"] == 60
+    assert system["system"] == str(files / "good") and system["lines"] == 60
     for name, score in zip(("bleu", "chrf", "ter"), expected, strict=True):
-        assert found[name]["score"] == pytest.approx(score["score"], abs=1e-8)
-        assert found[name]["signature"] == score["signature"]
-    assert 0 < found["bleu"]["score"] < 100
+        assert system[name]["score"] == pytest.approx(score["score"], abs=1e-8)
+        assert system[name]["signature"] == score["signature"]
+    assert 0 < system["bleu"]["score"] < 100
 
 
-@pytest.mark.parametrize(("flag", "theirs"), [("--paired_bootstrap", "--paired-bs"),
-                                              ("--paired_randomization", "--paired-ar")])
-def test_paired_tests_are_sacrebleus(files, flag, theirs):
-    found = json.loads(rpr_command(
+@pytest.mark.parametrize(("flag", "sacrebleu_flag"), [("--paired_bootstrap", "--paired-bs"),
+                                                      ("--paired_randomization", "--paired-ar")])
+def test_paired_tests_are_sacrebleus(files, flag, sacrebleu_flag):
+    systems = json.loads(rpr_command(
         "score", files / "bad", files / "good", f"--reference={files / 'reference'}", flag,
         "--samples=60", "--metrics=bleu,chrf", "--json").stdout)
-    expected = sacrebleu(files / "reference", "-i", files / "bad", files / "good", theirs,
-                         theirs + "-n", "60", "-m", "bleu", "chrf")
-    assert len(found) == len(expected) == 2
-    for ours, sacre in zip(found, expected, strict=True):
+    expected = sacrebleu(files / "reference", "-i", files / "bad", files / "good", sacrebleu_flag,
+                         sacrebleu_flag + "-n", "60", "-m", "bleu", "chrf")
+    assert len(systems) == len(expected) == 2
+    for ours, theirs in zip(systems, expected, strict=True):
         for name, column in (("bleu", "BLEU"), ("chrf", "chrF2")):
             for key, their_key in (("score", "score"), ("mean", "mean"), ("interval", "ci"),
                                    ("p_value", "p_value")):
-                assert ours[name].get(key) == pytest.approx(sacre[column][their_key], abs=1e-6)
-    assert "p_value" not in found[0]["bleu"] and found[1]["bleu"]["p_value"] < 0.05
-    assert f"|{theirs[-2:]}:60|seed:12345|" in found[0]["bleu"]["signature"]
+                assert ours[name].get(key) == pytest.approx(theirs[column][their_key], abs=1e-6)
+    assert "p_value" not in systems[0]["bleu"] and systems[1]["bleu"]["p_value"] < 0.05
+    assert f"|{sacrebleu_flag[-2:]}:60|seed:12345|" in systems[0]["bleu"]["signature"]
+
+
+def test_paired_tests_draw_the_same_in_blocks(monkeypatch):
+    metrics = [Metric("bleu"), Metric("ter")]
+    reference = SENTENCES * 12
+    lines = {"a": damaged(reference, 0.2, 3), "b": damaged(reference, 0.2, 4)}
+    by_metric = sentence_statistics(metrics, lines, [reference])
+    systems = [[by_metric[metric.name][name] for metric in metrics] for name in lines]
+    results = []
+    for draws in (60 * 32, 10 ** 9):
+        monkeypatch.setattr(paired_tests, "DRAWS_PER_BLOCK", draws)
+        results.append((paired_tests.paired_bootstrap(metrics, systems, 100, 5),
+                        paired_tests.paired_randomization(metrics, *systems, 100, 5)))
+    assert results[0][1] == results[1][1]
+    for in_blocks, whole in zip(*(itertools.chain(*bootstrap) for bootstrap, _ in results),
+                                strict=True):
+        assert in_blocks[:2] == pytest.approx(whole[:2], rel=1e-12)
+        assert in_blocks.p_value == whole.p_value
 
 
 def test_a_seed_is_kept_and_identical_outputs_do_not_differ():
@@ -80,22 +123,46 @@ def test_a_seed_is_kept_and_identical_outputs_do_not_differ():
     systems = {"a": damaged(SENTENCES * 6, 0.2, 3), "b": damaged(SENTENCES * 6, 0.2, 4),
                "same": damaged(SENTENCES * 6, 0.2, 3)}
 
+    def bootstrap(seed):
+        return scoring.score(systems, reference, ("bleu",), test="bootstrap", samples=30, seed=seed)
+
     def means(seed):
-        found = scoring.score(systems, reference, ("bleu",), paired="bootstrap", samples=30,
-                              seed=seed)
-        return [system.scores["bleu"].mean for system in found], found
+        return [system.scores["bleu"].mean for system in bootstrap(seed)]
 
-    assert means(1)[0] == means(1)[0] != means(2)[0]
-    same = means(1)[1][2].scores["bleu"]
-    assert same.p_value == 1.0
+    assert means(1) == means(1) != means(2)
+    assert bootstrap(1)[2].scores["bleu"].p_value == 1.0
+    same = scoring.score(systems, reference, ("bleu",), test="jackknife")[2].scores["bleu"]
+    assert (same.difference, same.low, same.high, same.p_value) == (0.0, 0.0, 0.0, 1.0)
 
 
-def test_the_text_names_every_system_and_signature(files):
+def test_the_default_test_is_two_sided_and_agrees_with_its_interval(files):
+    systems = json.loads(rpr_command(
+        "score", files / "bad", files / "good", f"--reference={files / 'reference'}", "--json",
+        "--metrics=bleu,chrf").stdout)
+    assert "p_value" not in systems[0]["bleu"]
+    for name in ("bleu", "chrf"):
+        score = systems[1][name]
+        assert score["difference"] == pytest.approx(score["score"] - systems[0][name]["score"])
+        assert (score["low"] > 0) == (score["p_value"] < 0.05)
+        assert score["low"] + score["high"] == pytest.approx(2 * score["difference"])
+        assert "seed" not in score["signature"]
+    p_values = [systems[1][name]["p_value"] for name in ("bleu", "chrf")]
+    assert min(systems[1][name]["p_holm"] for name in ("bleu", "chrf")) == pytest.approx(
+        2 * min(p_values))
+
+
+@pytest.mark.parametrize(("flags", "name"), [
+    ([], "paired jackknife t-test over 60 sentences, two-sided"),
+    (["--paired_bootstrap", "--samples=20"], "sacreBLEU's paired bootstrap (20 resamples)"),
+    (["--paired_randomization", "--samples=20"],
+     "sacreBLEU's paired approximate randomization (20 trials)")])
+def test_the_text_names_systems_signatures_and_the_test(files, flags, name):
     text = rpr_command("score", files / "bad", files / "good", "--metrics=bleu",
-                       f"--reference={files / 'reference'}", "--samples=20").stdout.splitlines()
+                       f"--reference={files / 'reference'}", *flags).stdout.splitlines()
     assert "baseline" in text[0] and str(files / "bad") in text[0] and "p = " in text[1]
     assert all("exact = " in line for line in text[2:4])
-    assert text[4].startswith("BLEU: nrefs:1|bs:20|seed:12345|")
+    assert text[4].startswith("BLEU: nrefs:1|") and ("seed" in text[4]) == bool(flags)
+    assert name in text[5] and "another seed" in text[6]
 
 
 def test_json_goes_to_a_file(files, tmp_path):
@@ -103,6 +170,80 @@ def test_json_goes_to_a_file(files, tmp_path):
     done = rpr_command("score", files / "good", f"--reference={files / 'reference'}",
                        "--metrics=chrf", f"--json={target}")
     assert json.loads(target.read_text())["chrf"]["details"] in done.stdout
+
+
+def cached_statistics(folder, lines, reference, **changes):
+    """The statistics of BLEU and TER, by name, with a cache in the folder."""
+    (folder / "hyp").touch()
+    metrics = [Metric("bleu", **changes), Metric("ter")]
+    by_metric = sentence_statistics(metrics, {"x": lines}, [reference], {"x": str(folder / "hyp")})
+    return {name: arrays["x"] for name, arrays in by_metric.items()}
+
+
+def test_the_cache_is_used_for_the_same_text_only(tmp_path, monkeypatch):
+    reference, lines = SENTENCES * 3, damaged(SENTENCES * 3, 0.2, 1)
+    first = cached_statistics(tmp_path, lines, reference)
+    cache = tmp_path / ".hyp.statistics.npz"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [cache.name, "hyp"]
+    computed = []
+    compute = Metric.sentence_statistics
+    monkeypatch.setattr(Metric, "sentence_statistics", lambda metric, *args: (
+        computed.append(metric.name) or compute(metric, *args)))
+
+    def compute_again(lines=lines, reference=reference, **changes):
+        computed.clear()
+        again = cached_statistics(tmp_path, lines, reference, **changes)
+        return again, list(computed)
+
+    again, names = compute_again()
+    assert names == []
+    for name, array in first.items():
+        np.testing.assert_array_equal(again[name], array)
+    assert compute_again(tokenize="char")[1] == ["bleu"]
+    assert compute_again(lines=lines[:-1] + ["x"])[1] == ["bleu", "ter"]
+    assert compute_again(reference=reference[:-1] + ["x"])[1] == ["bleu", "ter"]
+    for content in (b"", b"PK\x03\x04 cut", cache.read_bytes()[:200]):
+        cache.write_bytes(content)
+        np.testing.assert_array_equal(compute_again()[0]["bleu"], first["bleu"])
+        assert computed == ["bleu", "ter"]
+
+
+def test_a_cache_that_is_a_link_is_replaced_and_not_followed(tmp_path):
+    (tmp_path / "private").write_text("keep")
+    (tmp_path / ".hyp.statistics.npz").symlink_to(tmp_path / "private")
+    cached_statistics(tmp_path, SENTENCES, SENTENCES)
+    assert (tmp_path / "private").read_text() == "keep"
+    assert not (tmp_path / ".hyp.statistics.npz").is_symlink()
+
+
+def test_processes_compute_the_same(tmp_path):
+    """More lines than one process takes, in several blocks, through the command."""
+    reference = [f"{line} {number % 7}" for number, line in enumerate(SENTENCES * 420)]
+    lines = {"a": damaged(reference, 0.1, 1), "b": damaged(reference, 0.3, 2)}
+    for name, text in (("reference", reference), *lines.items()):
+        (tmp_path / name).write_text("".join(line + "\n" for line in text), encoding="utf-8")
+    systems = json.loads(rpr_command("score", "a", "b", "--reference=reference", "--json",
+                                     cwd=tmp_path).stdout)
+    expected = sacrebleu(tmp_path / "reference", "-i", tmp_path / "b", "-m", "bleu", "chrf", "ter")
+    for name, score in zip(("bleu", "chrf", "ter"), expected, strict=True):
+        assert systems[1][name]["score"] == pytest.approx(score["score"], abs=1e-8)
+
+
+def test_ter_of_a_very_long_line_is_left_out_or_refused(files):
+    long = " ".join(["word"] * 250_000)
+    (files / "long").write_text(long + "\n")
+    argv = ["score", "long", "--reference=long", "--json"]
+    done = rpr_command(*argv, cwd=files)
+    assert set(json.loads(done.stdout)) == {"system", "lines", "exact", "bleu", "chrf"}
+    assert done.stderr == ("rpr score: TER is left out: line 1 of long has 250,000 words; TER "
+                           "takes at most 1,000\n")
+    assert "line 1 of long has 250,000 words" in refused(*argv, "--metrics=ter", cwd=files)
+
+
+def test_tokenized_text_gets_a_warning(files):
+    (files / "tokenized").write_text("Das ist ein Satz .\n" * 100)
+    done = rpr_command("score", "tokenized", "--reference=tokenized", "--metrics=bleu", cwd=files)
+    assert "expects detokenized text" in done.stderr and "BLEU = 100.00" in done.stdout
 
 
 @pytest.mark.parametrize(("argv", "says"), [
@@ -113,8 +254,12 @@ def test_json_goes_to_a_file(files, tmp_path):
     (["latin1", "--reference=reference"], "latin1: not UTF-8"),
     (["good", "good", "--reference=reference"], "given twice"),
     (["good", "--reference=reference", "--paired_bootstrap"], "two or more systems"),
-    (["good", "--reference=reference", "--metrics=bleu,meteor"], "--metrics=meteor: of bleu"),
+    (["good", "--reference=reference", "--metrics=bleu,meteor"], "--metrics=meteor: one of bleu"),
     (["good", "--reference=reference", "--tokenize=words"], "--tokenize=words: one of"),
+    (["good", "--reference=reference", "--samples=50"], "--samples=50: only with"),
+    (["good", "--reference=reference", "--samples=10000000000"], "from 1 to 1000000"),
+    (["good", "--reference=reference", "--seed=-1"], "--seed: '-1': it must be a whole number"),
+    (["cut.gz", "--reference=reference"], "cut.gz: "),
     (["good", "--test_set=wmt41", "--language_pair=en-de"], "nearest: wmt24"),
     (["good", "--test_set=wmt41", "--language_pair=en-de"], "sacrebleu --list"),
     (["good", "--test_set=wmt14/full"], "--language_pair is missing"),
@@ -133,8 +278,8 @@ def test_an_unreachable_network_gets_one_line(files, monkeypatch, tmp_path):
 
 
 def test_scoring_needs_no_tensorflow(files):
-    code = ("import sys; from rpr import scoring; assert 'sacrebleu' not in sys.modules; "
-            f"scoring.main(['{files}/good', '--reference={files}/reference', '--metrics=bleu']); "
+    code = ("import sys; from rpr.cli import score; assert 'sacrebleu' not in sys.modules; "
+            f"score.main(['{files}/good', '--reference={files}/reference', '--metrics=bleu']); "
             "assert 'tensorflow' not in sys.modules")
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
@@ -157,9 +302,9 @@ def test_a_real_wmt_test_set(sacrebleu_cache, monkeypatch):
 
 
 def test_the_source_comes_in_its_own_order(sacrebleu_cache):
-    code = ("import json; from rpr import scoring; print(json.dumps(["
-            "scoring.test_set_source('wmt21', 'en-de'), "
-            "list(scoring.test_set_references('wmt21', 'en-de').values())]))")
+    code = ("import json; from rpr.evaluation import test_sets; print(json.dumps(["
+            "test_sets.test_set_source('wmt21', 'en-de'), "
+            "list(test_sets.test_set_references('wmt21', 'en-de').values())]))")
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True,
                           env={"SACREBLEU": str(sacrebleu_cache)})
     source, references = json.loads(done.stdout)
