@@ -1,4 +1,4 @@
-"""Small finished runs and studies, written by hand: what commands read of them, without training."""
+"""Small finished runs and studies, written by hand: what commands read of them."""
 import json
 
 from rpr.experiments import config, gin_files
