@@ -18,6 +18,7 @@ from typing import Any
 
 from rpr.experiments import gin_files, provenance
 from rpr.experiments.config import MUTABLE_FIELDS, Run
+from rpr.experiments.environment import record_environment
 from rpr.experiments.run_directory import RunDirectory, Stage, stages
 from rpr.utils import files, locks, metrics_log
 from rpr.utils.console import say
@@ -48,6 +49,8 @@ def complete_run(run: Run, run_dir: RunDirectory, skip_datagen: bool = False) ->
         if not skip_datagen:
             provenance.check_corpus(run, run_dir)
         provenance.record_code(run, run_dir)
+        if "step" not in run_dir.read_scores():
+            record_environment(run_dir)
         status = run_dir.read_status()
         input_hash = ""
         for stage in stages(run, run_dir):

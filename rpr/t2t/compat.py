@@ -1,7 +1,8 @@
 """Make tensor2tensor 1.15.7 run on TensorFlow 2.15, NumPy 1.26 and Python 3.11.
 
-The only file of this project that patches another library. Each entry is one function that says
-what breaks without it; `install()` runs them, in order, before the first import of tensor2tensor.
+This is the only file of the project that patches another library. Each patch is one function whose
+docstring says what breaks without it. `install()` runs them in order, before the first import of
+tensor2tensor.
 """
 import importlib
 import importlib.util
@@ -9,33 +10,32 @@ import os
 import sys
 import types
 
-from rpr.t2t.optimizers import (
-    TOKENS,
-    _lazy_adam,
-    _loss_scale,
-    _loss_scale_optimizer,
-    _multistep_adam,
-)
+from rpr.t2t import optimizers
 
 USE_INSTEAD = ("start it with this project's launchers (t2t-trainer, t2t-decoder, ... or rpr "
                "train, rpr decode, ...), or call rpr.register() before tensor2tensor is imported")
 
 
 class ImportOrderError(RuntimeError):
-    """tensor2tensor was imported before it was prepared: what it would train is silently wrong."""
+    """tensor2tensor was imported before `install`; it would train a wrong model without notice."""
 
 
-def install():
-    """Prepares TensorFlow and tensor2tensor; a second call does nothing.
+_installed = False
+
+
+def install() -> None:
+    """Prepares TensorFlow and tensor2tensor. A second call does nothing.
 
     Raises:
-      ImportOrderError: tensor2tensor is loaded already, so that it is too late.
+      ImportOrderError: tensor2tensor has been imported already.
     """
-    if getattr(install, "done", False):
+    global _installed
+    if _installed:
         return
     if "tensor2tensor" in sys.modules:
-        raise ImportOrderError("rpr: tensor2tensor was imported in TensorFlow 2 mode, in which towers do "
-                        f"not share their weights and decoding fails: {USE_INSTEAD}")
+        raise ImportOrderError("rpr: tensor2tensor was imported in TensorFlow 2 mode, in which "
+                               "towers do not share their weights and decoding fails: "
+                               f"{USE_INSTEAD}")
     _numpy_aliases()
     _tensorflow_aliases()
     _tensorflow_1_behavior()
@@ -47,14 +47,15 @@ def install():
     _no_autograph()
     _no_graph_as_text()
     _examples_in_place()
+    _ordered_input()
     _tokens_of_all_replicas()
     _a_step_is_an_update()
     _batch_of_each_tower()
-    install.done = True
+    _installed = True
 
 
 def _numpy_aliases():
-    """T2T's readers and metrics say np.bool, np.int, ...: gone since NumPy 1.24."""
+    """T2T's readers and metrics use np.bool, np.int, ..., which NumPy 1.24 removed."""
     import numpy as np
     for kind in (bool, int, float, object, str):
         if kind.__name__ not in np.__dict__:
@@ -62,24 +63,24 @@ def _numpy_aliases():
 
 
 def _tensorflow_aliases():
-    """tf_slim 1.1 takes Tensor and IndexedSlices from framework.ops, where TF 2.15 has neither:
-    optimize_loss fails at the first training step."""
+    """tf_slim 1.1 takes Tensor and IndexedSlices from framework.ops, where TF 2.15 has neither.
+    Without them optimize_loss fails at the first training step."""
     from tensorflow.python.framework import indexed_slices, ops, tensor
     ops.Tensor = tensor.Tensor
     ops.IndexedSlices = indexed_slices.IndexedSlices
 
 
 def _tensorflow_1_behavior():
-    """In TF2 mode common_layers.layers() picks Keras layers, so that every tower of --worker_gpu=N
-    and every eager call trains weights of its own; control flow v2 breaks beam search ("Tensor is
+    """In TF2 mode common_layers.layers() returns Keras layers. Then every tower of --worker_gpu=N
+    and every eager call trains its own weights. Control flow v2 breaks beam search ("Tensor is
     unhashable"), and avg_all, avg_checkpoints and --score_file fail on tf.placeholder()."""
     import tensorflow.compat.v1 as tf
     tf.disable_v2_behavior()
 
 
 def _absent_modules():
-    """Modules that T2T imports at its top level and the translation path never calls; the real ones
-    are not installed (or, like gym, no longer run): ModuleNotFoundError at import."""
+    """T2T imports these modules at its top level and never calls them for translation. They are not
+    installed (or, like gym, no longer run): ModuleNotFoundError at import."""
     _stand_in("tensorflow_addons", optimizers=types.SimpleNamespace(LazyAdam=None))
     _stand_in("googleapiclient", discovery=None)
     _stand_in("oauth2client")
@@ -87,15 +88,15 @@ def _absent_modules():
 
 
 def _slow_modules():
-    """tensorflow_probability and scipy.signal serve losses and audio that translation does not
-    have, and cost time at every start: imported when first used."""
+    """tensorflow_probability and scipy.signal are needed for losses and audio only, and slow down
+    every start. They are imported when first used."""
     _deferred("tensorflow_probability")
     _deferred("scipy.signal")
 
 
 def _unicode_tables():
-    """At import T2T asks three times for the category of every code point, a second and a half. The
-    letters, numbers, punctuation and symbols that it looks for all lie in the first planes."""
+    """At import T2T looks up the category of every code point three times, which takes about 1.5 s.
+    All letters, numbers, punctuation and symbols lie in the first planes."""
     last, sys.maxunicode = sys.maxunicode, 0x40000
     try:
         importlib.import_module("tensor2tensor.data_generators.tokenizer")
@@ -105,9 +106,9 @@ def _unicode_tables():
 
 
 def _translation_path():
-    """tensor2tensor.models and .problems import every model and every data set at once: slow, and
-    some are gone. In their place stand packages that find one by name when it is asked for (rpr.t2t.launcher
-    loads the rest when a name is not there)."""
+    """tensor2tensor.models and .problems import every model and every data set, which is slow, and
+    some cannot be imported any more. These packages look up registered names instead;
+    `rpr.t2t.registration` imports the others when a name is not registered."""
     import tensor2tensor
     root = os.path.dirname(tensor2tensor.__file__)
 
@@ -125,16 +126,16 @@ def _translation_path():
 
     _stand_in("tensor2tensor.models", model=model).__path__ = [os.path.join(root, "models")]
     _stand_in("tensor2tensor.problems", problem=problem, available=available)
-    if importlib.util.find_spec("gym") is None:       # t2t-datagen wants it for RL problems only
+    if importlib.util.find_spec("gym") is None:       # t2t-datagen uses it for RL problems only
         _stand_in("tensor2tensor.envs")
         _stand_in("tensor2tensor.envs.env_problem_utils")
 
 
 def _contrib():
-    """tensor2tensor.utils.contrib reaches for tf.contrib (gone in TF2), and where it sees TF2 it
-    takes Keras optimizers (no colocation with the towers, no TF1 Saver slots) and a RunConfig call
-    that deletes the same keys twice (KeyError). Its TF1 branches are right, once
-    the few names of tf.contrib that they use are given."""
+    """tensor2tensor.utils.contrib uses tf.contrib, which TF2 removed. With TF2 it takes Keras
+    optimizers (no colocation with the towers, no TF1 Saver slots) and calls RunConfig in a way that
+    deletes the same keys twice (KeyError). Its TF1 branches work once the few names of tf.contrib
+    that they use exist."""
     import tensorflow.compat.v1 as tf
     from tensor2tensor.utils import contrib
     from tensorflow.python.framework import tensor_util
@@ -148,7 +149,7 @@ def _contrib():
         return tf.estimator.RunConfig(**kwargs)
 
     hooks = contrib.replace_monitors_with_hooks
-    lazy_adam = _lazy_adam()
+    lazy_adam = optimizers.lazy_adam()
     modules = {
         "framework": namespace(
             nest=nest, argsort=tf.argsort, sort=tf.sort, name_scope=tf.name_scope, arg_scope=None,
@@ -163,8 +164,8 @@ def _contrib():
         "distribute": namespace(MirroredStrategy=tf.distribute.MirroredStrategy),
         "util": namespace(constant_value=tensor_util.constant_value),
         "nn": namespace(nth_element=nn_ops.nth_element),
-        "mixed_precision": namespace(ExponentialUpdateLossScaleManager=_loss_scale,
-                                     LossScaleOptimizer=_loss_scale_optimizer),
+        "mixed_precision": namespace(ExponentialUpdateLossScaleManager=optimizers.loss_scale,
+                                     LossScaleOptimizer=optimizers.loss_scale_optimizer),
     }
     for name, module in modules.items():
         setattr(contrib, name, lambda msg="err", module=module: module)
@@ -172,28 +173,27 @@ def _contrib():
 
 
 def _no_autograph():
-    """A T2T model is a Keras layer, and TF 2.15 rewrites the source of a layer's `call`, and of all
-    that it calls, with AutoGraph: most of the time that building the graph takes, for code that
-    has no Python control flow over tensors. So it does with the functions of a data set."""
+    """A T2T model is a Keras layer, and TF 2.15 rewrites the source of a layer's `call` and of all
+    that it calls with AutoGraph. That takes most of the time of building the graph, for code
+    without Python control flow over tensors. The functions of a data set are rewritten too."""
     import tensorflow.compat.v1 as tf
     from tensor2tensor.data_generators import problem
     from tensor2tensor.utils import t2t_model
-    as_it_is = tf.autograph.experimental.do_not_convert
-    t2t_model.T2TModel.call = as_it_is(t2t_model.T2TModel.call)
-    problem.Problem.input_fn = as_it_is(problem.Problem.input_fn)
+    not_converted = tf.autograph.experimental.do_not_convert
+    t2t_model.T2TModel.call = not_converted(t2t_model.T2TModel.call)
+    problem.Problem.input_fn = not_converted(problem.Problem.input_fn)
 
 
 def _no_graph_as_text():
-    """Estimator writes the graph of a training as text, seconds of protobuf's Python for a file
-    (graph.pbtxt) that nothing reads: TensorBoard has the graph in its events."""
+    """Estimator writes the graph of a training as text (graph.pbtxt), which takes seconds and which
+    nothing reads: TensorBoard has the graph in its event file."""
     from tensorflow.python.training import training_util
     training_util.write_graph = lambda *args, **kwargs: None
 
 
 def _examples_in_place():
-    """T2T makes a data set of each example, which a thread then reads: two fifths of what reading
-    costs, and the first step waits for 512 batches. It is needed where an example becomes several.
-    """
+    """T2T makes a data set of each example and reads it in a thread, which takes two fifths of the
+    input pipeline's time. That is needed only if one example becomes several."""
     import tensorflow.compat.v1 as tf
     from tensor2tensor.data_generators import problem
     preprocess = problem.Problem.preprocess
@@ -208,10 +208,27 @@ def _examples_in_place():
     problem.Problem.preprocess = in_place
 
 
+def _ordered_input():
+    """T2T lets threads decide which file is read next (sloppy=True), and skips a random number of
+    records whenever it starts to read: no two trainings would see the same batches."""
+    import functools
+
+    import tensorflow.compat.v1 as tf
+    from tensor2tensor.data_generators import problem
+    interleave = tf.data.experimental.parallel_interleave
+
+    @functools.wraps(interleave)
+    def ordered_interleave(*args, sloppy=False, **kwargs):
+        return interleave(*args, sloppy=False, **kwargs)
+
+    tf.data.experimental.parallel_interleave = ordered_interleave
+    problem.Problem.skip_random_fraction_when_training = False
+
+
 def _tokens_of_all_replicas():
-    """A replica of a tf.distribute strategy divides its loss by its own tokens, and then the mean
-    over replicas is taken: a token weighs more in a batch of few. T2T's towers, and one device with
-    the whole batch, divide the sum of all losses by the tokens of all."""
+    """A replica of a tf.distribute strategy divides its loss by its own tokens before the mean over
+    replicas is taken, which gives a token in a smaller batch more weight. T2T's towers, and one
+    device with the whole batch, divide the sum of all losses by the number of all tokens."""
     import tensorflow.compat.v1 as tf
     from tensor2tensor.utils import t2t_model
     average = t2t_model.average_sharded_losses
@@ -221,7 +238,8 @@ def _tokens_of_all_replicas():
         if not replica or replica.num_replicas_in_sync == 1:
             training = [shard.get("training") for shard in sharded_losses]
             if all(isinstance(loss, tuple) for loss in training):
-                tf.add_to_collection(TOKENS, tf.add_n([tokens for _, tokens in training]))
+                tf.add_to_collection(optimizers.TOKENS,
+                                     tf.add_n([tokens for _, tokens in training]))
             return average(sharded_losses)
         losses = {}
         for name in sorted(sharded_losses[0]):
@@ -237,19 +255,19 @@ def _tokens_of_all_replicas():
 
 
 def _a_step_is_an_update():
-    """T2T's multistep_adam counts batches as steps: the learning rate follows broken numbers of
-    updates, and every length in steps has to be multiplied. And it takes the mean of the batches'
-    gradients, in which a token weighs more in a batch of few."""
+    """T2T's multistep_adam counts batches as steps, so that the learning rate follows fractions of
+    updates and every setting in steps has to be multiplied. It also averages the gradients of the
+    batches; see `optimizers.multistep_adam`."""
     import tensorflow.compat.v1 as tf
     from tensor2tensor.utils import learning_rate, multistep_optimizer
-    multistep_optimizer.MultistepAdamOptimizer = _multistep_adam()
+    multistep_optimizer.MultistepAdamOptimizer = optimizers.multistep_adam()
     learning_rate._global_step = lambda hparams: tf.cast(tf.train.get_or_create_global_step(),
                                                          tf.float32)
 
 
 def _batch_of_each_tower():
-    """With use_fixed_batch_size the towers divide one batch among them, where batch_size is else
-    what each of them gets."""
+    """With use_fixed_batch_size T2T's towers divide one batch among them. Otherwise batch_size is
+    the batch of each tower."""
     import tensorflow.compat.v1 as tf
     from tensor2tensor.utils import data_reader, hparams_lib
     input_fn = data_reader.input_fn
@@ -266,7 +284,7 @@ def _batch_of_each_tower():
 
 
 def _attach(name, module):
-    """Puts a module where `import name` and `parent.name` find it."""
+    """Makes a module available as `import name` and as `parent.name`."""
     sys.modules[name] = module
     parent, _, child = name.rpartition(".")
     if parent in sys.modules:
@@ -282,7 +300,7 @@ def _stand_in(name, **attributes):
 
 
 class _Deferred(types.ModuleType):
-    """Imports the module of its name at the first attribute that is asked of it."""
+    """Imports the module of its name when an attribute is first accessed."""
 
     def __getattr__(self, attribute):
         if attribute.startswith("__"):

@@ -1,79 +1,88 @@
-"""Checkpoint averaging: what t2t-avg-all does, a few variables at a time, whatever their number.
+"""Averages checkpoints, as t2t-avg-all does, in bounded memory.
 
-T2T's program runs one session call a variable, accumulates rounding errors from window to window,
-and leaves a half-written checkpoint where it is killed.
+T2T's program runs the session once per variable, accumulates rounding errors from window to window,
+and leaves a half-written checkpoint behind if it is killed.
 """
 import collections
 import glob
 import os
 import shutil
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 from tensor2tensor.utils import bleu_hook
 
+from rpr.t2t import preflight
 from rpr.utils.console import Task
 
-_FILE_BYTES = 1 << 26                                 # of a data file of an average, at least
+_FILE_BYTES = 1 << 26                                 # least size of a data file of an average
 # T2T's scopes of what only training needs, and TensorFlow's names for the scale of a loss.
-_OF_TRAINING = ("training/", "losses_avg/", "current_loss_scale", "good_steps")
+_TRAINING_SCOPES = ("training/", "losses_avg/", "current_loss_scale", "good_steps")
 
 
-def average_all(model_dir, output_dir, n, min_steps=0, wait_minutes=0):
-    """Writes the average of every n consecutive checkpoints, under the step of the last of them.
+def average_all(model_dir: str, output_dir: str, n: int, min_steps: int = 0,
+                wait_minutes: int = 0) -> list[str]:
+    """Writes the average of every n consecutive checkpoints, at the step of the last of them.
 
     Args:
-      model_dir: where the checkpoints are.
-      output_dir: where the averages go; flags.txt is copied for t2t-bleu's times.
-      n: checkpoints in an average.
-      min_steps: checkpoints of fewer steps are left out.
-      wait_minutes: how long a further checkpoint is waited for.
+      model_dir: the directory of the checkpoints.
+      output_dir: where the averages go. What describes the model is copied, so that it is checked
+        there too, and flags.txt for t2t-bleu's times.
+      n: checkpoints per average.
+      min_steps: earlier checkpoints are ignored.
+      wait_minutes: how long to wait for another checkpoint.
 
     Returns:
-      the paths of the averages, without suffix.
+      The paths of the averages, without suffix.
     """
     os.makedirs(output_dir, exist_ok=True)
-    flags = os.path.join(model_dir, "flags.txt")
-    if os.path.exists(flags) and not os.path.exists(os.path.join(output_dir, "flags.txt")):
-        shutil.copy2(flags, os.path.join(output_dir, "flags.txt"))
-    window, written = collections.deque(maxlen=n), []
+    for name in ("flags.txt", "hparams.json", preflight.TRAINED_WITH):
+        source, copy = os.path.join(model_dir, name), os.path.join(output_dir, name)
+        if os.path.exists(source) and not os.path.exists(copy):
+            shutil.copy2(source, copy)
+    window: collections.deque = collections.deque(maxlen=n)
+    written = []
     for checkpoint in bleu_hook.stepfiles_iterator(model_dir, wait_minutes, min_steps):
         window.append(checkpoint)
         if len(window) == n:
             path = os.path.join(output_dir, f"model.ckpt-{checkpoint.steps}")
-            write_mean(path, [c.filename for c in window], checkpoint.steps)
+            write_mean(path, [each.filename for each in window], checkpoint.steps)
             os.utime(path + ".index", (checkpoint.mtime, checkpoint.mtime))
             written.append(path)
             tf.train.update_checkpoint_state(output_dir, path, written)
     return written
 
 
-def write_mean(path, paths, step):
-    """Writes the mean of checkpoints, variable by variable, whole or not at all.
+def write_mean(path: str, paths: Sequence[str], step: int) -> None:
+    """Writes the mean of checkpoints; a reader sees the whole checkpoint or none.
 
-    Only what a model computes with is averaged: the slots of an optimizer, two thirds of a
+    Only the variables that inference uses are averaged. The optimizer's slots, two thirds of a
     checkpoint, and the running averages of losses are left out. Memory holds the variables of one
-    data file, of _FILE_BYTES or one variable, whatever the model's size.
+    data file (_FILE_BYTES, or one larger variable), whatever the size of the model.
 
     Args:
       path: the checkpoint to write, without suffix.
-      paths: checkpoints with the same variables.
-      step: what `global_step` becomes.
+      paths: checkpoints with equal variables.
+      step: the value of `global_step`.
     """
-    for left in glob.glob(glob.escape(path) + ".part*"):
-        os.unlink(left)
+    for leftover in glob.glob(glob.escape(path) + ".part*"):
+        os.unlink(leftover)
     readers = [tf.train.load_checkpoint(source) for source in paths]
     fixed = {"global_step": np.int64(step), "train_stats/problem_0_steps": np.int32(0)}
     names = sorted(name for name in readers[0].get_variable_to_shape_map()
-                   if name not in fixed and not name.startswith(_OF_TRAINING))
-    values, size, parts = dict(fixed), 0, []
+                   if name not in fixed and not name.startswith(_TRAINING_SCOPES))
+    values: dict[str, Any] = dict(fixed)
+    parts: list[str] = []
 
-    def save():
+    def save() -> None:
         parts.append(f"{path}.part-{len(parts)}")
         write_checkpoint(parts[-1], values)
         values.clear()
 
     with Task("averaging", len(names), "variables") as task:
+        size = 0
         for count, name in enumerate(names, start=1):
             values[name] = _mean(readers, name)
             size += values[name].nbytes
@@ -87,23 +96,24 @@ def write_mean(path, paths, step):
         session.run(tf.raw_ops.MergeV2Checkpoints(
             checkpoint_prefixes=parts, destination_prefix=path + ".part", delete_old_dirs=False))
     if os.path.exists(path + ".index"):
-        os.unlink(path + ".index")                    # it does not describe the files to come
+        os.unlink(path + ".index")                    # it does not describe the new data files
     for number in range(len(parts)):
         suffix = f".data-{number:05d}-of-{len(parts):05d}"
         os.replace(path + ".part" + suffix, path + suffix)
-    os.replace(path + ".part.index", path + ".index")     # the last: it makes it a checkpoint
+    os.replace(path + ".part.index", path + ".index")     # last: it makes the checkpoint visible
 
 
-def _mean(readers, name):
-    total = 0.0
-    for reader in readers:                            # in float64, one array of each at a time
+def _mean(readers: Sequence[Any], name: str) -> np.ndarray:
+    """The mean of one variable, summed in float64, holding one array of each type at a time."""
+    total: Any = 0.0
+    for reader in readers:
         value = reader.get_tensor(name)
         total += value.astype(np.float64)
     return (total / len(readers)).astype(value.dtype)
 
 
-def write_checkpoint(path, values):
-    """Writes a checkpoint of {name: array}."""
+def write_checkpoint(path: str, values: dict[str, Any]) -> None:
+    """Writes a checkpoint of {name: array} at `path`, without suffix."""
     names = sorted(values)
     with tf.Graph().as_default(), tf.Session() as session:
         tensors = [tf.placeholder(values[name].dtype, values[name].shape) for name in names]

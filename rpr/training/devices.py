@@ -1,35 +1,14 @@
-"""On which devices a training runs, and what a step is there.
+"""The devices, machines and threads of a training, and what a step is on them.
 
-A step is one update of the weights from one batch a device: `batch_size` counts the sub-words of a
-device's batch, padding included (sentences, with `use_fixed_batch_size`), so that N devices take N
-times as many a step. The loss is summed over all devices and divided by the target tokens of all of
-them, wherever these are:
-
-| mode | asked for by | what it is |
-| --- | --- | --- |
-| towers | `--worker_gpu=N` | T2T's: one copy of the weights, N copies of the graph |
-| mirrored | and `--optionally_use_dist_strat` | `tf.distribute.MirroredStrategy`: a copy of the
-weights a device, gradients all-reduced |
-| several machines | TF_CONFIG with chief and workers | `MultiWorkerMirroredStrategy`: the same,
-`--worker_gpu` devices a machine |
-| accumulated | `optimizer=multistep_adam,optimizer_multistep_accumulate_steps=n` | n batches of a
-device, or of towers, one after the other, make a step |
-
-The learning rate, `--train_steps`, checkpoints and evaluations follow the step and nothing else.
-Towers are the default on one machine: they serve all that the others do and `clip_grad_norm` and
-accumulation too, and which mode is faster was not measured on GPUs. Without a GPU N devices are N
-logical CPUs, to try things out.
-
-Half precision: `--gpu_automatic_mixed_precision` lets TensorFlow rewrite the graph to float16 where
-the GPU gains by it, and scales the loss: a step whose gradients are not finite is left out and the
-scale halved; after 2,000 good ones it is doubled. `activation_dtype=bfloat16` is T2T's, and needs
-no scale. Weights and Adam's moments are float32 in both, and so are softmax, normalisation and
-loss. T2T's `activation_dtype=float16` is refused: it casts variables as they are read, and so
-computes in float16 whatever follows: normalisation too, whose squares pass 65,504.
+A step is one update of the weights, from one batch per device. `batch_size` is the number of
+sub-words of one device's batch, padding included (sentences with `use_fixed_batch_size`). The loss
+is the sum over all devices, divided by the target tokens of all of them. docs/training.md describes
+the modes: towers, mirrored replicas, several machines, accumulated batches, half precision.
 """
+import dataclasses
 import json
 import os
-from typing import NamedTuple
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 from tensor2tensor.bin import t2t_trainer
@@ -37,37 +16,39 @@ from tensor2tensor.utils import expert_utils
 
 from rpr.utils.errors import UserError
 
-_MIRROR = ("T2T's parameter servers do not work on TensorFlow 2; start the same command on every "
-           "machine with a TF_CONFIG of one chief and workers, which mirrors the model "
-           "(scripts/train_on_hosts writes it)")
-# What TensorFlow's rewriting to float16 reads from the environment: a softmax stays float32, as
-# sums, means and logarithms do. It would take masks along, whose -1e9 float16 does not hold. (In
-# two lists at once, it would end the rewriting.)
+_USE_MIRRORING = ("T2T's parameter servers do not work on TensorFlow 2; start the same command on "
+                  "every machine with a TF_CONFIG of one chief and workers, which mirrors the "
+                  "model (scripts/train_on_hosts writes it)")
+# TensorFlow's rewriting to float16 reads these lists from the environment. A softmax stays float32,
+# as sums, means and logarithms do: rewriting it would take the masks along, whose -1e9 float16
+# cannot represent. An operation in two lists at once stops the rewriting.
 FLOAT32_OPS = {f"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_{change}": "Softmax"
                for change in ("DENYLIST_ADD", "INFERLIST_REMOVE")}
-# What a RunConfig is made anew from: TensorFlow reads TF_CONFIG as a cluster that mirrors only
-# where the strategy is there from the start.
-_KEPT = ("model_dir", "session_config", "save_summary_steps", "save_checkpoints_steps",
-         "save_checkpoints_secs", "keep_checkpoint_max", "keep_checkpoint_every_n_hours",
-         "tf_random_seed", "log_step_count_steps")
+# The arguments of a RunConfig that is made anew. TensorFlow takes TF_CONFIG for a mirrored cluster
+# only if the strategy is given when the RunConfig is made.
+_RUN_CONFIG_ARGUMENTS = (
+    "model_dir", "session_config", "save_summary_steps", "save_checkpoints_steps",
+    "save_checkpoints_secs", "keep_checkpoint_max", "keep_checkpoint_every_n_hours",
+    "tf_random_seed", "log_step_count_steps")
 
 
-class TrainingCluster(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class TrainingCluster:
     """The processes of a training on several machines.
 
     Attributes:
-      addresses: `host:port` of each, the chief first.
-      index: which of them this one is.
+      addresses: `host:port` of each process, the chief first.
+      index: the index of this process.
     """
-    addresses: tuple
+    addresses: tuple[str, ...]
     index: int
 
 
-def training_cluster():
-    """The cluster of TF_CONFIG; None where it is not set, or has a chief alone.
+def training_cluster() -> TrainingCluster | None:
+    """The cluster of TF_CONFIG; None if the variable is not set or names a chief alone.
 
     Raises:
-      UserError: it is not one of a chief and workers.
+      UserError: the cluster is not one of a chief and workers.
     """
     text = os.environ.get("TF_CONFIG", "")
     if not text:
@@ -77,68 +58,71 @@ def training_cluster():
         jobs = {job: list(addresses) for job, addresses in config["cluster"].items() if addresses}
         task, index = config["task"]["type"], int(config["task"].get("index", 0))
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"TF_CONFIG={text}: JSON such as " + json.dumps(
+        raise UserError(f"TF_CONFIG={text}: expected JSON such as " + json.dumps(
             {"cluster": {"chief": ["host:port"], "worker": ["host:port"]},
              "task": {"type": "worker", "index": 0}})) from None
     if "ps" in jobs:
-        raise UserError(f"TF_CONFIG names parameter servers (ps): {_MIRROR}")
+        raise UserError(f"TF_CONFIG names parameter servers (ps): {_USE_MIRRORING}")
     if set(jobs) - {"chief", "worker"} or len(jobs.get("chief", ())) != 1:
         raise UserError(f"TF_CONFIG: its cluster has {', '.join(sorted(jobs)) or 'no jobs'}; one "
                         "chief and any number of workers are needed (the chief evaluates)")
     if task not in jobs or not 0 <= index < len(jobs[task]):
         raise UserError(f"TF_CONFIG: its cluster has no {task} {index}")
     if len(jobs) == 1:
-        del os.environ["TF_CONFIG"]                   # a machine alone: nobody to wait for
+        del os.environ["TF_CONFIG"]                   # a single machine: TensorFlow need not know
         return None
     return TrainingCluster((*jobs["chief"], *jobs["worker"]), index + (task == "worker"))
 
 
-def check(flags, hparams, problem):
-    """Refuses what would train something else than asked, or not at all.
+def check(flags: Any, hparams: Any) -> None:
+    """Refuses combinations that would train something else than was asked for, or not at all.
 
     Args:
       flags: T2T's trainer flags.
-      hparams: the model's.
-      problem: the T2T problem; its data are there.
+      hparams: of the model.
+
+    Raises:
+      UserError: names the flag or hparam, its value and what is allowed.
     """
-    if flags.schedule == "run_std_server":
-        raise UserError(f"--schedule=run_std_server: {_MIRROR}")
-    for name, alone in (("ps_replicas", 0), ("ps_gpu", 0), ("worker_replicas", 1), ("sync", False),
-                        ("master", "")):
-        if flags[name].value != alone:
-            raise UserError(f"--{name}={flags[name].value}: {_MIRROR}")
-    machines = training_cluster()
-    gpus = len(tf.config.list_physical_devices("GPU"))
-    if 0 < gpus < flags.worker_gpu:
-        raise UserError(f"--worker_gpu={flags.worker_gpu}: this machine shows {gpus}")
-    if machines and gpus and gpus != flags.worker_gpu:
-        raise UserError(f"--worker_gpu={flags.worker_gpu}: with TF_CONFIG all {gpus} GPUs that the "
-                        "machine shows are used; CUDA_VISIBLE_DEVICES hides some")
-    files = problem.filepattern(os.path.expanduser(flags.data_dir), tf.estimator.ModeKeys.TRAIN)
-    if machines and len(tf.gfile.Glob(files)) < len(machines.addresses):
-        raise UserError(f"TF_CONFIG: {len(machines.addresses)} machines, and {files} has "
-                        f"{len(tf.gfile.Glob(files))} files; each machine reads its own")
-    if machines and flags.schedule not in ("train", "continuous_train_and_eval"):
-        raise UserError(f"--schedule={flags.schedule}: with TF_CONFIG train or "
-                        "continuous_train_and_eval (which evaluates once, at the end)")
+    _check_machines(flags)
+    _check_precision(hparams)
     accumulates = hparams.optimizer == "multistep_adam"
     if accumulates != (hparams.optimizer_multistep_accumulate_steps > 0):
         raise UserError(f"--hparams: optimizer={hparams.optimizer} with optimizer_multistep_"
                         f"accumulate_steps={hparams.optimizer_multistep_accumulate_steps}: "
                         "multistep_adam and a number of batches go together")
-    _check_precision(hparams)
-    mode = ("TF_CONFIG" if machines else "--optionally_use_dist_strat" if _mirrored(flags)
+    machines = training_cluster()
+    mode = ("TF_CONFIG" if machines else "--optionally_use_dist_strat" if _mirrors_devices(flags)
             else "optimizer=multistep_adam" if accumulates else None)
     if mode and hparams.clip_grad_norm:
         raise UserError(f"--hparams: clip_grad_norm={hparams.clip_grad_norm} with {mode}: the "
-                        "gradient of each batch would be clipped, and not their sum; towers clip "
-                        "the whole one")
-    if accumulates and (machines or _mirrored(flags)):
+                        "gradient of each batch would be clipped, not their sum; towers clip the "
+                        "sum")
+    if accumulates and (machines or _mirrors_devices(flags)):
         raise UserError(f"--hparams: optimizer=multistep_adam with {mode}: only one device and "
                         "towers accumulate batches")
 
 
-def _check_precision(hparams):
+def _check_machines(flags: Any) -> None:
+    if flags.schedule == "run_std_server":
+        raise UserError(f"--schedule=run_std_server: {_USE_MIRRORING}")
+    for name, allowed in (("ps_replicas", 0), ("ps_gpu", 0), ("worker_replicas", 1),
+                          ("sync", False), ("master", "")):
+        if flags[name].value != allowed:
+            raise UserError(f"--{name}={flags[name].value}: {_USE_MIRRORING}")
+    machines = training_cluster()
+    gpus = len(tf.config.list_physical_devices("GPU"))
+    if 0 < gpus < flags.worker_gpu:
+        raise UserError(f"--worker_gpu={flags.worker_gpu}: this machine has {gpus}")
+    if machines and gpus and gpus != flags.worker_gpu:
+        raise UserError(f"--worker_gpu={flags.worker_gpu}: with TF_CONFIG all {gpus} visible GPUs "
+                        "of the machine are used; CUDA_VISIBLE_DEVICES hides some")
+    if machines and flags.schedule not in ("train", "continuous_train_and_eval"):
+        raise UserError(f"--schedule={flags.schedule}: with TF_CONFIG train or "
+                        "continuous_train_and_eval (which evaluates once, at the end)")
+
+
+def _check_precision(hparams: Any) -> None:
     if hparams.activation_dtype not in ("float32", "bfloat16"):
         raise UserError(f"--hparams: activation_dtype={hparams.activation_dtype}: float32 or "
                         "bfloat16; --gpu_automatic_mixed_precision computes in float16")
@@ -150,65 +134,61 @@ def _check_precision(hparams):
                         f"{hparams.activation_dtype}: one of the two")
 
 
-def device_count(flags):
-    """The devices of a training, on all its machines."""
+def device_count(flags: Any) -> int:
+    """The number of devices of a training, on all its machines."""
     machines = training_cluster()
     return max(1, flags.worker_gpu) * (len(machines.addresses) if machines else 1)
 
 
-def is_mirrored(flags):
-    """Whether each device has a copy of the weights: on one machine, or on several."""
-    return bool(training_cluster()) or _mirrored(flags)
+def is_mirrored(flags: Any) -> bool:
+    """Whether each device has a copy of the weights, on one machine or on several."""
+    return bool(training_cluster()) or _mirrors_devices(flags)
 
 
-def _mirrored(flags):
+def _mirrors_devices(flags: Any) -> bool:
     return flags.optionally_use_dist_strat and flags.worker_gpu > 1
 
 
-def run_config(flags, hparams):
-    """T2T's RunConfig, on the devices asked for.
+def batches_per_step(flags: Any, hparams: Any) -> int:
+    """How many batches this process reads for one update of the weights."""
+    replicas = max(1, flags.worker_gpu) if is_mirrored(flags) else 1
+    return replicas * (hparams.optimizer_multistep_accumulate_steps or 1)
+
+
+def run_config(flags: Any, hparams: Any, threads: int) -> Any:
+    """T2T's RunConfig on the requested devices.
 
     Args:
       flags: T2T's trainer flags, checked.
-      hparams: the model's.
+      hparams: of the model.
+      threads: of one operation, and of operations at a time. Sums depend on the former.
     """
     os.environ.update(FLOAT32_OPS)
     config = t2t_trainer.create_run_config(hparams)
     machines = training_cluster()
     has_gpu = bool(tf.config.list_physical_devices("GPU"))
+    session = config.session_config
+    session.intra_op_parallelism_threads = threads
+    session.inter_op_parallelism_threads = flags.inter_op_parallelism_threads or threads
     # TensorFlow rewrites a graph twice, for seconds: the second time it finds nothing.
-    rewriting = config.session_config.graph_options.rewrite_options
+    rewriting = session.graph_options.rewrite_options
     rewriting.meta_optimizer_iterations = 1
-    if not has_gpu:                                   # these look for what to do on a GPU
+    if not has_gpu:                                   # passes that only help on a GPU
         rewriting.layout_optimizer = rewriting.implementation_selector = rewriting.OFF
         rewriting.memory_optimization = rewriting.NO_MEM_OPT
     devices = [f"{'gpu' if has_gpu else 'cpu'}:{number}" for number in range(flags.worker_gpu)]
     if not has_gpu:
-        config.session_config.device_count["CPU"] = max(1, flags.worker_gpu)
+        session.device_count["CPU"] = max(1, flags.worker_gpu)
     if machines:
-        kept = {name: getattr(config, name) for name in _KEPT}
-        if flags.random_seed is not None:
-            # Else every machine would draw the same dropout.
-            kept["tf_random_seed"] = flags.random_seed + machines.index
+        arguments = {name: getattr(config, name) for name in _RUN_CONFIG_ARGUMENTS}
         strategy = tf.distribute.experimental.MultiWorkerMirroredStrategy()
-        shared, config = config, tf.estimator.RunConfig(train_distribute=strategy, **kept)
+        shared, config = config, tf.estimator.RunConfig(train_distribute=strategy, **arguments)
         config.use_tpu, config.t2t_device_info = shared.use_tpu, shared.t2t_device_info
         config.data_parallelism = None
-    elif _mirrored(flags):
+    elif _mirrors_devices(flags):
         strategy = tf.distribute.MirroredStrategy([f"/{device}" for device in devices])
         config = config.replace(train_distribute=strategy)
         config.data_parallelism = None
     elif flags.worker_gpu > 1 and not has_gpu:
         config.data_parallelism = expert_utils.Parallelism(devices, ps_devices=devices)
     return config
-
-
-def share_data(problem, machines):
-    """Gives each machine training files of its own: every n-th. T2T asks this where it has TPUs."""
-    def partition(mode, config, params):
-        del config, params
-        if mode == tf.estimator.ModeKeys.TRAIN:
-            return machines.index, len(machines.addresses)
-        return 0, 1
-
-    problem._dataset_partition = partition

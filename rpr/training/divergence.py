@@ -1,33 +1,34 @@
-"""rpr.training.divergence"""
+"""Stops a training whose loss becomes infinite or loses what the training had gained."""
 import math
 import statistics
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 
 class Diverged(Exception):
-    """A training that will come to nothing. The message says what its loss did, and when."""
+    """The training diverged. The message says what its loss did, and at which step."""
 
 
 class DivergenceDetector:
-    """Notices within 100 steps that a loss is infinite, or lost what training had gained.
+    """Notices a diverging loss within 100 steps.
 
-    A loss is noisy: the median of 5 records stands for it.
+    A loss is noisy: the median of the last 5 records stands for it.
 
     Args:
-      max_rise: how far above its best a loss may stay, in nats a token; 0: as far as it likes.
+      max_rise: how far the loss may stay above its best, in nats per token; 0: without limit.
     """
 
     WINDOW = 5
 
-    def __init__(self, max_rise):
+    def __init__(self, max_rise: float) -> None:
         self._max_rise = max_rise
-        self._recent = []
+        self._recent: list[float] = []
         self._best, self._best_step = math.inf, 0
-        self.good_step = 0                            # the last one with nothing wrong yet
+        self.good_step = 0                            # the last step without any sign of divergence
 
-    def add(self, step, loss):
+    def add(self, step: int, loss: float) -> None:
         """Takes one record.
 
         Raises:
@@ -49,25 +50,25 @@ class DivergenceDetector:
                            f"{self._max_rise:g})")
 
 
-def explain(error, hook, output_dir):
-    """One line on a training that came to nothing, naming the last checkpoint from before.
+def explain(error: Exception, hook: Any, output_dir: str) -> str:
+    """One line on a training that diverged, with the last good checkpoint.
 
     Args:
       error: a `Diverged`, or TensorFlow's error for a NaN.
-      hook: the training's `TrainingHook`.
-      output_dir: where the checkpoints are.
+      hook: the `TrainingHook` of the training.
+      output_dir: the directory of the checkpoints.
     """
-    what, until = str(error), hook.losses.good_step
+    cause, last_good = str(error), hook.detector.good_step
     if not isinstance(error, Diverged):               # TensorFlow looks before the hook counts
-        what, until = f"the loss is NaN at step {hook.step + 1}", hook.step
+        cause, last_good = f"the loss is NaN at step {hook.step + 1}", hook.step
     state = tf.train.get_checkpoint_state(output_dir)
     for path in reversed(state.all_model_checkpoint_paths if state else ()):
-        if int(path.rsplit("-", 1)[1]) <= until and _is_finite(path):
-            return f"{what}; the last good checkpoint is {path}"
-    return f"{what}; no checkpoint from before is left"
+        if int(path.rsplit("-", 1)[1]) <= last_good and _is_finite(path):
+            return f"{cause}; the last good checkpoint is {path}"
+    return f"{cause}; no earlier checkpoint is left"
 
 
-def _is_finite(checkpoint):
+def _is_finite(checkpoint: str) -> bool:
     reader = tf.train.load_checkpoint(checkpoint)
     return all(np.isfinite(reader.get_tensor(name)).all()
-               for name, kind in reader.get_variable_to_dtype_map().items() if kind.is_floating)
+               for name, dtype in reader.get_variable_to_dtype_map().items() if dtype.is_floating)

@@ -1,12 +1,16 @@
-"""Watching a training and a decoding: metrics.jsonl, progress, throughput."""
+"""What is written while a training runs: metrics.jsonl, progress, profile, checksums."""
 import collections
+import hashlib
 import time
+from typing import Any
 
 import numpy as np
 import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 
+from rpr.training.checksums import append_checksums
 from rpr.training.divergence import DivergenceDetector
+from rpr.training.seeding import BATCHES
 from rpr.training.throughput import Throughput
 from rpr.utils import metrics_log
 from rpr.utils.console import Task
@@ -16,131 +20,163 @@ class TrainingHook(tf.train.SessionRunHook):
     """Writes loss and speed of a training to metrics.jsonl and shows its progress.
 
     Args:
-      path: the metrics file; events of steps that a crash lost are dropped from it at the start.
+      path: the metrics file; events of steps that a crash lost are removed from it at the start.
       total_steps: the step at which the training ends.
-      model_dir: TensorBoard's events go there.
-      max_loss_rise: as `DivergenceDetector` takes it.
-      batches: how many make a step.
+      model_dir: the directory of TensorBoard's events.
+      max_loss_rise: see `DivergenceDetector`.
+      batches_per_step: how many runs of the graph make a step.
+      log_batches: also write a `batch` event for each batch, with a hash of its ids.
     """
 
     EVERY = 10                                        # steps
 
-    def __init__(self, path, total_steps, model_dir, max_loss_rise, batches=1):
+    def __init__(self, path: str, total_steps: int, model_dir: str, max_loss_rise: float,
+                 batches_per_step: int = 1, log_batches: bool = False) -> None:
         self._path, self._total = path, total_steps
         self._model_dir = model_dir
-        self.losses = DivergenceDetector(max_loss_rise)
-        self._batches = batches
-        self._recent = collections.deque(maxlen=batches)      # (loss, target tokens) of a batch
-        self.saving_began = self._task = None
+        self.detector = DivergenceDetector(max_loss_rise)
+        self._batches_per_step, self._log_batches = batches_per_step, log_batches
+        self._recent: collections.deque = collections.deque(maxlen=batches_per_step)
+        self.saving_began: float | None = None
+        self._task: Task | None = None
 
-    def begin(self):
+    def begin(self) -> None:
         self._step_tensor = tf.train.get_global_step()
         self._loss = tf.get_collection(tf.GraphKeys.LOSSES)[-1]
         self._throughput = Throughput(self._model_dir)
+        self._batches = tf.get_collection(BATCHES) if self._log_batches else []
         self._parameters = sum(int(np.prod(v.shape.as_list())) for v in tf.trainable_variables())
 
-    def after_create_session(self, session, coord):
+    def after_create_session(self, session: Any, coord: Any) -> None:
         self.step = self._known = self._recorded = int(session.run(self._step_tensor))
-        self._since = self._busy = 0
+        self._since, self._busy = 0, 0.0
         metrics_log.forget_after(self._path, self.step)
         for event in metrics_log.read(self._path):
             if event["event"] == "train":
-                self.losses.add(event["step"], event["loss"])
+                self.detector.add(event["step"], event["loss"])
         metrics_log.append(self._path, "start", step=self.step, parameters=self._parameters,
-                       time=time.time())
+                           time=time.time())
         self._task = Task("training", self._total, "steps", begun=self.step).__enter__()
 
-    def before_run(self, run_context):
+    def before_run(self, run_context: Any) -> Any:
         self._began = time.time()
-        return tf.train.SessionRunArgs([self._loss, self._throughput.fetches])
+        return tf.train.SessionRunArgs([self._loss, self._throughput.fetches, self._batches])
 
-    def after_run(self, run_context, run_values):
-        # Checkpoints and evaluations come before this in the same step, and are not its speed.
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        # Checkpoints and evaluations happen earlier in the same step, and do not count.
         self._busy += max(0.0, (self.saving_began or time.time()) - self._began)
         self.saving_began = None
-        loss, counts = run_values.results
+        loss, counts, batches = run_values.results
         self._throughput.add(counts)
         self._recent.append((loss, np.sum([count[1] for count in counts]) or 1))
         self._since += 1
-        self.step = self._known + self._since // self._batches
-        if self.step % self.EVERY or self._since % self._batches:
+        self.step = self._known + self._since // self._batches_per_step
+        for first in range(0, len(batches), 3):
+            number, *ids = batches[first:first + 3]
+            metrics_log.append(self._path, "batch", step=self.step, number=int(number),
+                               sha256=_hash(ids))
+        if self.step % self.EVERY or self._since % self._batches_per_step:
             return
-        # Asked only now: in mirrored replicas a run gives its step before or after it has grown,
-        # and half precision leaves a step out whose gradients are not finite.
+        # Asked only now: in mirrored replicas a run returns its step before or after the update,
+        # and half precision skips a step whose gradients are not finite.
         self.step = self._known = int(run_context.session.run(self._step_tensor))
         self._since = 0
-        if self.step == self._recorded or self.step % self.EVERY:
-            return
+        if self.step != self._recorded and self.step % self.EVERY == 0:
+            self._record()
+
+    def _record(self) -> None:
         losses, tokens = zip(*self._recent, strict=True)
         loss = float(np.average(losses, weights=tokens))
         speed = (self.step - self._recorded) / self._busy
         self._recorded = self.step
-        metrics_log.append(self._path, "train", step=self.step, loss=round(loss, 5),
-                       steps_per_second=round(speed, 4), time=time.time(),
-                       **self._throughput.report(self.step, self._busy))
-        self._task.update(self.step, f"loss {loss:.3f}  {speed:.2f} steps/s",
-                          seconds_left=(self._total - self.step) / speed)
-        self._busy = 0
-        self.losses.add(self.step, loss)
+        # The loss is not rounded: `rpr verify` compares it.
+        metrics_log.append(self._path, "train", step=self.step, loss=loss,
+                           steps_per_second=round(speed, 4), time=time.time(),
+                           **self._throughput.report(self.step, self._busy))
+        if self._task:
+            self._task.update(self.step, f"loss {loss:.3f}  {speed:.2f} steps/s",
+                              seconds_left=(self._total - self.step) / speed)
+        self._busy = 0.0
+        self.detector.add(self.step, loss)
 
-    def end(self, session):
+    def end(self, session: Any) -> None:
         self.close()
 
-    def close(self):
-        """Takes the progress off the terminal, also after a training that broke off."""
+    def close(self) -> None:
+        """Takes the progress off the terminal, also after a training that failed."""
         if self._task:
             self._task.__exit__()
             self._task = None
 
 
+def _hash(ids: list[np.ndarray]) -> str:
+    digest = hashlib.sha256()
+    for array in ids:
+        digest.update(repr(array.shape).encode() + array.astype("<i8").tobytes())
+    return digest.hexdigest()
+
+
 class ProfileHook(tf.train.SessionRunHook):
-    """Writes a TensorBoard profile of a few steps, when the first ones have settled.
+    """Writes a TensorBoard profile of a few steps, after the first ones.
 
     Args:
       directory: of TensorBoard; the profile is in `plugins/profile` there.
     """
 
-    FIRST, STEPS = 10, 5                              # counted from where this process begins
+    FIRST, STEPS = 10, 5                              # counted from the start of this process
 
-    def __init__(self, directory):
+    def __init__(self, directory: str) -> None:
         self._directory, self._runs, self._open = directory, 0, False
 
-    def before_run(self, run_context):
+    def before_run(self, run_context: Any) -> None:
         if self._runs == self.FIRST:
             tf2.profiler.experimental.start(self._directory)
             self._open = True
 
-    def after_run(self, run_context, run_values):
+    def after_run(self, run_context: Any, run_values: Any) -> None:
         self._runs += 1
         if self._runs == self.FIRST + self.STEPS:
             self.end(None)
 
-    def end(self, session):
+    def end(self, session: Any) -> None:
         if self._open:
             tf2.profiler.experimental.stop()
             self._open = False
 
 
-class SavingListener(tf.train.CheckpointSaverListener):
-    """Tells a `TrainingHook` when a checkpoint, and an evaluation with it, interrupts a step."""
+class CheckpointListener(tf.train.CheckpointSaverListener):
+    """Writes the checksums of each checkpoint; tells a `TrainingHook` how long saving takes.
 
-    def __init__(self, hook):
-        self._hook = hook
+    Args:
+      hook: of the same training.
+      model_dir: the directory of the checkpoints.
+    """
 
-    def before_save(self, session, global_step_value):
+    def __init__(self, hook: TrainingHook, model_dir: str) -> None:
+        self._hook, self._model_dir = hook, model_dir
+
+    def before_save(self, session: Any, global_step_value: int) -> None:
         self._hook.saving_began = time.time()
+
+    def after_save(self, session: Any, global_step_value: int) -> None:
+        append_checksums(self._model_dir, int(global_step_value))
 
 
 class EvaluationRecord(tf.estimator.Exporter):
-    """Exports nothing: writes the result of each evaluation to metrics.jsonl."""
+    """Exports nothing: writes the result of each evaluation to metrics.jsonl.
+
+    Args:
+      path: the metrics file.
+    """
 
     name = "metrics"
 
-    def __init__(self, path):
+    def __init__(self, path: str) -> None:
         self._path = path
 
-    def export(self, estimator, export_path, checkpoint_path, eval_result, is_the_final_export):
+    def export(self, estimator: Any, export_path: Any, checkpoint_path: Any, eval_result: Any,
+               is_the_final_export: bool) -> None:
         del estimator, export_path, checkpoint_path, is_the_final_export
-        values = {name.rsplit("/", 1)[-1]: round(float(value), 5)
+        values = {name.rsplit("/", 1)[-1]: float(value)
                   for name, value in eval_result.items() if name != "global_step"}
         metrics_log.append(self._path, "eval", step=int(eval_result["global_step"]), **values)

@@ -1,99 +1,95 @@
-"""A training: T2T's experiment on the devices asked for (`rpr.training.devices`), watched (`rpr.training.hooks`)."""
+"""Trains a model with T2T's experiment, reproducibly, on the requested devices.
+
+docs/reproducibility.md says what is promised. The batches come from `input_pipeline`, initial
+values and dropout masks from `seeding`; all depend on --random_seed only.
+"""
 import hashlib
 import json
 import os
 import time
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 from tensor2tensor.bin import t2t_trainer
 
 from rpr.t2t import preflight
-from rpr.training import devices, divergence, hooks, throughput, worker_group
+from rpr.training import devices, divergence, hooks, input_pipeline, seeding, throughput
+from rpr.training.worker_group import WorkerGroup
 from rpr.utils import metrics_log
-from rpr.utils.console import terminal
+from rpr.utils.console import say
 from rpr.utils.errors import UserError
 
-# An error of TensorFlow's may only say that another machine is gone, which `partners` knows better,
-# a moment later.
-_SECOND_OPINION = 15.0                                # seconds
+# When another machine is lost, TensorFlow's error may come before the worker group notices.
+_LOSS_NOTICED_WITHIN = 15.0                           # seconds
 
 
-def run(flags, hparams, asked, metrics_path):
-    """Trains, and evaluates where the schedule says so.
+def run(flags: Any, hparams: Any, requested: dict, metrics_path: str) -> None:
+    """Trains, and evaluates if the schedule says so.
 
     Args:
       flags: T2T's trainer flags, checked.
-      hparams: as `t2t.build_hparams` made them.
-      asked: what `preflight.remember_training` writes beside the model.
+      hparams: see `build_hparams`.
+      requested: what `preflight.remember_training` writes next to the model.
       metrics_path: the metrics file.
 
     Raises:
-      UserError: the training came to nothing, for a reason that a line can say.
+      UserError: the training failed for a reason that one line can explain.
     """
     machines = devices.training_cluster()
     if not machines:
-        _run(flags, hparams, asked, metrics_path, None)
+        _train(flags, hparams, requested, metrics_path, None)
         return
     checkpoint = tf.train.latest_checkpoint(os.path.expanduser(flags.output_dir))
-    same = [asked, hparams.values(), flags.train_steps, flags.schedule, flags.worker_gpu,
-            checkpoint and os.path.basename(checkpoint)]
-    group = worker_group.WorkerGroup(machines, hashlib.sha256(json.dumps(
-        same, default=str, sort_keys=True).encode()).hexdigest())
+    common = [requested, hparams.values(), flags.train_steps, flags.schedule, flags.worker_gpu,
+              checkpoint and os.path.basename(checkpoint)]
+    group = WorkerGroup(machines, hashlib.sha256(json.dumps(
+        common, default=str, sort_keys=True).encode()).hexdigest())
     group.join()
     try:
-        _run(flags, hparams, asked, metrics_path, machines)
+        _train(flags, hparams, requested, metrics_path, machines)
     except BaseException as error:
         if isinstance(error, tf.errors.OpError):
-            time.sleep(_SECOND_OPINION)
+            time.sleep(_LOSS_NOTICED_WITHIN)
         group.fail((str(error).strip() or type(error).__name__).splitlines()[0])
         raise
     group.leave()
 
 
-def _run(flags, hparams, asked, metrics_path, machines):
+def _train(flags: Any, hparams: Any, requested: dict, metrics_path: str,
+           machines: devices.TrainingCluster | None) -> None:
     output_dir = os.path.expanduser(flags.output_dir)
     tf.logging.set_verbosity(tf.logging.INFO)
     is_chief = not machines or machines.index == 0
-    experiment = t2t_trainer.create_experiment_fn()(devices.run_config(flags, hparams), hparams)
+    threads = thread_count(flags, output_dir)
+    experiment = t2t_trainer.create_experiment_fn()(
+        devices.run_config(flags, hparams, threads), hparams)
     if not hasattr(experiment, flags.schedule):
         raise UserError(f"--schedule={flags.schedule}: T2T's experiment has no such method")
     if is_chief:
         report_changes(output_dir, flags, hparams.batch_size)
         t2t_trainer.save_metadata(hparams)
-        preflight.remember_training(output_dir, **asked, devices=devices.device_count(flags),
-                                    mirrored=devices.is_mirrored(flags))
-    # A strategy would rewrite the source of T2T and all it calls with AutoGraph, for minutes.
-    model_fn = tf.autograph.experimental.do_not_convert(experiment.estimator._model_fn)
-    experiment.estimator._model_fn = throughput.count_tokens(model_fn)
-    train_spec, eval_spec = experiment._train_spec, experiment._eval_spec
-    hook = hooks.TrainingHook(metrics_path, flags.train_steps, experiment.estimator.model_dir,
-                              flags.max_loss_rise,
-                              hparams.optimizer_multistep_accumulate_steps or 1)
+        preflight.remember_training(output_dir, **requested, devices=devices.device_count(flags),
+                                  mirrored=devices.is_mirrored(flags), threads=threads)
+    estimator = experiment.estimator
+    # With a strategy AutoGraph would rewrite the source of T2T and of all it calls, for minutes.
+    model_fn = tf.autograph.experimental.do_not_convert(estimator._model_fn)
+    estimator._model_fn = seeding.seeded(throughput.count_tokens(model_fn), flags.random_seed)
+    hook = hooks.TrainingHook(
+        metrics_path, flags.train_steps, estimator.model_dir, flags.max_loss_rise,
+        hparams.optimizer_multistep_accumulate_steps or 1, flags.log_batches)
     record = hooks.EvaluationRecord(metrics_path)
-    if machines:
-        devices.share_data(hparams.problem, machines)
-    experiment._train_spec = train_spec = train_spec._replace(
-        input_fn=_read_ahead(train_spec.input_fn),
+    train_spec, eval_spec = experiment._train_spec, experiment._eval_spec
+    experiment._train_spec = train_spec._replace(
+        input_fn=input_pipeline.reproducible_input(
+            hparams.problem, hparams, os.path.expanduser(flags.data_dir),
+            lambda: _stream(flags, hparams, output_dir, machines)),
+        max_steps=min(train_spec.max_steps, flags.stop_at_step or train_spec.max_steps),
         hooks=(*train_spec.hooks, *([hook] if is_chief else []),
                *([hooks.ProfileHook(output_dir)] if flags.profile and is_chief else [])),
-        saving_listeners=(hooks.SavingListener(hook),))
-    exporters = (*(eval_spec.exporters or ()), record)
-    experiment._eval_spec = eval_spec = eval_spec._replace(exporters=exporters)
+        saving_listeners=(hooks.CheckpointListener(hook, output_dir),))
+    experiment._eval_spec = eval_spec._replace(exporters=(*(eval_spec.exporters or ()), record))
     try:
-        if machines or flags.schedule == "continuous_train_and_eval":
-            # No machine evaluates while several train. T2T evaluates the last checkpoint twice.
-            tf.estimator.train_and_evaluate(experiment.estimator, train_spec, eval_spec)
-            if is_chief and flags.schedule != "train" and not _evaluated(experiment.estimator,
-                                                                         metrics_path):
-                result = experiment.estimator.evaluate(eval_spec.input_fn, eval_spec.steps,
-                                                       eval_spec.hooks)
-                record.export(None, None, None, result, True)
-        elif flags.schedule == "train":
-            experiment.estimator.train(train_spec.input_fn, list(train_spec.hooks),
-                                       max_steps=train_spec.max_steps,
-                                       saving_listeners=train_spec.saving_listeners)
-        else:
-            t2t_trainer.execute_schedule(experiment)
+        _execute(experiment, flags, bool(machines), is_chief, metrics_path, record)
     except (tf.estimator.NanLossDuringTrainingError, divergence.Diverged) as error:
         raise UserError(divergence.explain(error, hook, output_dir)) from None
     except tf.errors.DataLossError as error:
@@ -102,45 +98,66 @@ def _run(flags, hparams, asked, metrics_path, machines):
         hook.close()
 
 
-def _evaluated(estimator, metrics_path):
-    """Whether metrics.jsonl knows what the last checkpoint gives: none where several machines
-    trained, or where the evaluation after the last step was killed."""
+def _execute(experiment: Any, flags: Any, several_machines: bool, is_chief: bool,
+             metrics_path: str, record: hooks.EvaluationRecord) -> None:
+    """Runs the schedule."""
+    estimator = experiment.estimator
+    train_spec, eval_spec = experiment._train_spec, experiment._eval_spec
+    if flags.schedule == "train":
+        estimator.train(train_spec.input_fn, list(train_spec.hooks),
+                        max_steps=train_spec.max_steps,
+                        saving_listeners=train_spec.saving_listeners)
+    elif several_machines or flags.schedule == "continuous_train_and_eval":
+        # T2T would evaluate the last checkpoint twice. TensorFlow evaluates on no machine while
+        # several train.
+        tf.estimator.train_and_evaluate(estimator, train_spec, eval_spec)
+        if is_chief and not _is_evaluated(estimator, metrics_path):
+            result = estimator.evaluate(eval_spec.input_fn, eval_spec.steps, eval_spec.hooks)
+            record.export(None, None, None, result, True)
+    else:
+        t2t_trainer.execute_schedule(experiment)
+
+
+def _is_evaluated(estimator: Any, metrics_path: str) -> bool:
+    """Whether metrics.jsonl has the evaluation of the last checkpoint. It has not if several
+    machines trained, or if the evaluation after the last step was killed."""
     last = metrics_log.last(metrics_path).get("eval", {})
     return last.get("step") == int(estimator.get_variable_value("global_step"))
 
 
-def _read_ahead(input_fn):
-    """Has an Estimator's input function read from the start: T2T shuffles 512 batches, which takes
-    seconds to fill. A strategy sees to its data itself."""
-    def read_ahead(params, config):
-        dataset = input_fn(params, config)
-        if config.train_distribute:
-            return dataset
-        options = tf.data.Options()
-        options.experimental_warm_start = True
-        options.autotune.enabled = False              # T2T says how many threads; tuning takes one
-        return dataset.with_options(options)
-    return read_ahead
+def _stream(flags: Any, hparams: Any, output_dir: str,
+            machines: devices.TrainingCluster | None) -> input_pipeline.Stream:
+    """The batches that this process reads, beginning after those of the last checkpoint."""
+    checkpoint = tf.train.latest_checkpoint(output_dir)
+    step = int(tf.train.load_variable(checkpoint, "global_step")) if checkpoint else 0
+    processes, index = (len(machines.addresses), machines.index) if machines else (1, 0)
+    done = step * devices.batches_per_step(flags, hparams)
+    return input_pipeline.Stream(flags.random_seed, done * processes + index, processes)
 
 
-def report_changes(output_dir, flags, batch_size):
-    """A training may go on with another number of devices: its steps are then larger or smaller.
+def thread_count(flags: Any, output_dir: str) -> int:
+    """The threads of an operation: of the flag, else of the training so far, else all cores."""
+    earlier = preflight.trained_with(output_dir).get("threads")
+    return flags.intra_op_parallelism_threads or earlier or len(os.sched_getaffinity(0))
+
+
+def report_changes(output_dir: str, flags: Any, batch_size: int) -> None:
+    """Says if a training resumes with another number of devices, which changes its steps.
 
     Raises:
-      UserError: it was mirrored and shall not be, or the other way round.
+      UserError: it was mirrored and no longer is, or the other way round.
     """
-    before, now = preflight.trained_with(output_dir), devices.device_count(flags)
+    record, count = preflight.trained_with(output_dir), devices.device_count(flags)
     if not tf.train.latest_checkpoint(output_dir):
         return
-    if before.get("mirrored", False) != devices.is_mirrored(flags):
-        # TensorFlow names Adam's counters otherwise where it mirrors.
-        kinds = ["on one device or in towers", "mirrored (--optionally_use_dist_strat, TF_CONFIG)"]
-        was, asked = (kinds[kind] for kind in (before.get("mirrored", False),
-                                               devices.is_mirrored(flags)))
-        raise UserError(f"--output_dir={output_dir} was trained {was} and cannot go on {asked}; "
+    if record.get("mirrored", False) != devices.is_mirrored(flags):
+        # TensorFlow names Adam's counters differently when it mirrors.
+        modes = ["on one device or in towers", "mirrored (--optionally_use_dist_strat, TF_CONFIG)"]
+        before, now = (modes[mode] for mode in (record.get("mirrored", False),
+                                                devices.is_mirrored(flags)))
+        raise UserError(f"--output_dir={output_dir} was trained {before} and cannot resume {now}; "
                         "--warm_start_from takes its weights to another directory")
-    then = before.get("devices", now)
-    if then != now:
-        terminal.print(f"rpr train: going on with {now} devices; the steps until here had {then}."
-                       f" A step takes {now} x {batch_size} sub-words from now on, and the learning"
-                       " rate still follows the step", highlight=False, soft_wrap=True)
+    earlier = record.get("devices", count)
+    if earlier != count:
+        say(f"rpr train: resuming with {count} devices; the steps so far had {earlier}. A step now "
+            f"takes {count} x {batch_size} sub-words, and the learning rate still follows the step")

@@ -29,7 +29,7 @@ from problems import text_files
 
 @registry.register_problem
 class Forty(text_files.TranslateTextFiles):
-    skip_random_fraction_when_training = False        # else a step lies in two epochs
+    pass
 """
 # Adam divides by the gradient's size: with its usual epsilon one that is nothing but rounding would
 # go either way.
@@ -152,28 +152,25 @@ def test_going_on_with_other_devices_is_said_or_refused(data, one_device, capfd)
     """Without a training: what it would go on from is in the directory."""
     flags = types.SimpleNamespace(worker_gpu=4, optionally_use_dist_strat=False)
     trainer.report_changes(str(one_device), flags, 20)
-    assert "4 devices; the steps until here had 1. A step takes 4 x 20 sub-words" in " ".join(
+    assert "4 devices; the steps so far had 1. A step now takes 4 x 20 sub-words" in " ".join(
         capfd.readouterr().err.split())
     flags.optionally_use_dist_strat = True
-    with pytest.raises(UserError, match="was trained on one device or in towers and cannot go on "
+    with pytest.raises(UserError, match="was trained on one device or in towers and cannot resume "
                                         "mirrored .*--warm_start_from"):
         trainer.report_changes(str(one_device), flags, 20)
 
 
 @pytest.fixture
-def asked(tmp_path):
-    """Flags, hparams and a problem of two files, for `devices.check`."""
-    for number in range(2):
-        (tmp_path / f"toy-train-0000{number}-of-00002").touch()
+def asked():
+    """Flags and hparams for `devices.check`."""
     values = dict(schedule="train", ps_replicas=0, ps_gpu=0, worker_replicas=1, sync=False,
-                  master="", worker_gpu=1, optionally_use_dist_strat=False, data_dir=str(tmp_path))
+                  master="", worker_gpu=1, optionally_use_dist_strat=False)
 
     class Flags(types.SimpleNamespace):
         def __getitem__(self, name):
             return types.SimpleNamespace(value=getattr(self, name))
 
-    problem = types.SimpleNamespace(filepattern=lambda folder, mode: f"{folder}/toy-{mode}*")
-    return Flags(**values), tiny_models.hparams(), problem
+    return Flags(**values), tiny_models.hparams()
 
 
 def cluster_of(**jobs):
@@ -189,12 +186,11 @@ def test_parameter_servers_are_refused_and_the_mode_to_use_is_named(flag, value,
 
 
 @pytest.mark.parametrize("text, told", [
-    ("{", "JSON such as"), ("{}", "JSON such as"),
+    ("{", "expected JSON"), ("{}", "expected JSON"),
     (cluster_of(chief=["a:1"], worker=["b:1"], ps=["c:1"]), "parameter servers"),
     (cluster_of(worker=["b:1"]), "one chief"),
     (cluster_of(chief=["a:1"], evaluator=["b:1"]), "one chief"),
-    (cluster_of(chief=["a:1"], worker=["b:1"]).replace('"index": 0', '"index": 1'), "no chief 1"),
-    (cluster_of(chief=["a:1"], worker=["b:1", "c:1"]), "3 machines")])
+    (cluster_of(chief=["a:1"], worker=["b:1"]).replace('"index": 0', '"index": 1'), "no chief 1")])
 def test_a_cluster_that_cannot_train_is_refused(text, told, asked, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", text)
     with pytest.raises(UserError, match=told):
@@ -221,7 +217,7 @@ def test_what_would_compute_something_else_is_refused(change, told, asked):
 
 
 def test_what_replicas_would_each_do_alone_is_refused(asked):
-    flags, hparams, _ = asked
+    flags, hparams = asked
     hparams.clip_grad_norm = 5.0
     devices.check(*asked)
     flags.worker_gpu, flags.optionally_use_dist_strat = 2, True

@@ -1,3 +1,4 @@
+import contextlib
 import functools
 import itertools
 import json
@@ -13,35 +14,34 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rpr.nn import attention
+from rpr.nn.dropout import dropout
 from rpr.positions import relative
 from rpr.positions.layout import Layout
 
 NAMES = ("q", "k", "v", "keys", "values")
 
 
-# Every way in which a product with the layout is computed: by the band, by a vector for each
-# pair, by every distance, and as the length chooses when the graph runs (sentences of up to three:
-# vectors, up to five: distances).
-PATHS = {path: dict.fromkeys(relative.THRESHOLDS, ((99, *longest),)) for path, longest in
-         (("banded", (0, 0)), ("per_pair", (99, 0)), ("skewed", (0, 99)), ("either", (3, 5)))}
+# MAX_BAND_CLIP that forces each of the two algorithms of `relative`.
+ALGORITHMS = {"banded": 99, "skewed": -1}
 
 
-def attend(q, k, v, keys, values, layout, bias=None, exact=False, **kwargs):
+def attend(q, k, v, keys, values, layout, bias=None, **kwargs):
     """Attention with the tables that are given."""
     return attention.attention(
         q, k, v, bias,
-        None if keys is None else lambda q, k: relative.scores(q, k, keys, layout, exact=exact),
-        None if values is None else lambda w, v: relative.weighted_values(w, v, values, layout), **kwargs)
+        None if keys is None else lambda q, k: relative.scores(q, k, keys, layout),
+        None if values is None else lambda w, v: relative.weighted_values(w, v, values, layout),
+        **kwargs)
 
 
 @functools.cache
-def graph(path, heads, depth, k, shared, keys, values, causal, exact, sizes=None):
+def graph(algorithm, heads, depth, k, shared, keys, values, causal, sizes=None):
     """Attention, its output and gradients; lengths and the offset are left to the session, or are
     the `sizes` (batch, queries, keys, offset)."""
     g = tf.Graph()
     batch, n, m, offset = sizes or [None] * 4
     with g.as_default(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(relative, "THRESHOLDS", PATHS[path])
+        patch.setattr(relative, "MAX_BAND_CLIP", ALGORITHMS[algorithm])
         at = {"q": tf.placeholder(tf.float64, [batch, heads, n, depth]),
               "k": tf.placeholder(tf.float64, [batch, heads, m, depth]),
               "v": tf.placeholder(tf.float64, [batch, heads, m, depth])}
@@ -55,7 +55,7 @@ def graph(path, heads, depth, k, shared, keys, values, causal, exact, sizes=None
         layout = Layout(
             tf.shape(at["q"])[2] if n is None else n, tf.shape(at["k"])[2] if m is None else m,
             at["offset"] if offset is None else offset, causal)
-        z = attend(*(at.get(name) for name in NAMES), layout, at["bias"], exact)
+        z = attend(*(at.get(name) for name in NAMES), layout, at["bias"])
         learned = {name: at[name] for name in NAMES if name in at}
         gradients = dict(zip(learned, tf.gradients(z, list(learned.values()), at["dz"]),
                              strict=True))
@@ -63,10 +63,10 @@ def graph(path, heads, depth, k, shared, keys, values, causal, exact, sizes=None
 
 
 def check(random, batch, heads, len_q, len_k, depth, k, shared, keys, values, bias, offset=0,
-          causal=False, path="either", known=False, exact=False):
+          causal=False, algorithm="banded", known=False):
     """Output and all gradients against the reference."""
     at, z, gradients, session = graph(
-        path, heads, depth, k, shared, keys, values, causal, exact,
+        algorithm, heads, depth, k, shared, keys, values, causal,
         (batch, len_q, len_k, offset) if known is True else
         (None, len_q, None, None) if known == "queries" else None)
     table = (2 * k + 1, depth) if shared else (heads, 2 * k + 1, depth)
@@ -114,24 +114,24 @@ TERMS = st.sampled_from([(True, True), (True, False), (False, True)])
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2 ** 16), batch=st.integers(1, 3), heads=st.sampled_from([1, 3]),
        n=st.integers(1, 9), k=st.sampled_from([0, 1, 2, 4, 12]), shared=st.booleans(), terms=TERMS,
-       bias=st.sampled_from(BIASES), path=st.sampled_from(list(PATHS)), said=st.booleans(),
-       exact=st.booleans())
-def test_self_attention_is_equations_3_and_4(seed, batch, heads, n, k, shared, terms, bias, path,
-                                             said, exact):
-    """Lengths that no graph knows; `said`: that a mask is causal."""
+       bias=st.sampled_from(BIASES), algorithm=st.sampled_from(list(ALGORITHMS)),
+       declared=st.booleans())
+def test_self_attention_is_equations_3_and_4(seed, batch, heads, n, k, shared, terms, bias,
+                                             algorithm, declared):
+    """Dynamic lengths; `declared`: whether the layout of a causal mask is declared causal."""
     random = np.random.RandomState(seed)
     check(random, batch, heads, n, n, 4, k, shared, *terms, bias(random, batch, n),
-          causal=said and bias in CAUSAL, path=path, exact=exact)
+          causal=declared and bias in CAUSAL, algorithm=algorithm)
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("ways", [(3, 0), (0, 3), (2, 4)])
-def test_a_way_by_a_length_that_queries_and_keys_share(ways, causal):
-    """As in a model, where one tensor is both."""
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_queries_keys_and_values_from_one_tensor(algorithm, causal):
+    """As in a model, with dynamic lengths."""
     random = np.random.RandomState(0)
     tables = {name: random.randn(2, 5, 3) for name in ("keys", "values")}
     with tf.Graph().as_default(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(relative, "THRESHOLDS", dict.fromkeys(relative.THRESHOLDS, ((99, *ways),)))
+        patch.setattr(relative, "MAX_BAND_CLIP", ALGORITHMS[algorithm])
         x = tf.placeholder(tf.float64, [None, 2, None, 3])
         length = tf.shape(x)[2]
         learned = [tf.get_variable(name, initializer=table, use_resource=True)
@@ -154,55 +154,37 @@ def test_a_way_by_a_length_that_queries_and_keys_share(ways, causal):
                 np.testing.assert_allclose(dtables, [dkeys, dvalues], atol=1e-9)
 
 
-@pytest.mark.parametrize("n, found", [(5, "per pair"), (6, "skewed"), (8, "skewed"), (9, "band")])
-def test_a_clip_between_two_that_were_measured_has_lengths_between_theirs(n, found, monkeypatch):
-    monkeypatch.setattr(relative, "THRESHOLDS", {("causal", True): ((2, 0, 0), (4, 10, 16))})
-    assert relative._choose(
-        tf.zeros([7, 4]), Layout(n, n, causal=True), 3, "one", "folded", "band",
-        "per pair", "skewed") == found
+@pytest.mark.parametrize("k, banded", [(0, True), (64, True), (65, False)])
+def test_small_clipping_distances_use_the_band(k, banded, monkeypatch):
+    calls = []
+    monkeypatch.setattr(relative, "Band", lambda *args: calls.append(args) or 1 / 0)
+    q = np.zeros([1, 1, 3, 2])
+    with tf.Graph().as_default():
+        for layout in (Layout(3, 3), Layout(3, 3, causal=True)):
+            with contextlib.suppress(ZeroDivisionError):
+                relative.scores(q, q, tf.zeros([2 * k + 1, 2], tf.float64), layout)
+        relative.scores(q[:, :, :1], q, tf.zeros([2 * k + 1, 2], tf.float64), Layout(1, 3, 2))
+    assert len(calls) == (2 if banded else 0)
 
 
-def test_a_loop_has_the_gradients_of_its_steps():
-    """Where the way depends on the length: 2 and 5 would each take another."""
-    random = np.random.RandomState(0)
-    arrays = {name: random.randn(5, 3) for name in ("keys", "values")}
-    for n in (2, 5):
-        with (tf.Graph().as_default(), tf.Session() as session,
-              pytest.MonkeyPatch.context() as patch):
-            patch.setattr(relative, "THRESHOLDS", dict.fromkeys(relative.THRESHOLDS, ((99, 3, 0),)))
-            x = tf.placeholder(tf.float64, [2, 2, None, 3])
-            tables = [tf.constant(array) for array in arrays.values()]
-            length = tf.shape(x)[2]
-
-            def step(x, tables=tables, length=length):
-                return attend(x, x, x, *tables, Layout(length, length))
-
-            _, looped = tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, step(x)), (0, x))
-            plain = step(step(x))
-            found = session.run([[y, *tf.gradients(y, [x, *tables])] for y in (looped, plain)],
-                                {x: random.randn(2, 2, n, 3)})
-            for one, other in zip(*found, strict=True):
-                np.testing.assert_allclose(one, other, atol=1e-10)
-
-
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("k", [0, 1, 2, 12])
 @pytest.mark.parametrize("bias", BIASES)
-def test_every_mask_with_every_table(bias, k, shared, path):
+def test_every_mask_with_every_table(bias, k, shared, algorithm):
     random = np.random.RandomState(k)
     check(random, 2, 3, 6, 6, 4, k, shared, True, True, bias(random, 2, 6),
-          causal=bias in CAUSAL, path=path)
+          causal=bias in CAUSAL, algorithm=algorithm)
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("n, k", [(1, 2), (2, 1), (2, 2), (5, 1), (5, 2), (5, 3), (5, 4), (5, 9)])
-def test_lengths_that_the_graph_knows(n, k, causal, path):
+def test_lengths_that_the_graph_knows(n, k, causal, algorithm):
     random = np.random.RandomState(n)
     bias = decoder_bias if causal else encoder_bias
     check(random, 2, 2, n, n, 3, k, bool(n % 2), True, True, bias(random, 2, n), causal=causal,
-          path=path, known=True)
+          algorithm=algorithm, known=True)
 
 
 @settings(max_examples=15, deadline=None)
@@ -219,18 +201,18 @@ def test_a_cached_step_with_any_cache_length(seed, step, spare, k, shared, causa
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2 ** 16), n=st.integers(1, 4), keys=st.integers(0, 5),
        spare=st.integers(0, 3), k=st.sampled_from([0, 1, 3, 12]), shared=st.booleans(),
-       causal=st.booleans(), path=st.sampled_from(list(PATHS)))
-def test_some_queries_among_more_keys(seed, n, keys, spare, k, shared, causal, path):
+       causal=st.booleans(), algorithm=st.sampled_from(list(ALGORITHMS)))
+def test_some_queries_among_more_keys(seed, n, keys, spare, k, shared, causal, algorithm):
     """A piece of a sentence after a cache, whose places need not all be taken."""
     check(np.random.RandomState(seed), 2, 3, n, keys + n + spare, 4, k, shared, True, True,
-          reference.causal(n, keys + n + spare, keys), keys, causal, path)
+          reference.causal(n, keys + n + spare, keys), keys, causal, algorithm)
 
 
 @pytest.mark.parametrize("dtype, tolerance", [("float16", 2e-2), ("bfloat16", 1e-1)])
-@pytest.mark.parametrize("path", ["banded", "per_pair", "skewed"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("causal", [True, False])
-def test_half_precision_is_near_and_masks_hold(dtype, tolerance, causal, path, monkeypatch):
-    monkeypatch.setattr(relative, "THRESHOLDS", PATHS[path])
+def test_half_precision_is_near_and_masks_hold(dtype, tolerance, causal, algorithm, monkeypatch):
+    monkeypatch.setattr(relative, "MAX_BAND_CLIP", ALGORITHMS[algorithm])
     random = np.random.RandomState(0)
     heads, n, depth, k = 2, 7, 8, 3
     q, key, v = random.randn(3, 2, heads, n, depth)
@@ -276,10 +258,12 @@ def test_heads_must_divide_the_channels():
 def test_the_benchmark_writes_its_records(tmp_path):
     """Every variant in every direction, measured on the smallest shapes."""
     file = tmp_path / "records.json"
-    subprocess.run(
-        [Path(__file__).parents[2] / "scripts" / "bench_attention", "--lengths=5", "--clips=2",
-         "--memory_lengths=6", "--heads=2", "--depth=4", "--seconds=0", "--tables=both",
-         f"--json={file}"], check=True, capture_output=True)
+    script = Path(__file__).parents[2] / "scripts" / "bench_attention.py"
+    run = subprocess.run(
+        [sys.executable, script, "--lengths=5", "--clips=2", "--memory_lengths=6", "--heads=2",
+         "--depth=4", "--seconds=0", "--tables=both", f"--json={file}"],
+        check=True, capture_output=True, text=True)
+    assert "deprecated" not in run.stderr
     records = json.loads(file.read_text())
     assert {tuple(record) for record in records} == {(
         "variant", "direction", "batch", "length", "max_relative_position",
@@ -302,9 +286,6 @@ import numpy as np
 import tensorflow as tf
 import reference
 from rpr.nn import attention, ops
-from rpr.nn.dropout import dropout
-from rpr.nn.additive import additive_logits
-from rpr.positions.buckets import clipped_labels
 from rpr.positions.layout import Layout
 from rpr.positions import absolute, relative
 assert tf.executing_eagerly() and not any(name.startswith("tensor2tensor") for name in sys.modules)
@@ -327,7 +308,6 @@ lengths_unknown = [tf.TensorSpec([None, 3, None, 4], tf.float64)] * 3 + [
     tf.TensorSpec([3, 7, 4], tf.float64)] * 2
 lengths_unknown = dict(input_signature=lengths_unknown)
 masked = reference.causal(5, 5) + np.zeros([2, 3, 1, 1])
-relative.THRESHOLDS = dict.fromkeys(relative.THRESHOLDS, ((99, 4, 0),))    # the band: lengths are 5
 for function, bias in ((layer, None), (tf.function(layer), None), (decoder, masked),
                        (tf.function(layer, **lengths_unknown), None),
                        (tf.function(decoder, **lengths_unknown), masked)):

@@ -47,7 +47,7 @@ def test_single_bad_batches_end_no_training(noise):
 
 def test_the_last_good_checkpoint_is_finite_and_from_before_the_rise(tmp_path):
     class Hook:
-        step, losses = 39, divergence.DivergenceDetector(2.0)
+        step, detector = 39, divergence.DivergenceDetector(2.0)
 
     with tf.Graph().as_default(), tf.Session() as session:
         weight = tf.get_variable("w", [2])
@@ -58,8 +58,8 @@ def test_the_last_good_checkpoint_is_finite_and_from_before_the_rise(tmp_path):
     good = f"the last good checkpoint is {tmp_path}/model.ckpt-"
     nan = tf.estimator.NanLossDuringTrainingError()
     assert divergence.explain(nan, Hook, str(tmp_path)) == f"the loss is NaN at step 40; {good}20"
-    Hook.losses.good_step = 19
+    Hook.detector.good_step = 19
     assert divergence.explain(divergence.Diverged("so"), Hook, str(tmp_path)) == f"so; {good}10"
-    Hook.losses.good_step = 9
-    assert "no checkpoint from before is left" in divergence.explain(divergence.Diverged("so"), Hook,
+    Hook.detector.good_step = 9
+    assert "no earlier checkpoint is left" in divergence.explain(divergence.Diverged("so"), Hook,
                                                                 str(tmp_path))

@@ -5,7 +5,6 @@ import tiny_models
 from tensor2tensor.layers import common_layers
 
 from rpr.models import layers
-from rpr.nn import ops
 
 
 def test_layer_normalisation_and_its_gradients_are_those_of_t2t():
@@ -41,54 +40,6 @@ def test_a_step_that_does_not_exist_is_named():
     values = tiny_models.hparams(layer_postprocess_sequence="dax")
     with tf.Graph().as_default(), pytest.raises(ValueError, match="'x'"):
         layers.postprocess(tf.zeros([1, 1, 2]), tf.zeros([1, 1, 2]), values)
-
-
-class TestDropout:
-    RATES = (0.1, 0.3, 0.5, 2 ** -17)
-
-    @pytest.mark.parametrize("rate", RATES)
-    @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float64])
-    def test_drops_its_rate_and_keeps_the_mean(self, rate, dtype):
-        count = 1_000_003                                    # no multiple of four decisions
-        with tf.Graph().as_default(), tf.Session() as session:
-            tf.set_random_seed(1)
-            y = ops.dropout(tf.ones([1, count], dtype), rate)
-            assert y.dtype == dtype and y.shape == (1, count)
-            y = session.run(tf.cast(y, tf.float64))[0]
-        deviation = np.sqrt(rate * (1 - rate) / count)
-        assert abs(np.mean(y == 0) - rate) < 5 * deviation + 2 ** -17
-        kept = y[y != 0]
-        np.testing.assert_allclose(kept, 1 / (1 - rate), rtol=2 ** -8 if dtype == tf.bfloat16
-                                   else 1e-4)
-
-    def test_decisions_are_independent_of_their_neighbours_and_of_earlier_steps(self):
-        """Four decisions share a number of the generator: none may tell of another."""
-        with tf.Graph().as_default(), tf.Session() as session:
-            tf.set_random_seed(2)
-            x = tf.ones([400_000])
-            both = [ops.dropout(x, 0.5), ops.dropout(x, 0.5)]
-            draws = [draw != 0 for _ in range(2) for draw in session.run(both)]
-        pairs = [(draws[0], other) for other in draws[1:]]
-        pairs += [(draws[0][:-distance], draws[0][distance:]) for distance in (1, 2, 3, 4, 8, 16)]
-        for one, other in pairs:
-            assert abs(np.mean(one == other) - 0.5) < 5 * 0.5 / np.sqrt(len(one))
-
-    def test_the_gradient_passes_what_the_output_kept(self):
-        with tf.Graph().as_default(), tf.Session() as session:
-            x = tf.ones([50, 20])
-            y = ops.dropout(x, 0.3)
-            y, dx = session.run([y, tf.gradients(y, x)[0]])
-        np.testing.assert_array_equal(y, dx)
-
-    def test_the_graph_s_seed_fixes_every_decision(self):
-        def draw(seed):
-            with tf.Graph().as_default(), tf.Session() as session:
-                tf.set_random_seed(seed)
-                y = ops.dropout(tf.ones([100]), 0.5)
-                return np.stack([session.run(y), session.run(y)])
-
-        np.testing.assert_array_equal(draw(1), draw(1))
-        assert (draw(1) != draw(2)).any() and (draw(1)[0] != draw(1)[1]).any()
 
 
 def test_the_norm_without_scale_centres_divides_and_adds():

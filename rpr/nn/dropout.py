@@ -1,0 +1,98 @@
+"""Dropout whose masks are a function of the seed, the batch and the place in the model.
+
+TensorFlow's dropout draws from a generator whose state ends with the process. Here there is no
+state: a mask is the output of a counter-based generator (Philox; Salmon et al. 2011), keyed by the
+seed and the name of the place, with the number of the batch as its counter. A resumed training
+therefore draws the masks of an uninterrupted one, and two models of a study draw equal masks at
+places of equal name and shape.
+"""
+import collections
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+
+import tensorflow.compat.v1 as tf
+
+from rpr.nn.ops import shape_list
+from rpr.utils.hashing import stable_hash
+
+_PHILOX = 1                                           # TensorFlow's number of the algorithm
+_active = threading.local()                           # replicas are built in a thread each
+
+
+class _Masks:
+    """The keys of the masks of one training step.
+
+    Args:
+      seed: of the training.
+      batch: int64 scalar, the number of the batch.
+    """
+
+    def __init__(self, seed: int, batch: tf.Tensor) -> None:
+        self._seed = seed
+        self._uses: collections.Counter[str] = collections.Counter()
+        # Within a mask the generator counts in the lower word.
+        self.counter = tf.bitcast(tf.stack([tf.zeros_like(batch), batch]), tf.uint64)
+
+    def key(self) -> tf.Tensor:
+        """The key of the next mask of the current variable scope: uint64 [1].
+
+        Towers share their scopes: the count of uses tells their masks apart.
+        """
+        scope = tf.get_variable_scope().name
+        self._uses[scope] += 1
+        return tf.constant([stable_hash(self._seed, scope, self._uses[scope])], tf.uint64)
+
+
+@contextlib.contextmanager
+def reproducible_masks(seed: int, batch: tf.Tensor) -> Iterator[None]:
+    """Within this context the masks of `dropout` are a function of seed, batch and variable scope.
+
+    Args:
+      seed: of the training.
+      batch: int64 scalar, a number that no other batch of the training has.
+    """
+    _active.masks = _Masks(seed, batch)
+    try:
+        yield
+    finally:
+        _active.masks = None
+
+
+def dropout(x: tf.Tensor, rate: float, broadcast_dims: Sequence[int] = ()) -> tf.Tensor:
+    """Dropout; elements are dropped independently except along `broadcast_dims`.
+
+    Outside `reproducible_masks`, masks follow TensorFlow's seeds.
+
+    Args:
+      x: a float tensor.
+      rate: the probability of dropping an element, in [0, 1), rounded to a multiple of 2^-16. Kept
+        elements are divided by one minus the rounded rate.
+      broadcast_dims: axes along which all elements share one decision.
+
+    Returns:
+      A tensor of the shape and dtype of x.
+    """
+    dropped = min(round(rate * 2 ** 16), 2 ** 16 - 1)
+    if not dropped:
+        return x
+    shape = shape_list(x)
+    for axis in broadcast_dims:
+        shape[axis] = 1
+    kept = _random_uint16(shape) >= tf.constant(dropped, tf.uint16)
+    return tf.where_v2(kept, x * tf.constant(2 ** 16 / (2 ** 16 - dropped), x.dtype),
+                       tf.zeros([], x.dtype))
+
+
+def _random_uint16(shape: list) -> tf.Tensor:
+    """Independent uniform uint16 of this shape: each 64-bit output of the generator makes four."""
+    masks = getattr(_active, "masks", None)
+    if masks:
+        key, counter = masks.key(), masks.counter
+    else:
+        key = tf.bitcast(tf.random.uniform([1], tf.int64.min, tf.int64.max, tf.int64), tf.uint64)
+        counter = tf.zeros([2], tf.uint64)
+    count = tf.reduce_prod(shape)
+    words = tf.raw_ops.StatelessRandomUniformFullIntV2(
+        shape=[(count + 3) // 4], key=key, counter=counter, alg=_PHILOX, dtype=tf.uint64)
+    return tf.reshape(tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:count], shape)

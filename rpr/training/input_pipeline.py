@@ -1,0 +1,224 @@
+"""The batches of a training, read from T2T's data files in the order of `rpr.training.data_order`.
+
+T2T's own pipeline shuffles with Python's global random state, lets threads decide which file is
+read next, and starts from the beginning whenever a training resumes. Here the files are scanned
+once for the place and the length of each record; then each batch is read by its number. Padding,
+bucket boundaries and batch sizes are T2T's.
+
+Where a problem does not have one example per record (packed batches, targets that are split,
+several problems at once), T2T's pipeline is used, in a fixed order; a resumed training then reads
+and discards the batches that it has seen.
+"""
+import mmap
+import os
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from tensor2tensor.data_generators import problem as t2t_problem
+from tensor2tensor.utils import data_reader
+
+from rpr.training.data_order import DataOrder
+from rpr.utils.errors import UserError
+
+BATCH_NUMBER = "batch_number"                         # a feature: int64 scalar
+_FRAME, _HEADER = 16, 12                              # bytes of a TFRecord around and before data
+_SCAN_BATCH = 1024                                    # records
+_READ_AHEAD = 8                                       # batches
+
+InputFunction = Callable[[Any, Any], Any]
+
+
+class Stream(NamedTuple):
+    """Which batches of a training this process reads: first, first + step, first + 2 step, ...
+
+    Attributes:
+      seed: of the training.
+      first: the number of the batch to begin with.
+      step: how many processes read, each its own share.
+    """
+    seed: int
+    first: int
+    step: int
+
+
+def reproducible_input(problem: Any, hparams: Any, data_dir: str,
+                       stream: Callable[[], Stream]) -> InputFunction:
+    """An Estimator's input function whose batches are a function of seed and number.
+
+    Args:
+      problem: the T2T problem.
+      hparams: of the model.
+      data_dir: of the problem's files.
+      stream: called whenever the Estimator starts reading.
+
+    Returns:
+      A function of (params, config) that returns a dataset of (features, targets). The features
+      include BATCH_NUMBER.
+    """
+    def input_fn(params: Any, config: Any) -> Any:
+        del params
+        towers = config.data_parallelism.n if config.data_parallelism else 1
+        paths = sorted(tf.gfile.Glob(problem.filepattern(data_dir, tf.estimator.ModeKeys.TRAIN)))
+        make = _indexed if _can_index(problem, hparams, paths) else _sequential
+        dataset = make(problem, hparams, data_dir, paths, towers, stream(), config)
+        options = tf.data.Options()
+        if not config.train_distribute:               # a strategy schedules its input itself
+            options.experimental_warm_start = True
+        options.autotune.enabled = False              # it takes a thread; the numbers are given
+        options.deterministic = True
+        return dataset.with_options(options)
+
+    return input_fn
+
+
+def _can_index(problem: Any, hparams: Any, paths: Sequence[str]) -> bool:
+    """Whether each record is one example of a text problem, in local files."""
+    kind, base = type(problem), t2t_problem.Problem
+    return (kind.dataset is base.dataset and kind.input_fn is base.input_fn
+            and kind.preprocess is base.preprocess and not hparams.split_to_length
+            and not hparams.get("pack_dataset") and not hparams.get("split_targets_chunk_length")
+            and all(map(os.path.isfile, paths)))
+
+
+@tf.autograph.experimental.do_not_convert             # no Python control flow depends on tensors
+def _indexed(problem: Any, hparams: Any, data_dir: str, paths: Sequence[str], towers: int,
+             stream: Stream, config: Any) -> Any:
+    """Batches read by their numbers."""
+    del config
+    _prepare_hparams(problem, hparams, data_dir)
+
+    def example(record: tf.Tensor) -> dict:
+        features = problem.preprocess_example(problem.decode_example(record),
+                                              tf.estimator.ModeKeys.TRAIN, hparams)
+        return data_reader.cast_ints_to_int32(problem.maybe_reverse_and_copy(features))
+
+    records = Records(paths, *_scan(paths, example))
+    order = _order(problem, hparams, records.lengths, towers, stream.seed)
+
+    def read(number: np.ndarray) -> np.ndarray:
+        return records.read(order.batch(int(number)))
+
+    def batch(number: tf.Tensor) -> tuple[dict, tf.Tensor]:
+        serialized = tf.numpy_function(read, [number], tf.string)
+        serialized.set_shape([None])
+        examples = tf.data.Dataset.from_tensor_slices(serialized).map(example)
+        padded = data_reader.padded_batch(examples, tf.size(serialized, out_type=tf.int64))
+
+        features = data_reader.standardize_shapes(tf.data.experimental.get_single_element(padded))
+        targets = features[hparams.get("labels_feature_name", "targets")]
+        return {**features, BATCH_NUMBER: number}, targets
+
+    numbers = tf.data.Dataset.range(stream.first, 1 << 62, stream.step)
+    return numbers.map(batch, num_parallel_calls=_cores()).prefetch(_READ_AHEAD)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _prepare_hparams(problem: Any, hparams: Any, data_dir: str) -> None:
+    """What T2T's `Problem.dataset` does before it reads."""
+    if not hparams.get("data_dir"):
+        (hparams.set_hparam if "data_dir" in hparams else hparams.add_hparam)("data_dir", data_dir)
+    problem.get_hparams(hparams)
+
+
+class Records:
+    """Random access to the records of TFRecord files.
+
+    Args:
+      paths: the files.
+      sizes: int64 [records], bytes of each record, file by file.
+      lengths: int [records], the length of each example.
+      counts: int [files], records of each file.
+    """
+
+    def __init__(self, paths: Sequence[str], sizes: np.ndarray, lengths: np.ndarray,
+                 counts: np.ndarray) -> None:
+        self.lengths = lengths
+        self._sizes = sizes
+        self._file = np.repeat(np.arange(len(paths)), counts)
+        ends = np.cumsum(sizes + _FRAME)
+        before = np.concatenate([[0], ends])[np.concatenate([[0], np.cumsum(counts)[:-1]])]
+        self._begins = ends - sizes - _FRAME + _HEADER - before[self._file]
+        self._maps = []
+        for path in paths:
+            with open(path, "rb") as file:
+                self._maps.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                                  if os.path.getsize(path) else b"")
+
+    def read(self, ids: np.ndarray) -> np.ndarray:
+        """Records as bytes: object [count].
+
+        Args:
+          ids: int [count].
+        """
+        places = zip(self._file[ids].tolist(), self._begins[ids].tolist(),
+                     self._sizes[ids].tolist(), strict=True)
+        return np.array([self._maps[file][begin:begin + size] for file, begin, size in places],
+                        dtype=object)
+
+
+def _scan(paths: Sequence[str], example: Callable[[tf.Tensor], dict]
+          ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sizes, lengths and counts as `Records` takes them.
+
+    TensorFlow verifies each record's checksum meanwhile.
+    """
+    def measure(file: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
+        length = data_reader.example_length(example(record))
+        return tf.stack([file, *(tf.cast(x, tf.int64)
+                                 for x in (tf.strings.length(record), length))])
+
+    def records(file: tf.Tensor, path: tf.Tensor) -> Any:
+        return tf.data.TFRecordDataset(path, buffer_size=1 << 20).map(
+            lambda record: (file, record))
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        numbered = (np.arange(len(paths)), np.array(paths, dtype=object))
+        dataset = tf.data.Dataset.from_tensor_slices(numbered).flat_map(records).map(
+            measure, num_parallel_calls=_cores()).batch(_SCAN_BATCH)
+        following = tf.data.make_one_shot_iterator(dataset.prefetch(2)).get_next()
+        rows = [np.zeros([0, 3], np.int64)]
+        try:
+            while True:
+                rows.append(session.run(following))
+        except tf.errors.OutOfRangeError:
+            pass
+    file, sizes, lengths = np.concatenate(rows).T
+    return sizes, lengths, np.bincount(file, minlength=len(paths))
+
+
+def _order(problem: Any, hparams: Any, lengths: np.ndarray, towers: int, seed: int) -> DataOrder:
+    """The order of the examples that T2T would use, in T2T's buckets."""
+    scheme = data_reader.hparams_to_batching_scheme(
+        hparams, shard_multiplier=towers,
+        length_multiplier=problem.get_hparams().batch_size_multiplier)
+    boundaries, sizes = scheme["boundaries"], scheme["batch_sizes"]
+    if hparams.use_fixed_batch_size:                  # a count of sentences
+        boundaries, sizes = [], [hparams.batch_size * towers]
+    used = (lengths >= hparams.min_length) & (lengths <= problem.max_length(hparams))
+    if not used.any():
+        raise UserError(f"--data_dir: no training example has {hparams.min_length} to "
+                        f"{problem.max_length(hparams)} sub-words (min_length, max_length)")
+    return DataOrder(np.flatnonzero(used), lengths[used], boundaries, sizes, seed)
+
+
+@tf.autograph.experimental.do_not_convert
+def _sequential(problem: Any, hparams: Any, data_dir: str, paths: Sequence[str], towers: int,
+                stream: Stream, config: Any) -> Any:
+    """T2T's own batches, in an order that depends on the seed only; those before `first` are read
+    and discarded."""
+    del paths, towers
+    random.seed(stream.seed)                          # T2T shuffles the file names with it
+    batches = problem.input_fn(tf.estimator.ModeKeys.TRAIN, hparams, data_dir=data_dir,
+                               config=config)
+
+    def number(index: tf.Tensor, batch: tuple) -> tuple[dict, tf.Tensor]:
+        return {**batch[0], BATCH_NUMBER: index}, batch[1]
+
+    return batches.enumerate().map(number).shard(stream.step, stream.first % stream.step).skip(
+        stream.first // stream.step)

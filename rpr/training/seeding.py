@@ -1,0 +1,57 @@
+"""A model function whose random numbers are a function of the seed, the batch and names.
+
+Two models that are trained with the same seed start from equal values in the variables whose names
+they share, and draw equal dropout masks in the variable scopes that they share.
+"""
+import copy
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from rpr.nn.dropout import reproducible_masks
+from rpr.training.input_pipeline import BATCH_NUMBER
+from rpr.utils.hashing import stable_hash
+
+BATCHES = "rpr/batches"                               # a graph collection, see `seeded`
+
+
+def seeded(model_fn: Callable[..., Any], seed: int) -> Callable[..., Any]:
+    """An Estimator's model function with reproducible initial values and dropout masks.
+
+    Args:
+      model_fn: the model function.
+      seed: of the training.
+
+    Returns:
+      A model function. In training it takes BATCH_NUMBER out of the features, and adds three
+      tensors per batch to the graph collection BATCHES: its number, inputs (or targets), targets.
+    """
+    def with_seed(features: dict, labels: Any, mode: str, params: Any, config: Any) -> Any:
+        build = functools.partial(model_fn, labels=labels, mode=mode, params=params, config=config)
+        if mode != tf.estimator.ModeKeys.TRAIN:
+            return build(features)
+        features = dict(features)
+        number = features.pop(BATCH_NUMBER)
+        for tensor in (number, features.get("inputs", features["targets"]), features["targets"]):
+            tf.add_to_collection(BATCHES, tensor)
+        getter = functools.partial(_seeded_variable, seed)
+        with reproducible_masks(seed, number), tf.variable_scope(
+                tf.get_variable_scope(), custom_getter=getter, auxiliary_name_scope=False):
+            return build(features)
+
+    return with_seed
+
+
+def _seeded_variable(seed: int, getter: Callable[..., Any], name: str, *args: Any,
+                     initializer: Any = None, **kwargs: Any) -> Any:
+    """Creates a variable whose random initial value depends on the seed and its name only."""
+    if initializer is None and tf.as_dtype(kwargs.get("dtype") or tf.float32).is_floating:
+        initializer = tf.glorot_uniform_initializer()  # TensorFlow's default
+    if isinstance(initializer, type):
+        initializer = initializer()
+    if getattr(initializer, "seed", 0) is None:
+        initializer = copy.copy(initializer)
+        initializer.seed = stable_hash(seed, name) >> 1      # int64, not negative
+    return getter(name, *args, initializer=initializer, **kwargs)
