@@ -32,6 +32,9 @@ def main(argv: list[str], logs: Any) -> None:
         for name, entry in entries:
             meaning = (entry.__doc__ or "").strip().split("\n")[0]
             print(printable(f"  {name:<{width}}  {meaning}".rstrip()))
+            for setting in entry.settings if kind == "schemes" else ():
+                print(printable(f"  {'':<{width}}    {setting.name}={setting.default}: "
+                                f"{setting.help} ({setting.allowed()})"))
 
 
 def _entries(kind: str, is_all: bool) -> dict[str, Any]:

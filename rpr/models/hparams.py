@@ -1,12 +1,117 @@
-"""rpr.models.hparams"""
+"""Declarations of hyperparameters: our own with their defaults, and the ranges of T2T's.
+
+`add_position_hparams` adds ours to a hparams set of T2T. `check_ranges` refuses a value that is out
+of range, before anything is built or written.
+"""
+from typing import Any
+
+from tensor2tensor.utils import registry
+
+from rpr import positions
+from rpr.models.learning_rate import FACTOR_NAMES
+from rpr.utils.settings import Setting
+
+# The hparams of single schemes are declared in their classes, see `rpr.positions.Scheme.settings`.
+POSITION_HPARAMS = (
+    Setting("position", "none", "position scheme(s), joined by + (rpr list schemes)"),
+    Setting("encoder_position", "", "position scheme(s) of the encoder; empty: position"),
+    Setting("decoder_position", "", "position scheme(s) of the decoder; empty: position"),
+    Setting("compatibility", "dot_product", "compatibility function of self-attention",
+            choices=("dot_product", "additive")),
+)
+MODEL_HPARAMS = (
+    Setting("norm_after_embedding", False, "layer normalization of the embedded words"),
+    Setting("pretrained_source_embeddings", "", "file of word vectors for the source; not trained"),
+    Setting("pretrained_target_embeddings", "", "file of word vectors for the target; not trained"),
+    Setting("masked_softmax", False, "softmax over the unmasked keys only; a fully masked query "
+            "attends to nothing"),
+    Setting("loss_per_sentence", False, "each sentence has the same weight in the loss"),
+    Setting("learning_rate_restart_steps", 1000, "steps until the first restart of cosine_restarts",
+            minimum=1),
+    Setting("learning_rate_restart_t_mul", 2.0, "factor of the period after each restart",
+            minimum=1),
+    Setting("learning_rate_restart_m_mul", 1.0, "factor of the learning rate after each restart",
+            minimum=0),
+    Setting("learning_rate_restart_alpha", 0.0, "learning rate at the end of a period, as a "
+            "fraction of that at its start", minimum=0, maximum=1),
+)
+SEQ2SEQ_HPARAMS = (
+    Setting("encoder", "birnn", "encoder of qkv_seq2seq", choices=("birnn", "cnn")),
+    Setting("attention_flavour", "dot", "attention from decoder to encoder",
+            choices=("dot", "bilinear", "mlp")),
+    Setting("position", "none", "none, sinusoid, scaled_sinusoid or learned"),
+    Setting("encoder_position", "", "position scheme of the encoder; empty: position"),
+    Setting("decoder_position", "", "position scheme of the decoder; empty: position"),
+    Setting("num_encoder_layers", 2, "encoder layers", minimum=0),
+    Setting("num_decoder_layers", 2, "decoder layers", minimum=0),
+)
 
 
-# A set of T2T's own says its positions in `pos` and `self_attention_type`.
-T2T_POSITIONS = {"timing": "sinusoid", "emb": "learned", "none": "none", None: "none"}
+def _at_least(minimum: int, *names: str) -> tuple[Setting, ...]:
+    return tuple(Setting(name, 0, minimum=minimum) for name in names)
 
 
-def add_position_hparams(hparams, position, max_relative_position, heads_share_relative_embedding):
-    """Gives a hparams set of T2T's own the hparams that this model reads, changing nothing else.
+def _share(*names: str) -> tuple[Setting, ...]:
+    return tuple(Setting(name, 0.0, minimum=0, below=1) for name in names)
+
+
+def _positive(*names: str) -> tuple[Setting, ...]:
+    return tuple(Setting(name, 0.0, above=0) for name in names)
+
+
+def _not_negative(*names: str) -> tuple[Setting, ...]:
+    return tuple(Setting(name, 0.0, minimum=0) for name in names)
+
+
+# T2T declares these without a range. The defaults here only give the types: T2T's sets have theirs.
+T2T_HPARAMS = (
+    *_at_least(1, "hidden_size", "filter_size", "num_heads", "num_hidden_layers", "batch_size",
+               "symbol_modality_num_shards", "vocab_divisor", "min_length_bucket",
+               "learning_rate_decay_steps", "learning_rate_cosine_cycle_steps", "kernel_width"),
+    *_at_least(0, "num_encoder_layers", "num_decoder_layers", "attention_key_channels",
+               "attention_value_channels", "max_length", "min_length", "max_input_seq_length",
+               "max_target_seq_length", "learning_rate_warmup_steps", "split_to_length",
+               "optimizer_multistep_accumulate_steps"),
+    Setting("max_relative_position", 0, minimum=0, maximum=positions.relative.MAX_CLIP),
+    *_share("dropout", "attention_dropout", "layer_prepostprocess_dropout", "relu_dropout",
+            "symbol_dropout", "label_smoothing", "optimizer_adam_beta1", "optimizer_adam_beta2"),
+    Setting("optimizer_momentum_momentum", 0.0, minimum=0, maximum=1),
+    Setting("scheduled_sampling_prob", 0.0, minimum=0, maximum=1),
+    Setting("scheduled_sampling_gold_mixin_prob", 0.0, minimum=0, maximum=1),
+    *_positive("initializer_gain", "norm_epsilon", "sampling_temp"),
+    *_not_negative("learning_rate", "learning_rate_constant", "learning_rate_decay_rate",
+                   "optimizer_adam_epsilon", "clip_grad_norm", "weight_decay", "weight_noise",
+                   "grad_noise_scale"),
+    Setting("length_bucket_step", 0.0, above=1),
+    Setting("initializer", None, choices=("orthogonal", "uniform", "normal_unit_scaling",
+                                          "uniform_unit_scaling", "xavier", "")),
+    Setting("norm_type", None, choices=("layer", "layer_without_scale", "batch", "group", "noam",
+                                        "l2", "none")),
+    Setting("learning_rate_decay_scheme", None, choices=(
+        "none", "noam", "exp", "piecewise", "cosine", "cyclelinear10x", "sqrt", "")),
+    Setting("activation_dtype", None, choices=("float32", "bfloat16", "float16")),
+    Setting("weight_dtype", None, choices=("float32",)),     # T2T's bfloat16 weights do not run
+    Setting("sampling_method", None, choices=("argmax", "random", "random_per_example")),
+    Setting("multiply_embedding_mode", None, choices=("sqrt_depth", "none", "")),
+)
+
+# How T2T's own hparams sets name their position signal, in `pos`, as a value of `position`.
+T2T_POSITIONS: dict[str | None, str] = {
+    "timing": "sinusoid", "emb": "learned", "none": "none", None: "none"}
+
+
+def add_hparams(hparams: Any, settings: tuple[Setting, ...]) -> None:
+    """Adds declared hparams with their defaults to T2T's HParams, or resets them."""
+    for setting in settings:
+        if setting.name in hparams:
+            hparams.set_hparam(setting.name, setting.default)
+        else:
+            hparams.add_hparam(setting.name, setting.default)
+
+
+def add_position_hparams(hparams: Any, position: str, max_relative_position: int,
+                         heads_share_relative_embedding: bool) -> Any:
+    """Adds the hparams of `rpr_transformer` to a hparams set of T2T and changes nothing else.
 
     Args:
       hparams: HParams without `position`; changed in place.
@@ -17,32 +122,57 @@ def add_position_hparams(hparams, position, max_relative_position, heads_share_r
     Returns:
       the same hparams.
     """
-    hparams.add_hparam("position", position)
-    hparams.add_hparam("encoder_position", "")               # empty: position
-    hparams.add_hparam("decoder_position", "")
-    hparams.add_hparam("relative_keys", True)
-    hparams.add_hparam("relative_values", True)
-    hparams.add_hparam("max_relative_position_left", -1)     # -1: max_relative_position
-    hparams.add_hparam("max_relative_position_right", -1)
-    hparams.add_hparam("compatibility", "dot_product")       # of self-attention; or additive
-    hparams.add_hparam("t5_num_buckets", 32)
-    hparams.add_hparam("t5_max_distance", 128)
-    hparams.add_hparam("t5_share_layers", True)
-    hparams.add_hparam("rotary_base", 10000.0)
-    hparams.add_hparam("rotary_fraction", 1.0)
-    hparams.add_hparam("deberta_num_buckets", 32)
-    hparams.add_hparam("deberta_max_distance", 128)
-    hparams.add_hparam("norm_after_embedding", False)
-    hparams.add_hparam("num_edge_labels", 1)
-    hparams.add_hparam("pretrained_source_embeddings", "")              # files of word vectors that stay as
-    hparams.add_hparam("pretrained_target_embeddings", "")              # they are, see rpr.models.pretrained_embeddings
-    hparams.add_hparam("masked_softmax", False)              # see rpr.nn.attention.masked_softmax
-    hparams.add_hparam("loss_per_sentence", False)           # see rpr.models.losses.weights_per_sentence
-    hparams.add_hparam("learning_rate_restart_steps", 1000)  # see rpr.models.learning_rate.cosine_restarts
-    hparams.add_hparam("learning_rate_restart_t_mul", 2.0)
-    hparams.add_hparam("learning_rate_restart_m_mul", 1.0)
-    hparams.add_hparam("learning_rate_restart_alpha", 0.0)
+    for setting in positions.declared_settings():
+        if setting.name in hparams:
+            raise ValueError(f"a position scheme declares the hparam {setting.name}, which T2T has "
+                             "already: give it another name")
+    add_hparams(hparams, _transformer_settings())
+    hparams.position = position
     hparams.max_relative_position = max_relative_position
     hparams.heads_share_relative_embedding = heads_share_relative_embedding
-    hparams.pos = "none"                                     # else T2T's decoding loop would add it
+    hparams.pos = "none"                     # else T2T's decoding loop would add its own signal
     return hparams
+
+
+def _transformer_settings() -> tuple[Setting, ...]:
+    return (*POSITION_HPARAMS, *positions.declared_settings(), *MODEL_HPARAMS)
+
+
+def check_ranges(hparams: Any) -> None:
+    """Refuses values out of range.
+
+    Raises:
+      ValueError: one line with the hparam, its value and what is allowed.
+    """
+    ours = SEQ2SEQ_HPARAMS if "attention_flavour" in hparams else _transformer_settings()
+    for setting in (*T2T_HPARAMS, *ours):
+        if setting.name in hparams:
+            error = setting.error(hparams.get(setting.name))
+            if error:
+                raise ValueError(error)
+    _check_names(hparams)
+    if hparams.get("max_length", 0) == 1:
+        raise ValueError("max_length=1: must be 0 (no limit) or at least 2, since every sentence "
+                         "ends in an end-of-sentence symbol")
+
+
+def _check_names(hparams: Any) -> None:
+    """Checks hparams that name optimizers, learning-rate factors and steps of a sub-layer."""
+    optimizers = registry.list_optimizers()
+    if hparams.optimizer not in optimizers:
+        raise ValueError(f"optimizer={hparams.optimizer}: must be one of "
+                         f"{', '.join(sorted(optimizers))}")
+    schedule = hparams.learning_rate_schedule
+    factors = [name.strip() for name in schedule.split("*") if name.strip()]
+    for name in factors:
+        if name not in FACTOR_NAMES:
+            raise ValueError(f"learning_rate_schedule={schedule}: no factor is called '{name}'; "
+                             f"factors, joined by *, are {', '.join(FACTOR_NAMES)}")
+    if "linear_warmup" in factors and hparams.learning_rate_warmup_steps == 0:
+        raise ValueError("learning_rate_warmup_steps=0: linear_warmup needs at least 1")
+    for name, steps in (("layer_preprocess_sequence", "nd"), ("layer_postprocess_sequence",
+                                                              "nadz")):
+        sequence = hparams.get(name)
+        if sequence not in (None, "none") and set(sequence) - set(steps):
+            raise ValueError(f"{name}={sequence}: must be 'none' or letters of '{steps}' "
+                             "(n normalize, d dropout, a add the residual, z add it gated)")

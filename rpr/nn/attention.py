@@ -163,15 +163,19 @@ def multihead_attention(x: tf.Tensor, memory: tf.Tensor | None, bias: tf.Tensor 
             k = cache["k"] = tf.concat([cache["k"], k], axis=2)
             v = cache["v"] = tf.concat([cache["v"], v], axis=2)
 
-        def save(weights: tf.Tensor, logits: tf.Tensor) -> None:
-            save_weights_to[f"{scope.name}/dot_product_attention"] = weights
-            save_weights_to[f"{scope.name}/dot_product_attention/logits"] = logits
-
+        on_weights = None
+        if save_weights_to is not None:
+            on_weights = functools.partial(_save_weights, save_weights_to, scope.name)
         z = attention(
             q, k, v, bias, scores, weighted_values,
             dropout=lambda weights: dropout(weights, dropout_rate, dropout_broadcast_dims),
-            on_weights=None if save_weights_to is None else save, scale=scale, masked=masked)
+            on_weights=on_weights, scale=scale, masked=masked)
         return project(combine_heads(z), output_channels, "output_transform")
+
+
+def _save_weights(target: dict, scope: str, weights: tf.Tensor, logits: tf.Tensor) -> None:
+    target[f"{scope}/dot_product_attention"] = weights
+    target[f"{scope}/dot_product_attention/logits"] = logits
 
 
 def _additive_scores(scheme: Any, layout: Any, q: tf.Tensor, k: tf.Tensor) -> tf.Tensor:

@@ -1,5 +1,5 @@
 """Tensor operations that TensorFlow lacks, or that are faster on CPU than TensorFlow's own."""
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -18,28 +18,10 @@ def shape_list(x: tf.Tensor) -> list:
 
 
 def reshape(x: tf.Tensor, sizes: Sequence) -> tf.Tensor:
-    """`tf.reshape` to ints and scalars; a single scalar is replaced by -1, so it is not computed."""
+    """`tf.reshape` to ints and scalars; a single scalar becomes -1, so that it is not computed."""
     if sum(not isinstance(size, int) for size in sizes) == 1:
         sizes = [size if isinstance(size, int) else -1 for size in sizes]
     return tf.reshape(x, sizes)
-
-
-def transpose(x: tf.Tensor, order: Sequence[int]) -> tf.Tensor:
-    """`tf.transpose`, faster on CPU where the last axis stays the last.
-
-    TensorFlow transposes float32 with oneDNN, which takes up to twice as long (nine times for the
-    few words of a decoding step) as its own kernel. That one is used for integers, so the floats
-    are moved as int32.
-    """
-    if x.dtype.base_dtype != tf.float32 or order[-1] != len(order) - 1:
-        return tf.transpose(x, order)
-
-    @tf.custom_gradient
-    def forward(x):
-        y = tf.bitcast(tf.transpose(tf.bitcast(x, tf.int32), order), tf.float32)
-        return y, lambda dy: transpose(dy, [order.index(axis) for axis in range(len(order))])
-
-    return forward(x)
 
 
 def matmul_shared(x: tf.Tensor, matrix: tf.Tensor, transpose_b: bool = False) -> tf.Tensor:
@@ -60,42 +42,28 @@ def matmul_shared(x: tf.Tensor, matrix: tf.Tensor, transpose_b: bool = False) ->
     return reshape(y, [*outer, shape_list(y)[1]])
 
 
-def can_use_raw_cond() -> bool:
-    """Whether `raw_cond` works here: only in a version 1 graph, outside a while_loop."""
-    context = tf.get_default_graph()._get_control_flow_context()
-    return not (tf.control_flow_v2_enabled() or context and context.GetWhileContext())
-
-
-def raw_cond(condition: tf.Tensor, if_true: Callable[..., tf.Tensor],
-             if_false: Callable[..., tf.Tensor], *inputs) -> tf.Tensor:
-    """Calls one of two functions, depending on a condition that is known when the graph runs.
-
-    It uses Switch and Merge directly. `tf.cond` adds up a gradient for each input from both
-    branches, zeros from the branch not taken; that costs a tenth of an attention layer.
+def gather_rows(x: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
+    """`tf.gather` along the first axis, with the gradient of `sum_rows`: dense and accurate.
 
     Args:
-      condition: a bool scalar.
-      if_true: called with the inputs; returns one tensor. It must not capture tensors that need
-        gradients.
-      if_false: likewise; its result has the same shape and dtype.
-      *inputs: tensors, which get gradients, and other values, which are passed on.
+      x: [rows, width].
+      indices: int32 of any shape.
 
     Returns:
-      the result of the function that was chosen.
+      [..., width] of the dtype of x.
     """
-    def switch(x):
-        if not tf.is_tensor(x):
-            return x, x
-        switched = tf.raw_ops.Switch(data=x, pred=condition)
-        # Without the identities Grappler confuses the outputs where it rewrites n + n.
-        return tf.identity(switched.output_true), tf.identity(switched.output_false)
+    @tf.custom_gradient
+    def forward(x):
+        def gradient(dy):
+            count, width = shape_list(x)
+            return sum_rows(tf.reshape(dy, [-1, width]), tf.reshape(indices, [-1]), count)
+        return tf.gather(x, indices), gradient
 
-    true_inputs, false_inputs = zip(*(switch(x) for x in inputs), strict=True)
-    return tf.raw_ops.Merge(inputs=[if_true(*true_inputs), if_false(*false_inputs)]).output
+    return forward(x)
 
 
 def sum_rows(x: tf.Tensor, indices: tf.Tensor, count: int | tf.Tensor) -> tf.Tensor:
-    """Sums rows that have the same index: the transpose of `tf.gather`.
+    """Sums rows that have the same index: the transpose of `gather_rows`.
 
     Args:
       x: [rows, width]; half precision is summed in float32.

@@ -14,8 +14,10 @@ from rpr.positions import (
     transformer_xl,
 )
 from rpr.positions.layout import Layout
-from rpr.positions.registry import SCHEMES, build, register
+from rpr.positions.registry import SCHEMES, build, declared_settings, register
 from rpr.positions.scheme import Scheme, SumOfSchemes
+from rpr.utils.settings import Setting
 
-__all__ = ["SCHEMES", "Layout", "Scheme", "SumOfSchemes", "absolute", "bias", "build", "deberta",
-           "graph", "register", "relative", "relative_unclipped", "rotary", "transformer_xl"]
+__all__ = ["SCHEMES", "Layout", "Scheme", "Setting", "SumOfSchemes", "absolute", "bias", "build",
+           "deberta", "declared_settings", "graph", "register", "relative", "relative_unclipped",
+           "rotary", "transformer_xl"]

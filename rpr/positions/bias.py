@@ -14,6 +14,7 @@ from rpr.positions.layout import Layout
 from rpr.positions.registry import register
 from rpr.positions.scheme import Scheme
 from rpr.positions.skew import skew
+from rpr.utils.settings import Setting
 
 
 def t5_bias(table: tf.Tensor, layout: Layout, max_distance: int) -> tf.Tensor:
@@ -70,13 +71,17 @@ def alibi(heads: int, layout: Layout, dtype: tf.DType = tf.float32) -> tf.Tensor
 class T5Bias(Scheme):
     """A learned bias per head and bucket of distance, added to the logits (Raffel et al. 2020)."""
     supports_additive = True
+    settings = (
+        Setting("t5_num_buckets", 32, "buckets of T5's relative bias, an even number", minimum=4),
+        Setting("t5_max_distance", 128, "distance from which T5 uses one bucket", minimum=1),
+        Setting("t5_share_layers", True, "one table of T5 biases for all layers of a stack"),
+    )
 
     def __init__(self, hparams: Any, side: str) -> None:
         self._heads, self._num_buckets = hparams.num_heads, hparams.t5_num_buckets
         self._max_distance, self._share = hparams.t5_max_distance, hparams.t5_share_layers
-        if self._num_buckets < 4 or self._num_buckets % 2:
-            raise ValueError(f"t5_num_buckets={self._num_buckets}: position=t5_bias needs an even "
-                             "number, 4 or more")
+        if self._num_buckets % 2:
+            raise ValueError(f"t5_num_buckets={self._num_buckets}: must be an even number")
         if self._max_distance <= self._num_buckets // 2:
             raise ValueError(
                 f"t5_max_distance={self._max_distance}: must be larger than the distances that "

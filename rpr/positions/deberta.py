@@ -6,24 +6,20 @@ delta(i, j) is the bucket of the distance i - j. The buckets are the logarithmic
 later code, see `rpr.positions.buckets.log_buckets`.
 
 The product of each word with the row of each bucket is computed once. The products are then copied
-to the pairs, with sentences (and heads) as the last axis, so that each copy is a stretch of memory.
+to the pairs, with sentences and heads as the last axis, so that each copy is a stretch of memory.
 """
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from rpr.nn import ops
-from rpr.nn.ops import shape_list, transpose
+from rpr.nn.ops import gather_rows, shape_list
 from rpr.nn.projections import project, split_heads
 from rpr.positions.buckets import log_buckets
 from rpr.positions.layout import Layout
 from rpr.positions.registry import register
 from rpr.positions.scheme import Scheme
 from rpr.positions.skew import scores_by_distance
-
-# Batches of at least this many sentences are copied with the sentences as the last axis, head by
-# head; smaller ones with sentences and heads together. See docs/performance.md.
-MIN_BATCH_PER_HEAD = 16
+from rpr.utils.settings import Setting
 
 
 def _distance_limits(layout: Layout) -> tuple[int | tf.Tensor, int | tf.Tensor]:
@@ -90,93 +86,45 @@ def score_terms(q: tf.Tensor, k: tf.Tensor, k_rows: tf.Tensor, q_rows: tf.Tensor
         return (scores_by_distance(q, k_by_key, layout)
                 + tf.reduce_sum(k * q_by_key, axis=3)[:, :, None])
 
-    def with_products(products):
-        def function(q, k, k_rows, q_rows, *sizes):
-            layout = Layout(*sizes)
-            n, m, distances = layout.queries, layout.keys, layout.relative_positions()
-            smallest, largest = _distance_limits(layout)
-            y = _expand_to_pairs(
-                products(q, k_rows),
-                labels(k_rows, -distances, smallest) * n + tf.range(n)[:, None],
-                products(k, q_rows), labels(q_rows, distances, -largest) * m + tf.range(m))
-            return tf.reshape(y, [*shape_list(q)[:2], n, m])
-
-        return function
-
-    batch, inputs = shape_list(q)[0], (q, k, k_rows, q_rows, *layout)
-    per_head, together = with_products(_products_per_head), with_products(_products)
-    if isinstance(batch, int):
-        return (per_head if batch >= MIN_BATCH_PER_HEAD else together)(*inputs)
-    if not ops.can_use_raw_cond():
-        return together(*inputs)
-    return ops.raw_cond(batch >= MIN_BATCH_PER_HEAD, per_head, together, *inputs)
+    n, m, distances = layout.queries, layout.keys, layout.relative_positions()
+    smallest, largest = _distance_limits(layout)
+    query_indices = labels(k_rows, -distances, smallest) * n + tf.range(n)[:, None]
+    key_indices = labels(q_rows, distances, -largest) * m + tf.range(m)
+    y = (gather_rows(_products(q, k_rows), query_indices)     # [queries, keys, batch * heads]
+         + gather_rows(_products(k, q_rows), key_indices))
+    batch, heads = shape_list(q)[:2]
+    y = tf.transpose(tf.reshape(y, [n * m, batch * heads]))
+    return tf.reshape(y, [batch, heads, n, m])
 
 
-def _products_per_head(x: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
-    """Products of all words with all rows: [heads, labels * words, batch].
+def _products(x: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
+    """Products of all words with all rows: [labels * words, batch * heads].
 
     Args:
       x: [batch, heads, words, depth].
       table: [heads, labels, depth].
     """
-    batch, heads, words, depth = shape_list(x)
-    x = tf.reshape(transpose(x, [1, 2, 0, 3]), [heads, words * batch, depth])
-    return tf.reshape(tf.matmul(table, x, transpose_b=True), [heads, -1, batch])
-
-
-def _products(x: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
-    """The same products as [1, labels * words, batch * heads]."""
     batch, heads = shape_list(x)[:2]
     y = tf.matmul(table[None], x, transpose_b=True)          # [batch, heads, labels, words]
-    return tf.transpose(tf.reshape(y, [batch * heads, -1]))[None]
-
-
-def _expand_to_pairs(by_query: tf.Tensor, query_indices: tf.Tensor, by_key: tf.Tensor,
-                     key_indices: tf.Tensor) -> tf.Tensor:
-    """For each pair the sum of a product of its query and one of its key.
-
-    Args:
-      by_query: [groups, rows, width]; groups * width = batch * heads.
-      query_indices: int32 [queries, keys], the row of each pair.
-      by_key: [groups, rows, width].
-      key_indices: int32 [queries, keys].
-
-    Returns:
-      [width, groups, queries, keys].
-    """
-    @tf.custom_gradient
-    def forward(by_query, by_key):
-        y = tf.gather(by_query, query_indices, axis=1) + tf.gather(by_key, key_indices, axis=1)
-        groups, n, m, width = shape_list(y)
-
-        def gradient(dy):
-            dy = tf.transpose(tf.reshape(dy, [width, groups * n * m]))
-
-            def sums(x, indices):
-                count = shape_list(x)[1]
-                indices = (tf.range(groups) * count)[:, None] + tf.reshape(indices, [-1])
-                dx = ops.sum_rows(dy, tf.reshape(indices, [-1]), groups * count)
-                return tf.reshape(dx, [groups, count, width])
-
-            return sums(by_query, query_indices), sums(by_key, key_indices)
-
-        y = tf.transpose(tf.reshape(y, [groups * n * m, width]))
-        return tf.reshape(y, [width, groups, n, m]), gradient
-
-    return forward(by_query, by_key)
+    return tf.transpose(tf.reshape(y, [batch * heads, -1]))
 
 
 @register("deberta")
 class Deberta(Scheme):
     """Content to position and position to content, in log buckets of distance (He et al. 2021)."""
     query_key_method = "scores"
+    settings = (
+        Setting("deberta_num_buckets", 32, "buckets of DeBERTa on each side, an even number",
+                minimum=4),
+        Setting("deberta_max_distance", 128, "distance from which DeBERTa uses one bucket",
+                minimum=1),
+    )
 
     def __init__(self, hparams: Any, side: str) -> None:
         self._hidden, self._side = hparams.hidden_size, hparams.deberta_num_buckets
         self._max_distance = hparams.deberta_max_distance
-        if self._side < 4 or self._side % 2:
-            raise ValueError(f"deberta_num_buckets={self._side}: position=deberta needs an even "
-                             "number per side, 4 or more")
+        if self._side % 2:
+            raise ValueError(f"deberta_num_buckets={self._side}: must be an even number")
         if self._max_distance <= self._side // 2 + 1:
             raise ValueError(
                 f"deberta_max_distance={self._max_distance}: must be larger than "

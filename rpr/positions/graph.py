@@ -8,12 +8,12 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from rpr.nn import ops
-from rpr.nn.ops import matmul_shared, shape_list
+from rpr.nn.ops import gather_rows, matmul_shared, shape_list, sum_rows
 from rpr.positions import relative
 from rpr.positions.layout import Layout
 from rpr.positions.registry import register
 from rpr.positions.scheme import get_table
+from rpr.utils.settings import Setting
 
 
 def score_term(q: tf.Tensor, table: tf.Tensor, edges: tf.Tensor) -> tf.Tensor:
@@ -86,39 +86,31 @@ def _flat_labels(edges: tf.Tensor, table: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
 def _labels_to_pairs(by_label: tf.Tensor, indices: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     """[batch, heads, queries, labels] -> [batch, heads, queries, keys]."""
     batch, heads, n, _ = shape_list(by_label)
-
-    @tf.custom_gradient
-    def forward(by_label):
-        x = tf.reshape(tf.transpose(by_label, [0, 2, 3, 1]), [count, heads])
-        y = tf.reshape(tf.gather(x, indices), [batch, n, -1, heads])
-        return tf.transpose(y, [0, 3, 1, 2]), lambda dy: _pairs_to_labels(dy, indices, count)
-
-    return forward(by_label)
+    x = tf.reshape(tf.transpose(by_label, [0, 2, 3, 1]), [count, heads])
+    y = tf.reshape(gather_rows(x, indices), [batch, n, -1, heads])
+    return tf.transpose(y, [0, 3, 1, 2])
 
 
 def _pairs_to_labels(by_pair: tf.Tensor, indices: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     """Sums over the pairs of a query with the same label: the transpose of `_labels_to_pairs`."""
     batch, heads, n, _ = shape_list(by_pair)
-
-    @tf.custom_gradient
-    def forward(by_pair):
-        x = tf.reshape(tf.transpose(by_pair, [0, 2, 3, 1]), [-1, heads])
-        y = tf.reshape(ops.sum_rows(x, indices, count), [batch, n, -1, heads])
-        return tf.transpose(y, [0, 3, 1, 2]), lambda dy: _labels_to_pairs(dy, indices, count)
-
-    return forward(by_pair)
+    x = tf.reshape(tf.transpose(by_pair, [0, 2, 3, 1]), [-1, heads])
+    y = tf.reshape(sum_rows(x, indices, count), [batch, n, -1, heads])
+    return tf.transpose(y, [0, 3, 1, 2])
 
 
 @register("graph")
 class Graph(relative.Relative):
     """Learned vectors per edge label; without edges, per clipped distance (Shaw et al. 2018)."""
+    settings = (
+        *relative.Relative.settings,
+        Setting("num_edge_labels", 1, "edge labels of position=graph, label 0 (no edge) included",
+                minimum=1),
+    )
 
     def __init__(self, hparams: Any, side: str) -> None:
         super().__init__(hparams, side)
         self._labels = hparams.num_edge_labels
-        if self._labels < 1:
-            raise ValueError(f"num_edge_labels={self._labels}: position=graph needs the number of "
-                             "labels, 1 or more, label 0 (no edge) included")
         if self._keys and side == "inputs":                  # only the encoder has edges
             self.query_key_method = "score_term"
 

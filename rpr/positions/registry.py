@@ -3,25 +3,55 @@ from collections.abc import Callable
 from typing import Any
 
 from rpr.positions.scheme import Scheme, SumOfSchemes
+from rpr.utils.settings import Setting
 
 # The values of the hparam `position`. The first line of each docstring is shown by `rpr list`.
 SCHEMES: dict[str, type[Scheme]] = {}
 
 
 def register(name: str) -> Callable[[type[Scheme]], type[Scheme]]:
-    """A class decorator: makes a scheme available as `position=name`.
+    """A class decorator: makes a scheme available as `position=name`, with its hparams.
 
     Raises:
-      ValueError: the name is taken, or contains a character with a meaning in hparams.
+      ValueError: the name is taken or cannot be written in --hparams, or another scheme declares
+        an hparam of the same name in another way.
     """
     def add(scheme: type[Scheme]) -> type[Scheme]:
         if name in SCHEMES:
             raise ValueError(f"position scheme {name!r} is registered already")
         if not name.isidentifier():
             raise ValueError(f"position scheme {name!r}: a name consists of letters, digits and _")
+        declared = {setting.name: setting for setting in declared_settings()}
+        for setting in scheme.settings:
+            if declared.get(setting.name, setting) != setting:
+                raise ValueError(f"position scheme {name!r}: another scheme declares the hparam "
+                                 f"{setting.name} with another default, range or help")
         SCHEMES[name] = scheme
         return scheme
     return add
+
+
+def declared_settings() -> tuple[Setting, ...]:
+    """The hparams that registered schemes declare, each once."""
+    return tuple(dict.fromkeys(
+        setting for scheme in SCHEMES.values() for setting in scheme.settings))
+
+
+def unused_settings(position: str) -> set[str]:
+    """The hparams of schemes that `position`, such as relative+sinusoid, does not use.
+
+    Returns:
+      names; none if `position` contains a scheme that is not registered.
+    """
+    names = [name.strip() for name in position.split("+")]
+    if not all(name in SCHEMES for name in names):
+        return set()
+    used = {setting for name in names for setting in _settings_of(SCHEMES[name])}
+    return {setting for scheme in SCHEMES.values() for setting in _settings_of(scheme)} - used
+
+
+def _settings_of(scheme: type[Scheme]) -> list[str]:
+    return [*(setting.name for setting in scheme.settings), *scheme.t2t_settings]
 
 
 def build(hparams: Any, side: str) -> Scheme:
@@ -46,6 +76,7 @@ def build(hparams: Any, side: str) -> Scheme:
     value = hparams.get(hparam)
     names = [name.strip() for name in value.split("+")]
     _check_names(names, f"{hparam}={value}")
+    _check_settings(names, hparams)
     schemes = {name: SCHEMES[name](hparams, side) for name in names}
     _check_sum(schemes, f"{hparam}={value}")
     if hparams.get("compatibility") == "additive":
@@ -65,6 +96,14 @@ def _check_names(names: list[str], setting: str) -> None:
         raise ValueError(f"{setting} names a scheme twice; {allowed}")
     if len(names) > 1 and "none" in names:
         raise ValueError(f"{setting}: none cannot be part of a sum; {allowed}")
+
+
+def _check_settings(names: list[str], hparams: Any) -> None:
+    for name in names:
+        for setting in SCHEMES[name].settings:
+            error = setting.error(hparams.get(setting.name))
+            if error:
+                raise ValueError(f"{error} (position={name})")
 
 
 def _check_sum(schemes: dict[str, Scheme], setting: str) -> None:

@@ -13,6 +13,7 @@ from rpr.positions.skew import scores_by_distance
 @register("relative_unclipped")
 class RelativeUnclipped(Scheme):
     """One learned vector per distance up to max_length, added to keys (Huang et al. 2018)."""
+    t2t_settings = ("heads_share_relative_embedding",)
     query_key_method = "score_term"
 
     def __init__(self, hparams: Any, side: str) -> None:

@@ -6,6 +6,7 @@ import tensorflow.compat.v1 as tf
 from rpr.positions.layout import Layout
 from rpr.positions.registry import register
 from rpr.positions.scheme import Scheme
+from rpr.utils.settings import Setting
 
 
 def angles(positions: tf.Tensor, channels: int,
@@ -44,34 +45,27 @@ def rotate(x: tf.Tensor, cosines: tf.Tensor, sines: tf.Tensor) -> tf.Tensor:
     fixed = tf.zeros_like(cosines[:, :1]) + tf.zeros([depth - 2 * pairs], x.dtype)
     cosines = tf.concat([cosines, cosines, fixed + 1], axis=-1)            # [length, depth]
     sines = tf.concat([-sines, sines, fixed], axis=-1)
-    sizes = [pairs, pairs, depth - 2 * pairs]
-
-    @tf.custom_gradient
-    def forward(x, sines):
-        first, second, rest = tf.split(x, sizes, axis=-1)
-        y = x * cosines + tf.concat([second, first, rest], axis=-1) * sines
-        return y, lambda dy: (forward(dy, -sines), None)     # the inverse rotation
-
-    return forward(x, tf.stop_gradient(sines))
+    first, second, rest = tf.split(x, [pairs, pairs, depth - 2 * pairs], axis=-1)
+    return x * cosines + tf.concat([second, first, rest], axis=-1) * sines
 
 
 @register("rotary")
 class Rotary(Scheme):
     """Queries and keys rotated by angles in proportion to their positions (Su et al. 2021)."""
     query_key_method = "rotate"
+    settings = (
+        Setting("rotary_base", 10000.0, "base of the rotary wavelengths", above=1),
+        Setting("rotary_fraction", 1.0, "fraction of each head's channels that are rotated",
+                above=0, maximum=1),
+    )
 
     def __init__(self, hparams: Any, side: str) -> None:
         depth = (hparams.attention_key_channels or hparams.hidden_size) // hparams.num_heads
         self._base, fraction = hparams.rotary_base, hparams.rotary_fraction
-        if not 0 < fraction <= 1:
-            raise ValueError(f"rotary_fraction={fraction}: the fraction of the channels of a head "
-                             "that are rotated is above 0 and at most 1")
         self._channels = int(depth * fraction) // 2 * 2
         if not self._channels:
             raise ValueError(f"rotary_fraction={fraction}: this rotates fewer than 2 of the "
                              f"{depth} channels of a head")
-        if self._base <= 1:
-            raise ValueError(f"rotary_base={self._base}: the base of the wavelengths is above 1")
 
     def rotate(self, q: tf.Tensor, k: tf.Tensor, layout: Layout) -> tuple[tf.Tensor, tf.Tensor]:
         cosines, sines = self.shared_by_layers(layout, lambda: angles(

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from rpr.positions.layout import Layout
+from rpr.utils.settings import Setting
 
 
 class Scheme:
@@ -19,12 +20,17 @@ class Scheme:
     [batch, heads, keys, depth] its keys and values.
 
     Attributes:
+      settings: the scheme's own hparams, with defaults and allowed values. They exist in every
+        hparams set of `rpr_transformer` and are checked before the scheme is built.
+      t2t_settings: names of T2T's own hparams that this scheme reads and most others do not.
       query_key_method: the method with which the scheme uses the content of queries and keys:
         `rotate`, `score_term`, `scores`, or None. Only some of them can be summed; see
         `rpr.positions.registry.build`.
       supports_additive: whether the scheme can be used with additive compatibility, see
         `rpr.nn.additive`.
     """
+    settings: tuple[Setting, ...] = ()
+    t2t_settings: tuple[str, ...] = ()
     query_key_method: str | None = None
     supports_additive = False
     _shared: tuple[Layout, Any] | None = None
@@ -37,7 +43,7 @@ class Scheme:
           side: `inputs` (the encoder) or `targets` (the decoder).
 
         Raises:
-          ValueError: an hparam is outside its range.
+          ValueError: the hparams do not fit together.
         """
 
     def embed(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:

@@ -22,12 +22,12 @@ def skew(x: tf.Tensor, layout: Layout) -> tf.Tensor:
     Returns:
       [..., queries, keys] of the dtype of x.
     """
-    *outer, rows, _ = shape_list(x)
+    *outer, rows, columns = shape_list(x)
     n, m = layout.queries, layout.keys
     if layout.is_single_query:
         return x[..., :m]
     if isinstance(rows, int) and rows == 1:
-        return _skew_shared_row(x, layout)
+        x = tf.broadcast_to(x, [*outer, n, columns])
     width = m if layout.causal else n + m - 1                # of a row after reshaping
 
     @tf.custom_gradient
@@ -35,38 +35,6 @@ def skew(x: tf.Tensor, layout: Layout) -> tf.Tensor:
         y = tf.reshape(x, [*outer, n * (width + 1)])[..., n - 1:n - 1 + n * width]
         y = tf.reshape(y, [*outer, n, width])
         return y if layout.causal else y[..., :m], lambda dy: unskew(dy, layout)
-
-    return forward(x)
-
-
-def _skew_shared_row(x: tf.Tensor, layout: Layout) -> tf.Tensor:
-    """`skew` for scores that all queries share, [..., 1, distances].
-
-    Rows keep their causal width, keys + 1, in both directions. In bidirectional attention a query's
-    last keys reuse the start of the next row, which that row does not need itself.
-    """
-    *outer, _, count = shape_list(x)
-    n, m = layout.queries, layout.keys
-
-    @tf.custom_gradient
-    def forward(x):
-        own = tf.range(m + 1) >= n - 1 - tf.range(n)[:, None]        # [queries, keys + 1]
-        y = tf.gather(x[..., :m + 1], tf.zeros([n], tf.int32), axis=-2)      # faster than tf.tile
-        if not layout.causal:
-            last = tf.pad(x[..., m + 1:], [[0, 0]] * (len(outer) + 1) + [[0, m + 2 - n]])
-            y = tf.where_v2(own, y, last)
-        y = tf.reshape(y, [*outer, n * (m + 1)])[..., n - 1:n - 1 + n * m]
-
-        def gradient(dy):
-            dx = tf.pad(tf.reshape(dy, [*outer, n * m]), [[0, 0]] * len(outer) + [[n - 1, 1]])
-            dx = tf.reshape(dx, [*outer, n, m + 1])
-            total = tf.reduce_sum(dx, axis=-2, keepdims=True)
-            if layout.causal:
-                return total
-            dx = tf.reduce_sum(dx * tf.cast(own, dx.dtype), axis=-2, keepdims=True)
-            return tf.concat([dx, (total - dx)[..., :count - m - 1]], axis=-1)
-
-        return tf.reshape(y, [*outer, n, m]), gradient
 
     return forward(x)
 

@@ -79,8 +79,9 @@ def beside_others(position, side):
                 q = v = projections.split_heads(scheme.embed(x, tf.range(length)), 2)
                 q, k = scheme.rotate(q, q[..., ::-1], layout)
                 logits = scheme.scores(q, k, layout)[:, :, skip:, skip:]
-                z = scheme.weighted_values(tf.pad(weights, [[0, 0]] * 2 + [[skip, 0]] * 2), v, layout)
-            logits -= logits[..., :1]                        # what all keys get may be left out
+                padded = tf.pad(weights, [[0, 0]] * 2 + [[skip, 0]] * 2)
+                z = scheme.weighted_values(padded, v, layout)
+            logits -= logits[..., :1]                        # only up to a constant per query
             logits = tf.linalg.band_part(logits, -1, 0) if causal else logits
             ends.append((logits, z[:, :, skip:]))
         session = tf.Session()
@@ -145,7 +146,7 @@ def test_a_command_that_meets_a_longer_sequence_ends_in_that_line(monkeypatch):
     ({"position": "relative+relative"}, r"position=relative\+relative names a scheme twice"),
     ({"position": "none+relative"}, r"position=none\+relative: none cannot be part"),
     ({"encoder_position": "a", "decoder_position": "a"}, r"coder_position=a: no scheme is called"),
-    ({"max_relative_position": -1}, r"max_relative_position=-1: .* 0 or more"),
+    ({"max_relative_position": -1}, r"max_relative_position=-1: .* at least 0"),
     ({"position": "learned", "max_length": 0}, r"max_length=0: position=learned needs"),
 ])
 def test_what_cannot_be_built_is_said(overrides, message):
@@ -221,11 +222,12 @@ def test_the_sides_differ_where_they_are_told_to():
         assert [v.op.name for v in tf.global_variables()] == ["inputs_positional_embedding"]
 
 
-def test_what_layers_share_is_made_once_a_relation():
+def test_what_layers_share_is_made_once_per_layout():
     scheme = positions.Scheme(None, "inputs")
     first, second = Layout(3, 3), Layout(3, 3)
     made = iter("abc")
-    got = [scheme.shared_by_layers(layout, lambda: next(made)) for layout in (first, first, second, second)]
+    got = [scheme.shared_by_layers(layout, lambda: next(made))
+           for layout in (first, first, second, second)]
     assert got == list("aabb")
 
 

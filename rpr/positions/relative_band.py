@@ -1,0 +1,94 @@
+"""The banded algorithm for relative positions: few diagonals with rows of their own.
+
+All pairs at a distance of k or more on one side share one row of the table, the common row b:
+
+    q_i . (k_j + a_c)           =  q_i . (k_j + b)          +  q_i . (a_c - b)
+    sum_j alpha_ij (v_j + a_c)  =  sum_j alpha_ij (v_j + b) +  sum_j alpha_ij (a_c - b)
+
+For the values b is added to every v_j. For the scores q_i . b is left out: it is a constant per
+query and cancels in the softmax. The second terms are zero outside of a band of diagonals, plus, in
+bidirectional attention, the clipped pairs of the other side, which share a second row.
+
+Only scores are moved between rows of the table and pairs, and no tensor of the size of the weights
+is kept for the gradient.
+"""
+import tensorflow.compat.v1 as tf
+
+from rpr.nn import diagonals
+from rpr.nn.ops import static_max, static_min
+from rpr.positions.layout import Layout
+
+
+class Band:
+    """The band of a table of clipped distances in a layout.
+
+    In causal attention the common row is that of the clipped pairs on the left. In bidirectional
+    attention it is that of the clipped pairs on the right, and those on the left have the last of
+    `rows`.
+
+    Attributes:
+      rows: rows minus the common row, [(heads,) rows, depth]: one for each diagonal of the band,
+        from the highest to the lowest, and one for the clipped pairs on the left, if there are any.
+      common_row: [(heads,) 1, depth].
+    """
+
+    def __init__(self, table: tf.Tensor, layout: Layout, left_clip: int, right_clip: int) -> None:
+        """Selects the rows.
+
+        Args:
+          table: [left_clip + 1 + right_clip, depth], or [heads, ..., depth].
+          layout: where queries and keys stand; more than one query.
+          left_clip: clipping distance for keys to the left of the query.
+          right_clip: clipping distance for keys to the right.
+        """
+        n, m, offset, causal = layout[:4]
+        num_rows = table.shape.as_list()[-2]
+        # The band has at least one diagonal on each side; no distance exceeds offset + n - 1.
+        left = static_max(1, static_min(left_clip, offset + n - 1))
+        right = 0 if causal else static_max(1, static_min(right_clip, m - 1 - offset))
+        self._lowest, self._highest = offset - left + 1, offset + right
+
+        def one_hot(labels):
+            # A product with one-hot rows has a faster gradient than tf.gather.
+            return tf.one_hot(tf.clip_by_value(labels, 0, num_rows - 1), num_rows,
+                              dtype=table.dtype.base_dtype)
+
+        rows = one_hot(left_clip + right - tf.range(left + right))
+        common_row, self._left_mask = one_hot(left_clip - left), None
+        if not (causal or isinstance(right, int) and right == m - 1 - offset):
+            rows, common_row = tf.concat([rows[1:], common_row[None]], axis=0), rows[0]
+            self._highest -= 1
+            self._left_mask = tf.cast(              # [queries, keys], 1 for clipped pairs
+                layout.relative_positions() < self._lowest - offset, table.dtype)
+        self.rows = tf.matmul(rows - common_row, table)
+        self.common_row = tf.matmul(common_row[None], table)
+
+    def add(self, x: tf.Tensor, by_row: tf.Tensor) -> tf.Tensor:
+        """Adds to each pair the value that its query has for its row.
+
+        Args:
+          x: [batch, heads, queries, keys].
+          by_row: [batch, heads, rows, queries].
+
+        Returns:
+          [batch, heads, queries, keys].
+        """
+        if self._left_mask is None:
+            return diagonals.add_band(x, by_row, self._lowest, self._highest)
+
+        @tf.custom_gradient
+        def forward(x, by_row):
+            y = tf.broadcast_to(by_row[:, :, -1, :, None], tf.shape(x))
+            y = tf.linalg.band_part(y, -1, self._highest)    # works in place
+            y = diagonals.set_band(y, by_row[:, :, :-1], self._lowest, self._highest)
+            return x + y, lambda dy: (dy, self.sums(dy))
+
+        return forward(x, by_row)
+
+    def sums(self, x: tf.Tensor) -> tf.Tensor:
+        """Sums x over the pairs of each row, [batch, heads, rows, queries]: transpose of `add`."""
+        sums = diagonals.take_band(x, self._lowest, self._highest)
+        if self._left_mask is None:
+            return sums
+        left = tf.reduce_sum(x * self._left_mask, axis=3)
+        return tf.concat([sums, left[:, :, None]], axis=2)

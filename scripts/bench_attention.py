@@ -1,0 +1,379 @@
+#!/usr/bin/env python3
+"""Times the core of relative attention, forward and backward, against other implementations.
+
+Directions: causal (a decoder), bidirectional (an encoder), and cached (one step of decoding: one
+query at the end of n keys, forward only, with a dynamic length).
+
+All variants run in one process, round-robin, over the same queries, keys, values and mask. The
+output and the gradients by q, k, v and the tables are fetched, so that nothing is pruned. The table
+shows medians, the middle half of the times, and ratios of medians.
+
+  ours       rpr.positions.relative
+  absolute   the same attention without a position scheme
+  t2t        tensor2tensor's dot_product_attention_relative, whose table all heads share
+  t2t_v2     tensor2tensor's dot_product_self_attention_relative_v2 or its unmasked version, with
+             relative values; a different function, which does not clip
+  torch      the usual PyTorch implementation, which gathers a vector for every pair; compared with
+             PyTorch's own absolute attention. Only if torch is installed
+  t5_bias, alibi, ...    that position scheme with its default hparams, as one layer uses it; graph
+             in an encoder only, with a random label, one of 2k + 1, for each pair of words
+  additive   relative with compatibility=additive
+
+Peak memory is measured at --memory_lengths with the first of --clips. On a CPU it is the growth of
+the resident memory of a fresh process in one step (VmHWM minus VmRSS before the step, inputs
+excluded), on a GPU the largest peak that the allocator reports in one step, inputs included.
+
+  scripts/bench_attention.py                                         in under 10 minutes
+  scripts/bench_attention.py --lengths=256 --clips=16 --directions=causal --memory_lengths=
+  scripts/bench_attention.py --lengths=256 --clips=16 --variants=absolute,t2t,t5_bias,rotary
+"""
+import argparse
+import functools
+import importlib.util
+import json
+import multiprocessing
+import os
+import re
+import statistics
+import time
+import warnings
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+warnings.simplefilter("ignore")
+
+import rpr.t2t.compat  # noqa: E402
+
+rpr.t2t.compat.install()
+
+import numpy as np  # noqa: E402
+import tensorflow.compat.v1 as tf  # noqa: E402
+from tensor2tensor.layers import common_attention  # noqa: E402
+
+from rpr import positions  # noqa: E402
+from rpr.nn import attention  # noqa: E402
+from rpr.nn.additive import additive_logits  # noqa: E402
+from rpr.positions import relative  # noqa: E402
+from rpr.positions.layout import Layout  # noqa: E402
+
+tf.logging.set_verbosity(tf.logging.ERROR)
+
+VARIANTS = ("ours", "absolute", "t2t", "t2t_v2", "torch")
+SCHEMES = ("additive", *(name for name in positions.SCHEMES if name != "none"))
+DIRECTIONS = ("causal", "bidirectional", "cached")
+TOKENS, SENTENCES = 2048, 32         # largest batch, unless one sentence is longer
+
+
+def main():
+    args = _arguments()
+    memory = {(direction, length): _memory(args, direction, length)
+              for length in args.memory_lengths for direction in args.directions
+              if direction != "cached"}
+    shapes = [(direction, length, clip, shared) for length in args.lengths for clip in args.clips
+              for shared in args.tables for direction in args.directions]
+    shapes += [(direction, length, args.clips[0], args.tables[0]) for direction, length in memory
+               if length not in args.lengths]
+    records, end = [], time.time() + args.seconds
+    print(f"{'direction':13} {'batch':>5} {'n':>5} {'k':>4} {'table':8} {'variant':9} {'ms':>9} "
+          f"{'middle half':>17} {'/absolute':>9} {'/t2t':>6} {'peak MB':>8} {'/absolute':>9}")
+    for number, (direction, length, clip, shared) in enumerate(shapes):
+        shape = {"direction": direction, "batch": args.batch or _batch(direction, length),
+                 "length": length,
+                 "max_relative_position": clip, "heads_share_relative_embedding": shared}
+        times = {}
+        if length in args.lengths:
+            times = _times(args, shape, (end - time.time()) / (len(shapes) - number))
+        first = (clip, shared) == (args.clips[0], args.tables[0])
+        peaks = memory.get((direction, length), {}) if first else {}
+        for variant in [variant for variant in args.variants if variant in {**times, **peaks}]:
+            records.append(_record(variant, shape, times, peaks))
+            _print(records[-1], times.get(variant), peaks.get(variant))
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as file:
+            json.dump(records, file, indent=1)
+    print(f"{args.heads} heads of depth {args.depth}, float32, {args.device}, "
+          f"TensorFlow {tf.VERSION}, {os.cpu_count()} CPU cores")
+
+
+def _arguments():
+    def ints(text):
+        return [int(x) for x in text.split(",") if x]
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lengths", type=ints, default="32,64,128,256,512,1024")
+    parser.add_argument("--clips", type=ints, default="16,2,64,256",
+                        help="clipping distances k (max_relative_position)")
+    parser.add_argument("--directions", type=lambda x: x.split(","), default=",".join(DIRECTIONS))
+    parser.add_argument("--tables", default="shared", choices=["shared", "per_head", "both"])
+    parser.add_argument("--variants", type=lambda x: x.split(","), default=",".join(VARIANTS))
+    parser.add_argument("--batch", type=int, default=0,
+                        help=f"sentences; 0: {TOKENS} words, at most {SENTENCES} sentences")
+    parser.add_argument("--heads", type=int, default=8)
+    parser.add_argument("--depth", type=int, default=64)
+    parser.add_argument("--memory_lengths", type=ints, default="1024,2048")
+    parser.add_argument("--seconds", type=float, default=400, help="for all measurements together")
+    parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
+    parser.add_argument("--json", help="write the records to this file")
+    args = parser.parse_args()
+    for name, allowed in (("directions", DIRECTIONS), ("variants", (*VARIANTS, *SCHEMES))):
+        for value in getattr(args, name):
+            if value not in allowed:
+                parser.error(f"--{name}={value}: allowed are {', '.join(allowed)}")
+    if not args.clips or min(args.clips) < 0:
+        parser.error("--clips: at least one clipping distance, 0 or more")
+    args.tables = {"shared": [True], "per_head": [False], "both": [True, False]}[args.tables]
+    if importlib.util.find_spec("torch") is None:
+        args.variants = [variant for variant in args.variants if variant != "torch"]
+    return args
+
+
+def _batch(direction, length):
+    return SENTENCES if direction == "cached" else max(1, min(SENTENCES, TOKENS // length))
+
+
+def _record(variant, shape, times, peaks):
+    """One record of the JSON file; None for values that were not measured."""
+    def ratio(values, other):
+        return values[variant] / values[other] if {variant, other} <= set(values) else None
+
+    medians = {name: statistics.median(seconds) for name, seconds in times.items()}
+    base = "torch_absolute" if variant == "torch" else "absolute"
+    return {"variant": variant, **shape, "seconds": medians.get(variant),
+            "ratio_to_absolute": ratio(medians, base), "ratio_to_t2t": ratio(medians, "t2t"),
+            "peak_memory_ratio": ratio(peaks, base)}
+
+
+def _print(record, seconds, peak):
+    def cell(form, value):
+        return format("-", re.sub(r"\..*", "", form)) if value is None else format(value, form)
+
+    low, high = np.percentile(seconds, [25, 75]) * 1e3 if seconds else (0, 0)
+    middle = f"{low:.1f}..{high:.1f}" if seconds else None
+    median = record["seconds"] and record["seconds"] * 1e3
+    table = "shared" if record["heads_share_relative_embedding"] else "per head"
+    print(f"{record['direction']:13} {record['batch']:5} {record['length']:5} "
+          f"{record['max_relative_position']:4} {table:8} {record['variant']:9} "
+          f"{cell('>9.2f', median)} {cell('>17', middle)} "
+          f"{cell('>9.2f', record['ratio_to_absolute'])} {cell('>6.2f', record['ratio_to_t2t'])} "
+          f"{cell('>8.0f', peak and peak / 2 ** 20)} "
+          f"{cell('>9.2f', record['peak_memory_ratio'])}", flush=True)
+
+
+def _times(args, shape, seconds):
+    """Times of the steps of each variant: {variant: [seconds]}."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        steps = {}
+        with tf.device(f"/{args.device}:0"):
+            inputs = _inputs(args, shape)
+            for variant in args.variants:
+                fetches = None
+                if shape["direction"] == "cached":
+                    fetches = _cached_fetches(variant, args, shape, inputs)
+                elif variant != "torch":
+                    fetches = _fetches(variant, args, shape, inputs)
+                if fetches:
+                    steps[variant] = session.make_callable(fetches)
+        session.run(tf.global_variables_initializer())
+        if "torch" in args.variants and shape["direction"] != "cached":
+            steps.update(_torch_steps(args, shape))
+        for _ in range(2):                                   # warm-up
+            start = time.perf_counter()
+            for step in steps.values():
+                step()
+            once = time.perf_counter() - start
+        times = {variant: [] for variant in steps}
+        for _ in range(min(50, max(5, int(seconds / once) - 4))):
+            for variant, step in steps.items():
+                start = time.perf_counter()
+                step()
+                times[variant].append(time.perf_counter() - start)
+    return times
+
+
+def _inputs(args, shape):
+    """q, k, v and the gradient of the output, [batch, heads, n, depth], and the bias."""
+    batch, n = shape["batch"], shape["length"]
+    random = np.random.RandomState(0)
+    vectors = [tf.Variable(random.randn(batch, args.heads, n, args.depth).astype(np.float32))
+               for _ in range(4)]
+    bias = np.zeros([batch, 1, 1, n], np.float32)
+    if shape["direction"] == "causal":
+        bias = np.triu(np.full([1, 1, n, n], -1e9, np.float32), 1)
+    return [*vectors, tf.Variable(bias)]
+
+
+def _supports(variant, direction, clip):
+    """Whether a variant runs on this direction and clipping distance."""
+    if variant == "graph":
+        return direction == "bidirectional"
+    if direction == "cached" and variant in ("torch", "t2t_v2"):
+        return False
+    return clip > 0 or not variant.startswith("t2t")
+
+
+def _fetches(variant, args, shape, inputs):
+    """The output and all gradients; None if the variant does not support this shape."""
+    q, k, v, dz, bias = inputs
+    n, clip = shape["length"], shape["max_relative_position"]
+    causal = shape["direction"] == "causal"
+    if not _supports(variant, shape["direction"], clip):
+        return None
+    before = len(tf.global_variables())
+    with tf.variable_scope(variant):
+        if variant == "absolute":
+            z = attention.attention(q, k, v, bias)
+        elif variant == "ours":
+            z = _ours(args, shape, q, k, v, bias, Layout(n, n, causal=causal))
+        elif variant in SCHEMES:
+            layout = Layout(n, n, causal=causal)
+            if variant == "graph":
+                labels = np.random.RandomState(0).randint(
+                    0, 2 * clip + 1, [shape["batch"], n, n], np.int32)
+                layout = layout._replace(
+                    edges=tf.placeholder_with_default(labels, labels.shape))
+            z = _scheme(variant, args, shape, q, k, v, bias, layout)
+        else:
+            scaled = q * args.depth ** -0.5
+            if variant == "t2t":
+                z = common_attention.dot_product_attention_relative(
+                    scaled, k, v, bias, clip, make_image_summary=False)
+            else:
+                function = (common_attention.dot_product_self_attention_relative_v2 if causal else
+                            common_attention.dot_product_unmasked_self_attention_relative_v2)
+                z = function(scaled, k, v, bias, max_relative_position=clip,
+                             make_image_summary=False, add_relative_to_values=True,
+                             heads_share_relative_embedding=shape["heads_share_relative_embedding"])
+    gradients = tf.gradients(z, [q, k, v, *tf.global_variables()[before:]], dz)
+    return [z, *map(tf.convert_to_tensor, gradients)]        # dense, also for T2T's tables
+
+
+def _ours(args, shape, q, k, v, bias, layout):
+    outer = [] if shape["heads_share_relative_embedding"] else [args.heads]
+    keys, values = (
+        tf.get_variable(name, [*outer, 2 * shape["max_relative_position"] + 1, args.depth])
+        for name in ("keys", "values"))
+    return attention.attention(q, k, v, bias,
+                               lambda q, k: relative.scores(q, k, keys, layout),
+                               lambda w, v: relative.weighted_values(w, v, values, layout))
+
+
+def _scheme(variant, args, shape, q, k, v, bias, layout):
+    from tensor2tensor.utils import registry
+
+    import hparams as _sets  # noqa: F401
+    hparams = registry.hparams("rpr_base")
+    additive = variant == "additive"
+    for name, value in {"position": "relative" if additive else variant, "num_heads": args.heads,
+                        "hidden_size": args.heads * args.depth, "max_length": shape["length"],
+                        "max_relative_position": shape["max_relative_position"],
+                        "num_edge_labels": 2 * shape["max_relative_position"] + 1,
+                        "heads_share_relative_embedding": shape["heads_share_relative_embedding"],
+                        }.items():
+        hparams.set_hparam(name, value)
+    scheme = positions.build(hparams, "targets" if layout.causal else "inputs")
+    if shape["direction"] == "cached":                       # cached keys are rotated already
+        q, _ = scheme.rotate(q, k[:, :, -1:], layout)
+    else:
+        q, k = scheme.rotate(q, k, layout)
+    if additive:
+        vector = tf.get_variable("vector", [args.heads, args.depth])
+        return attention.attention(
+            q, k, v, bias, lambda q, k: additive_logits(
+                q, k, vector, scheme.pair_vectors(layout, q.dtype.base_dtype)),
+            functools.partial(scheme.weighted_values, layout=layout), scale=1.0)
+    return attention.attention(q, k, v, bias, functools.partial(scheme.scores, layout=layout),
+                               functools.partial(scheme.weighted_values, layout=layout))
+
+
+def _cached_fetches(variant, args, shape, inputs):
+    """The output of one query at the end of the keys; None as in `_fetches`."""
+    q, k, v, _, bias = inputs
+    n, clip = shape["length"], shape["max_relative_position"]
+    q, bias = q[:, :, -1:], bias[..., -1:, :]
+    if not _supports(variant, shape["direction"], clip):
+        return None
+    with tf.variable_scope(variant):
+        if variant == "absolute":
+            return [attention.attention(q, k, v, bias)]
+        if variant == "ours":
+            step = tf.placeholder_with_default(n - 1, [])
+            return [_ours(args, shape, q, k, v, bias,
+                          Layout(1, step + 1, step, causal=True))]
+        if variant in SCHEMES:
+            step = tf.placeholder_with_default(n - 1, [])
+            return [_scheme(variant, args, shape, q, k, v, bias,
+                            Layout(1, step + 1, step, causal=True))]
+        return [common_attention.dot_product_attention_relative(
+            q * args.depth ** -0.5, k, v, bias, clip, make_image_summary=False, cache=True)]
+
+
+def _torch_steps(args, shape):
+    """The same in PyTorch, with a gathered vector for every pair, and without."""
+    import torch
+    batch, n, clip = shape["batch"], shape["length"], shape["max_relative_position"]
+
+    def leaf(*sizes):
+        return torch.randn(*sizes, device="cuda" if args.device == "gpu" else "cpu",
+                           requires_grad=True)
+
+    q, k, v, dz = (leaf(batch, args.heads, n, args.depth) for _ in range(4))
+    keys, values = (leaf(2 * clip + 1, args.depth) for _ in range(2))
+    place = torch.arange(n, device=q.device)
+    labels = (place[None] - place[:, None]).clamp(-clip, clip) + clip
+    bias = torch.zeros(n, n, device=q.device)
+    if shape["direction"] == "causal":
+        bias = torch.triu(torch.full_like(bias, -1e9), 1)
+
+    def step(tables):
+        scaled = q * args.depth ** -0.5
+        logits = scaled @ k.transpose(2, 3) + bias
+        if tables:
+            logits = logits + torch.einsum("bhid,ijd->bhij", scaled, keys[labels])
+        weights = torch.softmax(logits, 3)
+        z = weights @ v
+        if tables:
+            z = z + torch.einsum("bhij,ijd->bhid", weights, values[labels])
+        gradients = torch.autograd.grad(z, [q, k, v, *tables], dz.detach())
+        return [float(x.flatten()[0]) for x in (z, *gradients)]      # waits for the device
+
+    return {"torch": lambda: step((keys, values)), "torch_absolute": lambda: step(())}
+
+
+def _memory(args, direction, length):
+    """Peak memory of one step of each TensorFlow variant: {variant: bytes}."""
+    shape = {"direction": direction, "batch": 1, "length": length,
+             "max_relative_position": args.clips[0],
+             "heads_share_relative_embedding": args.tables[0]}
+    peaks = {}
+    for variant in args.variants:
+        if variant != "torch" and _supports(variant, direction, args.clips[0]):
+            # This process has no session yet, so it can be forked.
+            with multiprocessing.get_context("fork").Pool(1) as pool:
+                peaks[variant] = pool.apply(_peak, (variant, args, shape))
+    return peaks
+
+
+def _peak(variant, args, shape):
+    with tf.Graph().as_default(), tf.Session() as session:
+        with tf.device(f"/{args.device}:0"):
+            fetches = _fetches(variant, args, shape, _inputs(args, shape))
+        session.run(tf.global_variables_initializer())
+        if args.device == "gpu":
+            metadata = tf.RunMetadata()
+            session.run(fetches, options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE),
+                        run_metadata=metadata)
+            return max(used.peak_bytes for device in metadata.step_stats.dev_stats
+                       for node in device.node_stats for used in node.memory
+                       if "GPU" in used.allocator_name)
+        before = _resident("VmRSS")
+        session.run(fetches)
+        return _resident("VmHWM") - before
+
+
+def _resident(field):
+    with open("/proc/self/status", encoding="ascii") as file:
+        return int(re.search(rf"{field}:\s+(\d+) kB", file.read()).group(1)) * 1024
+
+
+if __name__ == "__main__":
+    main()

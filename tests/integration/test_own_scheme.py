@@ -1,0 +1,85 @@
+"""A scheme from a user's directory: the example of docs/your_own_scheme.md as commands."""
+import re
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT, refused, rpr_command, train
+
+EXAMPLE = ROOT / "docs" / "examples" / "log_distance"
+
+
+def test_the_page_shows_the_example():
+    page = (ROOT / "docs" / "your_own_scheme.md").read_text(encoding="utf-8")
+    block, = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert block == (EXAMPLE / "__init__.py").read_text(encoding="utf-8")
+    gin = EXAMPLE.with_suffix(".gin").read_text(encoding="utf-8")
+    settings, = re.findall(r"^```\n(run\..*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert all(line in gin.splitlines() for line in settings.splitlines())
+
+
+def test_the_scheme_and_its_hparams_are_listed():
+    lines = rpr_command("list", "schemes", f"--t2t_usr_dir={EXAMPLE}").stdout.splitlines()
+    place, = [i for i, line in enumerate(lines) if line.split()[:1] == ["log_distance"]]
+    assert "-c log(1 + |i - j|)" in lines[place]
+    assert lines[place + 1].split() == (
+        "log_distance_c=1.0: slope of the logarithmic bias (a number at least 0)").split()
+
+
+def test_it_trains_and_decodes_with_its_own_hparam(text, tmp_path):
+    flags = [f"--t2t_usr_dir={EXAMPLE}", "--hparams=position=log_distance,log_distance_c=0.5"]
+    train(text, tmp_path / "model", *flags, steps=4)
+    assert '"log_distance_c": 0.5' in (tmp_path / "model" / "hparams.json").read_text()
+    (tmp_path / "in").write_text("Open the file.\n")
+    rpr_command("decode", *text.flags, "--model=rpr_transformer", "--hparams_set=rpr_tiny",
+                flags[0], f"--output_dir={tmp_path}/model", f"--decode_from_file={tmp_path}/in",
+                f"--decode_to_file={tmp_path}/out", "--decode_hparams=beam_size=2,extra_length=3")
+    assert len((tmp_path / "out").read_text().splitlines()) == 1
+
+
+def test_a_value_out_of_range_is_refused(text, tmp_path):
+    message = refused(
+        "train", *text.flags, "--model=rpr_transformer", "--hparams_set=rpr_tiny",
+        f"--output_dir={tmp_path}/model", "--train_steps=2", f"--t2t_usr_dir={EXAMPLE}",
+        "--hparams=position=log_distance,log_distance_c=-1")
+    assert "log_distance_c=-1" in message and "a number at least 0" in message
+    assert not (tmp_path / "model").exists()
+
+
+def test_its_hparam_can_be_varied_in_a_study():
+    """In another process: registering a scheme here would add it to the tests of all schemes."""
+    code = (
+        "import rpr.t2t.compat; rpr.t2t.compat.install()\n"
+        "from rpr.experiments import gin_files, study\n"
+        "from rpr.t2t import preflight\n"
+        f"settings = gin_files.load_study({str(EXAMPLE.with_suffix('.gin'))!r})\n"
+        "runs = [study_run.run for study_run in study.study_runs(*settings, 'study')]\n"
+        "preflight.check_runs(runs)\n"
+        "print(sorted({run.hparams for run in runs}))\n")
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT,
+                         check=False)
+    assert "log_distance_c=2.0,position=log_distance" in run.stdout, run.stderr
+
+
+REGISTER = """
+import dataclasses
+from rpr import positions
+from rpr.positions import Scheme, Setting
+{body}
+"""
+
+
+@pytest.mark.parametrize("body, message", [
+    ('positions.register("alibi")(Scheme)', "'alibi' is registered already"),
+    ('positions.register("a+b")(Scheme)', "letters, digits and _"),
+    ('class A(Scheme):\n    settings = Setting("rotary_base", 1.0),\npositions.register("a")(A)',
+     "another scheme declares the hparam rotary_base"),
+    ('class A(Scheme):\n    settings = Setting("dropout", 1.0),\npositions.register("a")(A)\n'
+     'import rpr.t2t.compat; rpr.t2t.compat.install(); import hparams\n'
+     'from tensor2tensor.utils import registry; registry.hparams("rpr_tiny")',
+     "declares the hparam dropout, which T2T has"),
+])
+def test_a_registration_that_would_shadow_another_is_an_error(body, message):
+    run = subprocess.run([sys.executable, "-c", REGISTER.format(body=body)], capture_output=True,
+                         text=True, check=False)
+    assert run.returncode and re.search(rf"ValueError: .*{message}", run.stderr), run.stderr
