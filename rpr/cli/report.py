@@ -2,37 +2,89 @@
 import argparse
 import os
 
+from rpr.cli.arguments import Parser
+from rpr.utils.errors import UserError
+
+MOST_MODELS = 10                                      # drawn unless --plot_model names some
+
 
 def main(argv: list[str]) -> None:
-    """`rpr report DIR [--baseline=NAME] [--skip_model_analysis]`."""
-    parser = argparse.ArgumentParser(
-        prog="rpr report", description="Compares the runs of a study, or all runs in a directory. "
-        "Writes into DIR: results.{md,tex,csv,json} with scores and significance, "
-        "plots/*.{png,svg}, report.html with all of them, and event files for TensorBoard's "
-        "HParams plugin. Runs that are not finished are listed without scores.")
-    parser.add_argument("dir", help="a study's directory, or a directory of run directories")
-    parser.add_argument("--baseline", help="the arm that the others are compared with (default: "
-                        "the study's baseline); in a directory of runs, the name of a run")
-    parser.add_argument("--skip_model_analysis", action="store_true", help="do not analyse models "
-                        "(relative position tables, attention, lengths in sub-words); the analysis "
-                        "takes about ten seconds per arm and is cached")
-    args = parser.parse_args(argv)
+    """`rpr report DIR [FLAGS]`."""
+    args = _parser().parse_args(argv)
     from rich.console import Console
 
-    from rpr.report import comparison, html_page, model_analysis, study_reader, tables, tensorboard
-    from rpr.utils import files
-    results = study_reader.read_study(args.dir, args.baseline)
-    if not args.skip_model_analysis:
-        model_analysis.analyse_models([study_reader.run_directory_of(args.dir, arm.done[0])
-                                       for arm in results.arms if arm.done])
-    comparison.score_runs(results, args.dir)
+    from rpr.report import columns, comparison, record, study_reader, tables, tensorboard, writer
+    is_record = _is_record(args.dir)
+    if is_record:
+        if args.baseline or args.against:
+            raise UserError(f"{args.dir} holds a record without its runs: --baseline and "
+                            "--against need the runs")
+        results, arms = record.load_record(args.dir), []
+    else:
+        results = study_reader.read_study(args.dir, args.baseline, args.against)
+        arms = _arms_to_draw(results, args.plot_model)
+        if not args.skip_model_analysis:
+            _analyse(args.dir, arms, args.t2t_usr_dir)
+        comparison.score_runs(results, args.dir)
+    chosen = columns.choose(results, args.columns.split(",")) if args.columns else []
     console = Console()
     if not console.is_terminal:
         console.width = 200                           # a file or pipe gets every column unwrapped
     tables.print_tables(console, results)
-    for suffix, render in (("json", tables.to_json), ("csv", tables.to_csv),
-                           ("md", tables.to_markdown), ("tex", tables.to_latex)):
-        files.write_atomically(os.path.join(args.dir, f"results.{suffix}"), render(results))
-    page = html_page.write_page(results, args.dir)
-    tensorboard.write_events(results, args.dir)
+    writer.write_tables(results, args.dir, chosen)
+    page = writer.write_page(results, args.dir, arms)
+    if not is_record:
+        tensorboard.write_events(results, args.dir)
     console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="rpr report", description="Compares the runs of a study, or all runs in a directory. "
+        "Writes into DIR: results.{md,tex,csv,json} with scores and significance, "
+        "plots/*.{png,svg}, report.html with all of them, and event files for TensorBoard's "
+        "HParams plugin. Runs that are not finished are listed without scores. A directory that "
+        "has only the results.json of an earlier report is shown again.")
+    parser.add_argument("dir", help="a study's directory, or a directory of run directories")
+    parser.add_argument("--baseline", help="the arm that the others are compared with (default: "
+                        "the study's baseline); in a directory of runs, the name of a run")
+    parser.add_argument("--against", metavar="RUN", help="a finished run in another directory, "
+                        "scored on the same text: it becomes an arm and the baseline")
+    parser.add_argument("--columns", metavar="NAME,...", help="columns of results.md and "
+                        "results.tex, such as model,bleu,difference,p_holm (default: all)")
+    parser.add_argument("--plot_model", action="append", metavar="ARM", help="draw the model of "
+                        f"this arm; may be repeated (default: the baseline and the best, "
+                        f"{MOST_MODELS} arms at most)")
+    parser.add_argument("--skip_model_analysis", action="store_true", help="do not analyse models "
+                        "(relative position tables, attention, lengths in sub-words); the analysis "
+                        "takes about ten seconds per arm and is cached")
+    parser.add_argument("--t2t_usr_dir", metavar="DIR", help="your own problems, models and "
+                        "position schemes; the analysis of models needs them")
+    return parser
+
+
+def _is_record(path: str) -> bool:
+    """Whether a directory has results.json and no runs."""
+    from rpr.experiments import gin_files
+    from rpr.report.record import RECORD_FILE
+    if not os.path.isfile(os.path.join(path, RECORD_FILE)):
+        return False
+    return not os.path.exists(os.path.join(path, "study.json")) and not any(
+        os.path.exists(os.path.join(path, name, gin_files.RUN_FILE)) for name in os.listdir(path))
+
+
+def _arms_to_draw(results, names):
+    """The finished arms whose models are analysed and drawn."""
+    if not names:
+        return results.featured(MOST_MODELS)
+    done = {arm.name: arm for arm in results.arms if arm.done}
+    for name in names:
+        if name not in done:
+            raise UserError(f"--plot_model={name}: one of {', '.join(done)}")
+    return [done[name] for name in names]
+
+
+def _analyse(path, arms, usr_dir):
+    from rpr.report import model_analysis, study_reader
+    model_analysis.analyse_models([study_reader.run_directory_of(path, arm.done[0])
+                                   for arm in arms], usr_dir)

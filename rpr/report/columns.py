@@ -1,24 +1,38 @@
 """The columns of the result tables, and the notes that explain them."""
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from rpr.evaluation import significance
-from rpr.evaluation.significance import Estimate
+from rpr.evaluation.significance import ArmScore, Comparison
 from rpr.report.results import ArmResult, StudyResults
+from rpr.utils.errors import UserError
 
 # The paper's symbols for settings.
 SYMBOLS = {"max_relative_position": "k", "relative_keys": "a^K", "relative_values": "a^V"}
+SMALLEST_P = 1e-4                                     # smaller ones are shown as "< 0.0001"
 
 
 class Column(NamedTuple):
     """Attributes:
-      name: the heading.
+      key: name for --columns.
+      heading: shown at the top.
       cells: one text per arm, empty if there is no value.
       group: "arm", "result", "difference" or "cost".
     """
-    name: str
+    key: str
+    heading: str
     cells: list[str]
     group: str
+
+
+class Note(NamedTuple):
+    """A sentence about columns.
+
+    Attributes:
+      keys: of the columns that it explains.
+      text: the sentence.
+    """
+    keys: tuple[str, ...]
+    text: str
 
 
 def columns(results: StudyResults) -> list[Column]:
@@ -28,40 +42,54 @@ def columns(results: StudyResults) -> list[Column]:
     """
     arms = results.arms
     all_columns = []
-    named_by_settings = all(
-        arm.name == ",".join(f"{name}={value}" for name, value in arm.settings.items())
-        for arm in arms)
-    if not named_by_settings:
-        all_columns.append(Column("model", [arm.name for arm in arms], "arm"))
-    all_columns += [Column(SYMBOLS.get(name, name),
-                           [_setting(arm.settings[name]) for arm in arms], "arm")
-                    for name in arms[0].settings]
+    if not all(arm.name == ",".join(f"{name}={value}" for name, value in arm.settings.items())
+               for arm in arms):
+        all_columns.append(Column("model", "model", [arm.name for arm in arms], "arm"))
+    for name in dict.fromkeys(name for arm in arms for name in arm.settings):
+        all_columns.append(Column(name, SYMBOLS.get(name, name),
+                                  [_setting(arm.settings.get(name)) for arm in arms], "arm"))
 
-    def add(name: str, group: str, cell: Callable[[ArmResult], Any]) -> None:
+    def add(key: str, heading: str, group: str, cell: Callable[[ArmResult], Any]) -> None:
         cells = [cell(arm) or "" for arm in arms]
         if any(cells):
-            all_columns.append(Column(name, cells, group))
+            all_columns.append(Column(key, heading, cells, group))
 
     if any(len(arm.runs) > 1 for arm in arms):
-        add("seeds", "result", _seeds)
-    add("BLEU", "result", lambda arm: arm.bleu and _mean(arm.bleu))
-    add("paper", "result", lambda arm: arm.paper_bleu is not None and f"{arm.paper_bleu:.1f}")
-    add("difference [95%]", "difference", lambda arm: arm.bleu and _difference(arm.bleu))
-    add("p", "difference", lambda arm: "baseline" if arm.name == results.baseline
-        else arm.bleu and arm.bleu.p is not None and f"{arm.bleu.p:.4f}")
-    if len(arms) > 2:
-        add("p (Holm)", "difference", lambda arm: arm.bleu and arm.bleu.p_holm is not None
-            and f"{arm.bleu.p_holm:.4f}")
-    add("chrF", "result", lambda arm: arm.chrf and _mean(arm.chrf))
-    add("exact", "result", lambda arm: arm.exact is not None and f"{arm.exact:.1f}%")
-    add("loss", "result", lambda arm: arm.loss is not None and f"{arm.loss:.2f}")
-    add("parameters", "cost", lambda arm: arm.parameters and f"{arm.parameters:,}")
-    add("steps", "cost", lambda arm: arm.steps and f"{arm.steps:,}")
-    add("steps/s", "cost", lambda arm: arm.steps_per_second and f"{arm.steps_per_second:.2f}")
-    add("speed", "cost", lambda arm: arm.relative_speed and f"{arm.relative_speed:.2f}")
-    add("minutes", "cost", lambda arm: arm.train_minutes is not None
+        add("seeds", "seeds", "result", _seeds)
+    add("bleu", "BLEU", "result", lambda arm: _mean(arm.bleu))
+    add("paper", "paper", "result",
+        lambda arm: arm.paper_bleu is not None and f"{arm.paper_bleu:.1f}")
+    add("difference", "difference [95%]", "difference",
+        lambda arm: "baseline" if arm.name == results.baseline
+        else _difference(arm.bleu_difference))
+    add("p", "p", "difference", lambda arm: arm.bleu_difference and _p(arm.bleu_difference.p))
+    add("p_holm", "p (Holm)", "difference",
+        lambda arm: arm.bleu_difference and _p(arm.bleu_difference.p_holm))
+    add("rank", "rank", "difference", lambda arm: arm.letters)
+    add("chrf", "chrF", "result", lambda arm: _mean(arm.chrf))
+    add("exact", "exact", "result", lambda arm: arm.exact is not None and f"{arm.exact:.1f}%")
+    add("loss", "loss", "result", lambda arm: arm.loss is not None and f"{arm.loss:.2f}")
+    add("parameters", "parameters", "cost", lambda arm: arm.parameters and f"{arm.parameters:,}")
+    add("steps", "steps", "cost", lambda arm: arm.steps and f"{arm.steps:,}")
+    add("steps_per_second", "steps/s", "cost",
+        lambda arm: arm.steps_per_second and f"{arm.steps_per_second:.2f}")
+    add("speed", "speed", "cost", lambda arm: arm.relative_speed and f"{arm.relative_speed:.2f}")
+    add("minutes", "minutes", "cost", lambda arm: arm.train_minutes is not None
         and f"{arm.train_minutes:.1f}")
     return all_columns
+
+
+def choose(results: StudyResults, keys: Sequence[str]) -> list[Column]:
+    """The columns with these keys, in this order.
+
+    Raises:
+      UserError: there is no such column.
+    """
+    available = {column.key: column for column in columns(results)}
+    for key in keys:
+        if key not in available:
+            raise UserError(f"--columns={key}: one of {', '.join(available)}")
+    return [available[key] for key in keys]
 
 
 def _setting(value: Any) -> str:
@@ -75,42 +103,77 @@ def _seeds(arm: ArmResult) -> str:
         f"{len(arm.done)} of {len(arm.runs)}")
 
 
-def _mean(estimate: Estimate) -> str:
-    deviation = f" ± {estimate.deviation:.1f}" if estimate.deviation is not None else ""
-    return f"{estimate.mean:.1f}{deviation}"
-
-
-def _difference(estimate: Estimate) -> str:
-    if estimate.difference is None:
+def _mean(score: ArmScore | None) -> str:
+    if score is None:
         return ""
-    return (f"{estimate.difference:+.1f} "
-            f"[{estimate.difference_low:+.1f}, {estimate.difference_high:+.1f}]")
+    deviation = f" ± {score.deviation:.1f}" if score.deviation is not None else ""
+    return f"{score.mean:.1f}{deviation}"
 
 
-def notes(results: StudyResults) -> list[str]:
-    """Lines that explain the columns."""
+def _difference(comparison: Comparison | None) -> str:
+    if comparison is None:
+        return ""
+    return f"{comparison.difference:+.1f} [{comparison.low:+.1f}, {comparison.high:+.1f}]"
+
+
+def _p(p: float | None) -> str:
+    if p is None:
+        return ""
+    return f"{p:.4f}" if p >= SMALLEST_P else f"< {SMALLEST_P:.4f}"
+
+
+def notes(results: StudyResults) -> list[Note]:
+    """Explains the columns."""
     if not results.signatures:
         return []
     arms = results.arms
     lines = []
     if any(len(arm.done) > 1 for arm in arms):
-        lines.append("BLEU, chrF: mean ± standard deviation over the seeds.")
-    if any(arm.bleu and arm.bleu.p is not None for arm in arms):
-        lines.append(f"difference: BLEU minus that of {results.baseline}, with its 95% interval; "
-                     f"p: paired bootstrap over the {results.sentences:,} test sentences; smallest "
-                     f"possible p: {1 / (significance.SAMPLES + 1):.4f}.")
-    if not results.baseline_arm.done:
-        lines.append(f"No differences yet: the baseline, {results.baseline}, is not done.")
-    if sum(arm.bleu is not None and arm.bleu.p_holm is not None for arm in arms) > 1:
-        lines.append("p (Holm): corrected for the number of arms.")
+        lines.append(Note(("bleu", "chrf"),
+                          "BLEU, chrF: mean ± standard deviation over the seeds."))
+    lines += _notes_on_differences(results)
+    if any(arm.letters for arm in arms):
+        lines.append(Note(("rank",), "rank: arms that share a letter do not differ significantly "
+                          f"(p ≤ 0.05 with Holm's correction over the {len(results.pairs):,} pairs "
+                          "of arms)."))
     if any(arm.exact is not None for arm in arms):
-        lines.append("exact: hypotheses that equal their reference.")
+        lines.append(Note(("exact",), "exact: hypotheses that equal their reference."))
     if any(arm.loss is not None for arm in arms):
-        lines.append("loss: last evaluation on the development set, nats per sub-word.")
-    lines.append(f"speed: steps/s divided by those of {results.baseline}; meaningful only if the "
-                 "machines were alike and equally busy.")
+        lines.append(Note(("loss",), "loss: last evaluation on the development set, nats per "
+                          "sub-word."))
+    lines.append(Note(("speed",), f"speed: steps/s divided by those of {results.baseline}; "
+                      "meaningful only if the machines were alike and equally busy."))
     if any(arm.paper_bleu is not None for arm in arms):
-        lines.append("paper: Shaw et al. 2018; other data, model size and BLEU script.")
+        lines.append(Note(("paper",), "paper: Shaw et al. 2018; other data, model size and BLEU "
+                          "script."))
+    return lines
+
+
+def _notes_on_differences(results: StudyResults) -> list[Note]:
+    """What the intervals and p-values account for."""
+    if not results.baseline_arm.done:
+        return [Note(("bleu",), f"No differences yet: the baseline, {results.baseline}, is not "
+                     "done.")]
+    bases = {arm.bleu_difference.basis for arm in results.arms if arm.bleu_difference}
+    if not bases:
+        return []
+    difference = f"difference: BLEU minus that of {results.baseline}, with its 95% interval"
+    sentences = f"{results.sentences:,} test sentences"
+    if bases == {"sentences"}:
+        return [Note(("difference",), f"{difference} over the {sentences}. There is no p-value: "
+                     "with one seed per arm, nothing shows how far another seed would move a "
+                     "score.")]
+    paired = "; runs are paired by seed" if bases == {"paired seeds"} else ""
+    lines = [Note(("difference", "p"), f"{difference}; p: two-sided test. Both account for other "
+                  f"seeds and other test sentences ({sentences}{paired}).")]
+    if "sentences" in bases:
+        lines.append(Note(("difference", "p"), "An arm with one seed has an interval over test "
+                          "sentences and no p-value."))
+    lines.append(Note(("p_holm",), "p (Holm): corrected for the number of arms and metrics (BLEU, "
+                      "chrF)."))
+    if results.seeds_needed:
+        lines.append(Note(("difference",), "At this variance, detecting a difference of 0.5 BLEU "
+                          f"with a power of 0.8 needs {results.seeds_needed:,} seeds per arm."))
     return lines
 
 
@@ -119,7 +182,7 @@ def signatures(results: StudyResults) -> list[str]:
     return [f"{name} {signature}" for name, signature in results.signatures.items()]
 
 
-def rows(some_columns: list[Column]) -> Iterator[tuple[str, ...]]:
+def rows(some_columns: Sequence[Column]) -> Iterator[tuple[str, ...]]:
     """The cells of columns, a tuple per arm."""
     return zip(*(column.cells for column in some_columns), strict=True)
 

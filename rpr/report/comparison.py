@@ -1,21 +1,28 @@
-"""Scores the translations of all runs and compares each arm with the baseline."""
+"""Scores the translations of all runs and compares the arms with each other."""
+import itertools
+import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rpr.evaluation import scoring, significance, test_sets
+from rpr.evaluation import significance, test_sets
+from rpr.evaluation.metrics import METRICS, Metric
+from rpr.evaluation.sentence_statistics import sentence_statistics
+from rpr.evaluation.significance import RunScores
 from rpr.experiments import gin_files
 from rpr.experiments.config import Run
 from rpr.experiments.run_directory import RunDirectory
-from rpr.report import length_buckets, model_analysis
-from rpr.report.results import StudyResults
+from rpr.report import length_buckets, model_analysis, ranking
+from rpr.report.results import ArmPair, Sample, StudyResults
 from rpr.report.study_reader import run_directory_of
 from rpr.utils import files
-from rpr.utils.console import Task
+from rpr.utils.console import say
 from rpr.utils.errors import UserError
 
-METRICS = ("bleu", "chrf")
+SCORED = ("bleu", "chrf")                             # of `evaluation.metrics.METRICS`
+MOST_RANKED_ARMS = 30                                 # with more, a ranking cannot be read
+SAMPLES, SAMPLE_WORDS, MOST_SAMPLED_ARMS = 6, (4, 40), 12
 
 
 def score_runs(results: StudyResults, path: str) -> None:
@@ -32,74 +39,138 @@ def score_runs(results: StudyResults, path: str) -> None:
     if not run_dirs:
         return
     runs = {name: gin_files.load_run(run_dir.config) for name, run_dir in run_dirs.items()}
-    for arm in results.arms:
-        arm.steps = next((runs[run.path].train_steps for run in arm.done), None)
     source, references = _shared_test_set(runs, run_dirs)
     hypotheses = {name: _read_hypotheses(run_dir, len(source))
                   for name, run_dir in run_dirs.items()}
     results.sentences = len(source)
+    lengths = _fill_buckets(results, source, run_dirs)
+    run = next(iter(runs.values()))
+    metrics = [Metric(name, len(references), language_pair=run.language_pair) for name in SCORED]
+    say(f"scoring {len(hypotheses):,} runs")
+    statistics_of = sentence_statistics(metrics, hypotheses, references, {
+        name: run_dir.hypotheses for name, run_dir in run_dirs.items()})
+    for metric in metrics:
+        name = metric.name
+        counts = statistics_of[name]
+        _fill_scores(results, metric, counts)
+        if name == "bleu":
+            _fill_lengths(results, metric, counts, hypotheses, lengths)
+        results.signatures[METRICS[name]] = metric.signature(test=run.test_set,
+                                                             lang=run.language_pair)
+    _correct_differences(results)
+    _fill_samples(results, source, references[0], hypotheses)
+
+
+def _fill_buckets(results: StudyResults, source: Sequence[str],
+                  run_dirs: Mapping[str, RunDirectory]) -> np.ndarray:
+    """Fills in the length buckets; returns the source lengths, int [sentences]."""
     lengths, results.length_unit = model_analysis.source_lengths(source, run_dirs.values())
     results.buckets = length_buckets.make_buckets(lengths)
     longest = {files.read_json(run_dir.file("model", "hparams.json")).get("max_length")
                for run_dir in run_dirs.values()}
     if results.length_unit == "sub-words" and len(longest) == 1:
         results.trained_length = longest.pop()
-    run = next(iter(runs.values()))
-    count = 0
-    with Task("bootstrap", len(METRICS) * len(hypotheses), "scores") as task:
-        for metric in METRICS:
-            scorer = significance.Scorer(metric, references, run.test_set, run.language_pair)
-            resampled: dict[str, list[np.ndarray]] = {}
-            for arm in results.arms:
-                by_length = []
-                for run_result in arm.done:
-                    counts = scorer.statistics(hypotheses[run_result.path])
-                    setattr(run_result, metric, scorer.score(counts))
-                    resampled.setdefault(arm.name, []).append(scorer.resampled(counts))
-                    by_length.append([scorer.score(counts[bucket.contains(lengths)])
-                                      for bucket in results.buckets])
-                    count += 1
-                    task.update(count)
-                if arm.done:
-                    setattr(arm, metric, significance.estimate(
-                        [getattr(run, metric) for run in arm.done], resampled[arm.name]))
-                    if metric == "bleu":
-                        arm.bleu_by_length = [statistics.fmean(column) for column
-                                              in zip(*by_length, strict=True)]
-            _compare_with_baseline(results, metric, resampled)
-            results.signatures[scoring.METRICS[metric]] = scorer.signature()
+    return lengths
 
 
-def _compare_with_baseline(results: StudyResults, metric: str,
-                           resampled: Mapping[str, list[np.ndarray]]) -> None:
-    """Fills in one metric's differences from the baseline and their p-values."""
-    baseline = results.baseline_arm
-    arms = [arm for arm in results.arms if arm is not baseline and arm.done]
-    if not baseline.done:
+def _fill_scores(results: StudyResults, metric: Metric, counts: Mapping[str, np.ndarray]) -> None:
+    """Fills in one metric's scores, differences from the baseline, and for BLEU the ranking."""
+    scores: dict[str, list[RunScores]] = {}
+    for arm in results.arms:
+        for run in arm.done:
+            score = significance.run_scores(metric, counts[run.path], run.seed)
+            setattr(run, metric.name, score.score)
+            scores.setdefault(arm.name, []).append(score)
+        if arm.done:
+            setattr(arm, metric.name, significance.arm_score(scores[arm.name]))
+    if results.baseline in scores:
+        for arm in results.arms:
+            if arm.name in scores and arm.name != results.baseline:
+                setattr(arm, f"{metric.name}_difference",
+                        significance.compare(scores[results.baseline], scores[arm.name]))
+    if metric.name == "bleu":
+        _rank(results, scores)
+
+
+def _rank(results: StudyResults, scores: Mapping[str, Sequence[RunScores]]) -> None:
+    """Tests every pair of arms that have several seeds, and fills in the ranking."""
+    tested = [arm for arm in results.arms if len(scores.get(arm.name, ())) > 1]
+    if not 2 <= len(tested) <= MOST_RANKED_ARMS:
         return
-    for arm in arms:
-        significance.compare(getattr(arm, metric), resampled[arm.name],
-                             getattr(baseline, metric), resampled[results.baseline])
-    corrected = significance.holm([getattr(arm, metric).p for arm in arms])
-    for arm, p in zip(arms, corrected, strict=True):
-        getattr(arm, metric).p_holm = p
+    pairs = list(itertools.combinations([arm.name for arm in tested], 2))
+    comparisons = significance.correct([
+        significance.compare(scores[first], scores[second]) for first, second in pairs])
+    results.seeds_needed = significance.seeds_needed(comparisons)
+    results.pairs = [ArmPair(first, second, comparison) for (first, second), comparison
+                     in zip(pairs, comparisons, strict=True)]
+    means = {arm.name: arm.bleu.mean for arm in tested if arm.bleu}
+    letters = ranking.letters_of(means, [
+        (pair.first, pair.second) for pair in results.pairs
+        if pair.comparison.p_holm is not None and pair.comparison.p_holm <= significance.LEVEL])
+    for arm in tested:
+        arm.letters = letters[arm.name]
+
+
+def _correct_differences(results: StudyResults) -> None:
+    """Holm's correction over all arms and metrics that are compared with the baseline."""
+    fields = [(arm, f"{name}_difference") for arm in results.arms for name in SCORED
+              if getattr(arm, f"{name}_difference") is not None]
+    corrected = significance.correct([getattr(arm, field) for arm, field in fields])
+    for (arm, field), comparison in zip(fields, corrected, strict=True):
+        setattr(arm, field, comparison)
+
+
+def _fill_lengths(results: StudyResults, metric: Metric, counts: Mapping[str, np.ndarray],
+                  hypotheses: Mapping[str, Sequence[str]], lengths: np.ndarray) -> None:
+    """Fills in BLEU by source length, and what is known of the hypotheses' lengths."""
+    for arm in results.arms:
+        by_length = []
+        for run in arm.done:
+            run_counts = counts[run.path]
+            by_length.append([metric.corpus_score(run_counts[bucket.contains(lengths)])[0]
+                              for bucket in results.buckets])
+            run.empty = sum(not line.strip() for line in hypotheses[run.path])
+            run.brevity_penalty = _brevity_penalty(*run_counts[:, :2].sum(axis=0))
+        arm.bleu_by_length = [statistics.fmean(column) for column in zip(*by_length, strict=True)]
+
+
+def _brevity_penalty(hypothesis_length: float, reference_length: float) -> float:
+    """BLEU's factor for hypotheses that are shorter than the references (Papineni et al. 2002)."""
+    if not hypothesis_length:
+        return 0.0
+    return round(math.exp(min(0.0, 1 - reference_length / hypothesis_length)), 4)
+
+
+def _fill_samples(results: StudyResults, source: Sequence[str], reference: Sequence[str],
+                  hypotheses: Mapping[str, Sequence[str]]) -> None:
+    """Chooses evenly spaced test sentences of medium length, with the arms' translations."""
+    medium = [index for index, line in enumerate(source)
+              if SAMPLE_WORDS[0] <= len(line.split()) <= SAMPLE_WORDS[1]]
+    medium = medium or list(range(len(source)))
+    chosen = [medium[place] for place in
+              np.linspace(0, len(medium) - 1, min(SAMPLES, len(medium))).astype(int)]
+    arms = results.featured(MOST_SAMPLED_ARMS)
+    results.samples = [Sample(source[index], reference[index],
+                              {arm.name: hypotheses[arm.done[0].path][index] for arm in arms})
+                       for index in chosen]
 
 
 def _shared_test_set(runs: Mapping[str, Run], run_dirs: Mapping[str, RunDirectory]
-                     ) -> tuple[list[str], dict[str, list[str]]]:
-    """The source lines and the references {name: lines} that all runs share."""
+                     ) -> tuple[list[str], list[list[str]]]:
+    """The source lines, and the lines of each reference, that all runs share."""
     (first, run), *rest = runs.items()
     if run.test_set:
         for name, other_run in rest:
             if (other_run.test_set, other_run.language_pair) != (run.test_set, run.language_pair):
                 raise UserError(f"{run_dirs[name].path} was scored on other text than {first}")
+        references = test_sets.test_set_references(run.test_set, run.language_pair)
         return (test_sets.test_set_source(run.test_set, run.language_pair),
-                test_sets.test_set_references(run.test_set, run.language_pair))
+                list(references.values()))
     lines = test_sets.read_lines(run_dirs[first].reference)
     for name, other_run in rest:
         if other_run.test_set or test_sets.read_lines(run_dirs[name].reference) != lines:
             raise UserError(f"{run_dirs[name].path} was scored on other text than {first}")
-    return test_sets.read_lines(run_dirs[first].source), {run_dirs[first].reference: lines}
+    return test_sets.read_lines(run_dirs[first].source), [lines]
 
 
 def _read_hypotheses(run_dir: RunDirectory, sentences: int) -> list[str]:

@@ -9,7 +9,9 @@ from matplotlib import pyplot  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
+from rpr.report import escaping  # noqa: E402
 from rpr.report.results import ArmResult, StudyResults  # noqa: E402
+from rpr.utils import files  # noqa: E402
 
 LONGEST_LABEL = 32
 pyplot.rcParams.update({"axes.grid": True, "grid.alpha": 0.3, "axes.spines.top": False,
@@ -38,8 +40,8 @@ def save(figure: Figure, target: str) -> None:
     """Writes TARGET.png and TARGET.svg, each atomically, and closes the figure."""
     os.makedirs(os.path.dirname(target), exist_ok=True)
     for suffix, options in (("png", {"dpi": 130}), ("svg", {"metadata": {"Date": None}})):
-        figure.savefig(f"{target}.{suffix}.part", format=suffix, **options)
-        os.replace(f"{target}.{suffix}.part", f"{target}.{suffix}")
+        with files.atomic_path(f"{target}.{suffix}") as path:
+            figure.savefig(path, format=suffix, **options)
         figure.set_layout_engine("none")              # computed once, it takes half the time
     pyplot.close(figure)
 
@@ -66,7 +68,8 @@ def arm_colours(results: StudyResults) -> list:
 
 
 def arm_label(arm: ArmResult) -> str:
-    """An arm's name, shortened."""
-    if list(arm.settings) == ["max_relative_position"] and "=" in arm.name:
+    """An arm's name, shortened and safe in a figure."""
+    if arm.name == f"max_relative_position={arm.settings.get('max_relative_position')}":
         return f"k = {arm.settings['max_relative_position']}"
-    return arm.name if len(arm.name) <= LONGEST_LABEL else arm.name[:LONGEST_LABEL - 1] + "…"
+    short = arm.name if len(arm.name) <= LONGEST_LABEL else arm.name[:LONGEST_LABEL - 1] + "…"
+    return escaping.to_figure(short)

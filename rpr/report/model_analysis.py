@@ -7,12 +7,13 @@
 | `source_lengths` | [sentences] | test sources in sub-words, end-of-sentence symbol included |
 
 TensorFlow's graphs are process-wide, so each model is analysed in a process of its own:
-`python -m rpr.report.model_analysis RUN DATA_DIR`.
+`python -m rpr.report.model_analysis RUN DATA_DIR USR_DIR`.
 """  # noqa: E501
 import os
 import re
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,8 @@ import numpy as np
 from rpr.evaluation import test_sets
 from rpr.experiments import gin_files
 from rpr.experiments.run_directory import RunDirectory, trained_model_flags
-from rpr.utils import processes
-from rpr.utils.console import Task, terminal
+from rpr.utils import files, processes
+from rpr.utils.console import Task, say
 from rpr.utils.errors import UserError
 
 if TYPE_CHECKING:                                     # it imports TensorFlow
@@ -44,8 +45,11 @@ def load(run_dir: RunDirectory) -> dict[str, np.ndarray]:
     path = _cache_path(run_dir)
     if not os.path.exists(path) or os.path.getmtime(path) < os.path.getmtime(run_dir.scores):
         return {}
-    with np.load(path) as arrays:
-        return dict(arrays)
+    try:
+        with np.load(path) as arrays:
+            return dict(arrays)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile):    # damaged: it is made again
+        return {}
 
 
 def source_lengths(source: Sequence[str],
@@ -67,23 +71,25 @@ def source_lengths(source: Sequence[str],
     return np.array([len(line.split()) for line in source]), "words"
 
 
-def analyse_models(run_dirs: Iterable[RunDirectory]) -> None:
+def analyse_models(run_dirs: Iterable[RunDirectory], usr_dir: str | None = None) -> None:
     """Analyses the models of finished runs that have no cached arrays.
+
+    Args:
+      run_dirs: of the runs.
+      usr_dir: the user's --t2t_usr_dir, for models trained with code from it.
 
     A model that cannot be analysed is reported in one line and left out.
     """
     missing = [run_dir for run_dir in run_dirs if not load(run_dir)]
     with Task("analysing models", len(missing), "models") as task:
         for number, run_dir in enumerate(missing, 1):
-            done = subprocess.run(
-                [sys.executable, "-P", "-m", "rpr.report.model_analysis", run_dir.path,
-                 run_dir.data_dir],
-                capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
-                preexec_fn=processes.with_parent())
-            if done.returncode:
-                lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-                terminal.print(f"{run_dir.path}: model not analysed: {lines[-1]}", style="yellow",
-                               highlight=False, markup=False, soft_wrap=True)
+            process = processes.spawn([run_dir.path, run_dir.data_dir, usr_dir or ""],
+                                      module="rpr.report.model_analysis", text=True,
+                                      stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            errors = process.communicate()[1]
+            if process.returncode:
+                lines = errors.strip().splitlines() or [f"exit code {process.returncode}"]
+                say(f"{run_dir.path}: model not analysed: {lines[-1]}", style="yellow")
             task.update(number)
 
 
@@ -106,8 +112,9 @@ def relative_tables(checkpoint: str) -> dict[str, np.ndarray]:
             for name, layers in by_layer.items()}
 
 
-def attention_by_distance(run_directory: str, data_dir: str | None, sentences: int = 64,
-                          max_distance: int = MAX_DISTANCE) -> dict[str, np.ndarray]:
+def attention_by_distance(run_directory: str, data_dir: str, sentences: int = 64,
+                          max_distance: int = MAX_DISTANCE, usr_dir: str | None = None
+                          ) -> dict[str, np.ndarray]:
     """How far the heads of a run's model look, over sentences of its test set.
 
     The decoder reads the references, so that all models of a study are compared on the same text.
@@ -118,6 +125,7 @@ def attention_by_distance(run_directory: str, data_dir: str | None, sentences: i
       sentences: number of test sentences, evenly spaced; those longer than the model's max_length
         are skipped.
       max_distance: larger distances count as this one.
+      usr_dir: the user's --t2t_usr_dir.
 
     Returns:
       {"encoder": a, "decoder": a}, each float64 [layers, heads, 2 * max_distance + 1]: the share of
@@ -126,8 +134,8 @@ def attention_by_distance(run_directory: str, data_dir: str | None, sentences: i
     """
     from rpr.inference.inspector import Inspector
     from rpr.t2t import registration, trained_model
-    registration.register()
-    run, flags = trained_model_flags(run_directory, data_dir)
+    registration.register(usr_dir)
+    run, flags = trained_model_flags(run_directory, data_dir, usr_dir)
     trained = trained_model.find_trained_model(flags)
     if run.test_set:
         source = test_sets.test_set_source(run.test_set, run.language_pair)
@@ -187,10 +195,10 @@ def sum_by_distance(weights: np.ndarray, max_distance: int) -> np.ndarray:
     return np.reshape(sums, [*weights.shape[:2], -1])
 
 
-def _analyse(run_dir: RunDirectory) -> dict[str, np.ndarray]:
+def _analyse(run_dir: RunDirectory, usr_dir: str | None) -> dict[str, np.ndarray]:
     """All arrays of a run."""
     from rpr.t2t import registration
-    registration.register()
+    registration.register(usr_dir)
     run = gin_files.load_run(run_dir.config)
     arrays = relative_tables(run_dir.checkpoint(run))
     source = (test_sets.test_set_source(run.test_set, run.language_pair) if run.test_set
@@ -198,7 +206,7 @@ def _analyse(run_dir: RunDirectory) -> dict[str, np.ndarray]:
     encoder = registration.find_problem(run.problem).feature_encoders(run_dir.data_dir)["inputs"]
     arrays["source_lengths"] = np.array([len(encoder.encode(line)) + 1 for line in source])
     try:
-        attention = attention_by_distance(run_dir.path, run_dir.data_dir)
+        attention = attention_by_distance(run_dir.path, run_dir.data_dir, usr_dir=usr_dir)
     except UserError as error:                        # a model that does not record attention
         print(error, file=sys.stderr)
         attention = {}
@@ -206,13 +214,12 @@ def _analyse(run_dir: RunDirectory) -> dict[str, np.ndarray]:
                      for side, shares in attention.items()}
 
 
-def main(path: str, data_dir: str) -> None:
+def main(path: str, data_dir: str, usr_dir: str = "") -> None:
     """Writes RUN/learned.npz."""
     run_dir = RunDirectory(path, data_dir)
-    arrays = _analyse(run_dir)
-    with open(_cache_path(run_dir) + ".part", "wb") as out:
+    arrays = _analyse(run_dir, usr_dir or None)
+    with files.atomic_path(_cache_path(run_dir)) as path, open(path, "wb") as out:
         np.savez(out, **arrays)
-    os.replace(_cache_path(run_dir) + ".part", _cache_path(run_dir))
 
 
 if __name__ == "__main__":

@@ -1,68 +1,63 @@
 """Figures that compare the arms of a study."""
 import math
-import os
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 
+import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rpr.report import model_analysis, model_plots
+from rpr.evaluation.significance import LEVEL, ArmScore
 from rpr.report.figures import Plot, add_legend, arm_colours, arm_label, pyplot
 from rpr.report.results import ArmResult, StudyResults
-from rpr.report.study_reader import run_directory_of
-from rpr.utils import metrics_log
 
+K = "max_relative_position"
 SMOOTHED_RECORDS = 10                                 # of the training loss
+MOST_CURVES = 30                                      # arms; more cannot be told apart
 
 
-def draw_all(results: StudyResults, path: str) -> Iterator[Plot]:
-    """Draws every figure for which there is data, one after the other.
-
-    Args:
-      results: with scores.
-      path: the study's directory.
-    """
-    yield Plot("curves", "Training", plot_curves(results, path))
-    if _varies_only_k(results):
-        yield Plot("bleu_by_k", "BLEU by clipping distance", plot_bleu_by_k(results))
+def draw_study(results: StudyResults) -> Iterator[Plot]:
+    """Draws every figure of the study for which there is data, one after the other."""
+    if any(run.train_losses for arm in results.arms for run in arm.runs):
+        yield Plot("curves", "Learning curves", plot_curves(results))
+    with_k, without_k = split_by_k(results)
+    if len(with_k) > 1:
+        yield Plot("bleu_by_k", "BLEU by clipping distance", plot_bleu_by_k(with_k, without_k))
+    if results.pairs:
+        yield Plot("ranking", "Which arms differ", plot_ranking(results))
     if any(arm.bleu_by_length for arm in results.arms) and len(results.buckets) > 1:
         yield Plot("bleu_by_length", "BLEU by source length", plot_bleu_by_length(results))
-    for arm in results.arms:
-        if arm.done:
-            arrays = model_analysis.load(run_directory_of(path, arm.done[0]))
-            name = os.path.basename(arm.done[0].path)
-            for kind, title, figure in model_plots.draw_model(arrays):
-                yield Plot(f"{kind}_{name}", title, figure, arm.name)
 
 
-def plot_curves(results: StudyResults, path: str) -> Figure:
-    """Training and development loss: the mean over seeds of each arm; thin lines for single runs.
+def plot_curves(results: StudyResults) -> Figure:
+    """Training and development loss of each arm: mean and range over its seeds.
 
     The y axis leaves out the first steps, where the loss of every arm falls steeply.
     """
     figure, panels = pyplot.subplots(1, 2, figsize=(11, 4.2), sharex=True, layout="constrained")
     shown: list[float] = []
-    for arm, colour in zip(results.arms, arm_colours(results), strict=True):
-        logs = [metrics_log.read(run_directory_of(path, run).metrics) for run in arm.runs]
-        for axes, kind in zip(panels, ("train", "eval"), strict=True):
-            runs = [{event["step"]: event["loss"] for event in events if event["event"] == kind}
-                    for events in logs]
-            runs = [_smooth(run) if kind == "train" else run for run in runs if run]
-            steps = sorted(set.intersection(*map(set, runs))) if runs else []
-            if not steps:
+    arms = results.featured(MOST_CURVES) if len(results.arms) > MOST_CURVES else results.arms
+    colours = {arm.name: colour for arm, colour
+               in zip(results.arms, arm_colours(results), strict=True)}
+    for arm in arms:
+        for axes, curves, marker in (
+                (panels[0], [_smooth(run.train_losses) for run in arm.runs], None),
+                (panels[1], [run.dev_losses for run in arm.runs], "o")):
+            steps, losses = _on_common_steps(curves)
+            if not len(steps):
                 continue
-            mean = [statistics.fmean(run[step] for run in runs) for step in steps]
-            shown += [loss for step, loss in zip(steps, mean, strict=True)
-                      if step >= steps[-1] / 20]
-            if len(runs) > 1:
-                for run in runs:
-                    axes.plot(*zip(*sorted(run.items()), strict=True), color=colour, lw=0.6,
-                              alpha=0.45)
-            axes.plot(steps, mean, color=colour, lw=1.6, label=arm_label(arm),
-                      marker="o" if kind == "eval" else None, ms=3.5)
+            mean = losses.mean(axis=0)
+            if len(losses) > 1:
+                axes.fill_between(steps, losses.min(axis=0), losses.max(axis=0), lw=0, alpha=0.2,
+                                  color=colours[arm.name])
+            axes.plot(steps, mean, color=colours[arm.name], lw=1.5, label=arm_label(arm),
+                      marker=marker, ms=3.5)
+            shown += mean[steps >= steps[-1] / 20].tolist()
     panels[0].set(title=f"training (mean of {SMOOTHED_RECORDS} records)",
                   ylabel="loss (nats per sub-word)")
     panels[1].set(title="development set", ylabel="loss (nats per sub-word)")
+    if any(len(arm.runs) > 1 for arm in arms):
+        figure.supxlabel("lines: mean over seeds, bands: smallest to largest", fontsize=8)
     for axes in panels:
         axes.set_xlabel("step")
         if shown:
@@ -72,53 +67,140 @@ def plot_curves(results: StudyResults, path: str) -> Figure:
     return figure
 
 
-def _smooth(losses: Mapping[int, float]) -> dict[int, float]:
-    """{step: mean of the last records}."""
-    steps = sorted(losses)
-    return {step: statistics.fmean(losses[earlier]
-                                   for earlier in steps[max(0, end - SMOOTHED_RECORDS):end])
-            for end, step in enumerate(steps, 1)}
+def _smooth(losses: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
+    """Each loss as the mean of the last records, [(step, loss), ...]."""
+    return [(step, statistics.fmean(loss for _, loss in losses[max(0, end - SMOOTHED_RECORDS):end]))
+            for end, (step, _) in enumerate(losses, 1)]
 
 
-def _varies_only_k(results: StudyResults) -> bool:
-    return (len(results.arms) > 1
-            and list(results.arms[0].settings) == ["max_relative_position"]
-            and sum(bool(arm.done) for arm in results.arms) > 1)
+def _on_common_steps(curves: Sequence[Sequence[Sequence[float]]]) -> tuple[np.ndarray, np.ndarray]:
+    """The curves of several seeds, interpolated to the same steps.
+
+    Runs may record different steps (thinned logs, evaluations by wall time). The steps are those
+    of the curve with the fewest records, as far as every curve reaches.
+
+    Returns:
+      steps [n] and losses [curves, n]; runs without records are left out.
+    """
+    recorded = [np.asarray(curve, float) for curve in curves if len(curve)]
+    if not recorded:
+        return np.zeros(0), np.zeros((0, 0))
+    first, last = (pick(curve[end, 0] for curve in recorded)
+                   for pick, end in ((max, 0), (min, -1)))
+    steps = min(recorded, key=len)[:, 0]
+    steps = steps[(first <= steps) & (steps <= last)]
+    return steps, np.array([np.interp(steps, curve[:, 0], curve[:, 1]) for curve in recorded])
 
 
-def plot_bleu_by_k(results: StudyResults) -> Figure:
-    """BLEU with its 95% interval by k, on a logarithmic axis extended to 0."""
+def split_by_k(results: StudyResults) -> tuple[list[ArmResult], list[ArmResult]]:
+    """Finished arms that differ in k and in nothing else, by k; and finished arms without k.
+
+    Both lists are empty if more than k varies among the arms that have a k.
+    """
+    done = [arm for arm in results.arms if arm.done and arm.bleu]
+    with_k = [arm for arm in done if type(arm.settings.get(K)) is int]
+    rest = [{name: value for name, value in arm.settings.items() if name != K} for arm in with_k]
+    if any(settings != rest[0] for settings in rest) or len(
+            {arm.settings[K] for arm in with_k}) < len(with_k):
+        return [], []
+    with_k.sort(key=lambda arm: arm.settings[K])
+    return with_k, [arm for arm in done if arm.settings.get(K) is None]
+
+
+def plot_bleu_by_k(with_k: Sequence[ArmResult], without_k: Sequence[ArmResult]) -> Figure:
+    """BLEU with its 95% interval by clipping distance k.
+
+    Args:
+      with_k: arms in ascending order of k; the axis is logarithmic and extended to 0.
+      without_k: arms that have no k, such as absolute positions: horizontal lines with a band.
+    """
     figure, axes = pyplot.subplots(figsize=(6.4, 4.2), layout="constrained")
-
-    def k_of(arm: ArmResult) -> int:
-        return arm.settings["max_relative_position"]
-
-    arms = sorted((arm for arm in results.arms if arm.done), key=k_of)
-    k = [k_of(arm) for arm in arms]
+    k = [arm.settings[K] for arm in with_k]
     least = math.log2(min([value for value in k if value] or [1]))
     x = [math.log2(value) if value else least - 1.5 for value in k]
-    means = [arm.bleu.mean for arm in arms if arm.bleu]
-    # A bootstrap interval need not contain the mean.
-    errors = [[max(0.0, arm.bleu.mean - arm.bleu.low) for arm in arms if arm.bleu],
-              [max(0.0, arm.bleu.high - arm.bleu.mean) for arm in arms if arm.bleu]]
-    axes.errorbar(x, means, errors, color="C0", marker="o", capsize=3,
-                  label="test set, mean over seeds and 95% interval")
-    if any(len(arm.done) > 1 for arm in arms):
-        points = [(position, run.bleu) for position, arm in zip(x, arms, strict=True)
+    scores = [arm.bleu for arm in with_k if arm.bleu]
+    axes.errorbar(x, [score.mean for score in scores], _interval_bars(scores), color="C0",
+                  marker="o", capsize=3, label="mean over seeds, 95% interval over test sentences")
+    if any(len(arm.done) > 1 for arm in with_k):
+        points = [(position, run.bleu) for position, arm in zip(x, with_k, strict=True)
                   for run in arm.done]
         axes.plot(*zip(*points, strict=True), "x", color="C0", alpha=0.6, ms=5, label="each seed")
-    paper = [(position, arm.paper_bleu) for position, arm in zip(x, arms, strict=True)
-             if arm.paper_bleu is not None]
-    if paper:
-        axes.plot(*zip(*paper, strict=True), "s--", color="0.6", mfc="none", ms=5,
-                  label="the paper (its data, its model size)")
+    for number, arm in enumerate(without_k, 1):
+        assert arm.bleu
+        colour = f"C{number % 10}"
+        axes.axhspan(arm.bleu.low, arm.bleu.high, color=colour, alpha=0.15, lw=0)
+        axes.axhline(arm.bleu.mean, color=colour, lw=1.3, label=arm_label(arm))
+    _plot_paper(axes, x, with_k, without_k)
     axes.set_xticks(x, [str(value) for value in k])
     if 0 in k:
         axes.axvline(least - 0.75, color="0.7", lw=0.8, ls=":")
     axes.set(xlabel="clipping distance k", ylabel="BLEU")
     axes.set_ylim(bottom=0)
-    axes.legend(loc="lower right")
+    axes.legend(loc="best", fontsize=8)
     return figure
+
+
+def _interval_bars(scores: Sequence[ArmScore]) -> list[list[float]]:
+    """Lengths of the error bars below and above the means."""
+    return [[score.mean - score.low for score in scores],
+            [score.high - score.mean for score in scores]]
+
+
+def _plot_paper(axes: Axes, x: Sequence[float], with_k: Sequence[ArmResult],
+                without_k: Sequence[ArmResult]) -> None:
+    """The published scores: a dashed curve, and dashed lines for arms without k."""
+    label = "the paper (its data, its model size)"
+    points = [(position, arm.paper_bleu) for position, arm in zip(x, with_k, strict=True)
+              if arm.paper_bleu is not None]
+    if points:
+        axes.plot(*zip(*points, strict=True), "s--", color="0.6", mfc="none", ms=5, label=label)
+    for arm in without_k:
+        if arm.paper_bleu is not None:
+            axes.axhline(arm.paper_bleu, color="0.6", lw=0.8, ls="--")
+
+
+def plot_ranking(results: StudyResults) -> Figure:
+    """A matrix: the difference in BLEU of each arm (row) from each other arm, and its p (Holm).
+
+    Arms are sorted by BLEU. A coloured cell is significant at 5%.
+    """
+    tested = {name for pair in results.pairs for name in (pair.first, pair.second)}
+    arms = sorted((arm for arm in results.arms if arm.name in tested and arm.bleu),
+                  key=lambda arm: -(arm.bleu.mean if arm.bleu else 0.0))
+    place = {arm.name: index for index, arm in enumerate(arms)}
+    size = len(arms)
+    differences = np.full((size, size), np.nan)
+    p_values = np.ones((size, size))
+    for pair in results.pairs:
+        row, column = place[pair.first], place[pair.second]
+        differences[column, row] = pair.comparison.difference
+        differences[row, column] = -pair.comparison.difference
+        if pair.comparison.p_holm is not None:
+            p_values[row, column] = p_values[column, row] = pair.comparison.p_holm
+    side = 0.8 * size + 2.4
+    figure, axes = pyplot.subplots(figsize=(side, 0.5 * size + 1.9), layout="constrained")
+    limit = max(1e-9, float(np.nanmax(np.abs(differences))))
+    axes.imshow(np.where(p_values <= LEVEL, differences, 0), cmap="RdBu", vmin=-limit, vmax=limit,
+                aspect="auto", alpha=0.6)
+    axes.grid(False)
+    for row in range(size):
+        for column in range(size):
+            if row != column:
+                axes.text(column, row, f"{differences[row, column]:+.1f}\n"
+                          f"p {_short_p(p_values[row, column])}", ha="center", va="center",
+                          fontsize=7)
+    labels = [f"{arm_label(arm)} ({arm.letters})" for arm in arms]
+    axes.set_yticks(range(size), labels)
+    axes.set_xticks(range(size), [arm_label(arm) for arm in arms], rotation=30, ha="left")
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0)
+    axes.set_xlabel("BLEU of the row minus BLEU of the column; p with Holm's correction over all "
+                    "pairs.\nColour: p ≤ 0.05. Arms that share a letter do not differ.", fontsize=8)
+    return figure
+
+
+def _short_p(p: float) -> str:
+    return "<.001" if p < 0.001 else f"{p:.3f}".replace("0.", ".", 1) if p < 1 else "1"
 
 
 def plot_bleu_by_length(results: StudyResults) -> Figure:
@@ -126,8 +208,9 @@ def plot_bleu_by_length(results: StudyResults) -> Figure:
     figure, (axes, counts) = pyplot.subplots(
         2, 1, figsize=(8, 5), sharex=True, height_ratios=(4, 1), layout="constrained")
     x = range(len(results.buckets))
+    featured = {arm.name for arm in results.featured(MOST_CURVES)}
     for arm, colour in zip(results.arms, arm_colours(results), strict=True):
-        if arm.bleu_by_length:
+        if arm.bleu_by_length and arm.name in featured:
             axes.plot(x, arm.bleu_by_length, "o-", ms=4, color=colour, label=arm_label(arm))
     axes.set(ylabel="BLEU")
     axes.set_ylim(bottom=0)

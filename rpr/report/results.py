@@ -1,13 +1,16 @@
 """The results of a study as data classes: `StudyResults` holds `ArmResult`s and those `RunResult`s.
 
 `study_reader` fills in what the run directories contain, `comparison` adds scores and significance.
-Tables, figures and pages only read these classes.
+Tables, figures and pages only read these classes, so they can also be made from a results.json.
 """
 import dataclasses
 from typing import Any
 
-from rpr.evaluation.significance import Estimate
+from rpr.evaluation.significance import ArmScore, Comparison
 from rpr.report.length_buckets import Bucket
+
+LEAST_BREVITY_PENALTY = 0.9                           # below it a report warns
+MOST_CUT_SHARE = 0.01                                 # of the hypotheses; above it a report warns
 
 
 @dataclasses.dataclass
@@ -20,23 +23,38 @@ class RunResult:
       state: "done", "running", "failed" or "waiting"; only finished runs have scores.
       note: progress of an unfinished run, or why it failed.
       parameters: number of trainable parameters; None before training starts.
+      steps: training step of the decoded checkpoint; None while the run is not done.
       steps_per_second: median over the training records; evaluations and checkpoints not counted.
       train_minutes: wall time of the last attempt of the train stage.
+      seconds: {stage: wall time of its last attempt}.
+      environment: index into `StudyResults.environments`; None if it was not recorded.
       bleu, chrf: sacreBLEU scores on the test set, 0 to 100.
       exact: percentage of hypotheses that equal their reference.
+      empty: number of hypotheses without a word.
+      cut: number of hypotheses that reached the length limit; None if it was not recorded.
+      brevity_penalty: BLEU's, 0 to 1; below 1 the hypotheses are shorter than the references.
       loss: development-set loss of the last evaluation, nats per sub-word.
+      train_losses, dev_losses: [[step, loss], ...], thinned out.
     """
     path: str
     seed: int
     state: str
     note: str = ""
     parameters: int | None = None
+    steps: int | None = None
     steps_per_second: float | None = None
     train_minutes: float | None = None
+    seconds: dict[str, float] = dataclasses.field(default_factory=dict)
+    environment: int | None = None
     bleu: float | None = None
     chrf: float | None = None
     exact: float | None = None
+    empty: int | None = None
+    cut: int | None = None
+    brevity_penalty: float | None = None
     loss: float | None = None
+    train_losses: list[list[float]] = dataclasses.field(default_factory=list)
+    dev_losses: list[list[float]] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass
@@ -45,7 +63,8 @@ class ArmResult:
 
     Attributes:
       name: of the arm.
-      settings: {name: value} of the settings that differ between arms; empty outside a study.
+      settings: {name: value} of the settings that differ between arms; None where the arm's
+        position scheme does not use the setting. Empty outside a study.
       paper_bleu: the published BLEU, or None.
       runs: one `RunResult` per seed.
       parameters: number of trainable parameters.
@@ -54,6 +73,9 @@ class ArmResult:
       relative_speed: steps_per_second divided by the baseline's.
       train_minutes: mean over runs.
       bleu, chrf: mean over runs with uncertainty; None while no run is done.
+      bleu_difference, chrf_difference: compared with the baseline; None for the baseline itself.
+      letters: of the ranking by BLEU: arms that share a letter do not differ significantly. Empty
+        where nothing was tested.
       exact: mean over runs, percent.
       loss: mean development-set loss over runs, nats per sub-word.
       bleu_by_length: BLEU for each length bucket of the study, mean over runs.
@@ -67,8 +89,11 @@ class ArmResult:
     steps_per_second: float | None = None
     relative_speed: float | None = None
     train_minutes: float | None = None
-    bleu: Estimate | None = None
-    chrf: Estimate | None = None
+    bleu: ArmScore | None = None
+    chrf: ArmScore | None = None
+    bleu_difference: Comparison | None = None
+    chrf_difference: Comparison | None = None
+    letters: str = ""
     exact: float | None = None
     loss: float | None = None
     bleu_by_length: list[float] = dataclasses.field(default_factory=list)
@@ -80,26 +105,59 @@ class ArmResult:
 
 
 @dataclasses.dataclass
+class Sample:
+    """One test sentence with the translations of some arms (their first finished run)."""
+    source: str
+    reference: str
+    hypotheses: dict[str, str]
+
+
+@dataclasses.dataclass
+class ArmPair:
+    """How two arms differ in BLEU, second minus first; Holm's correction covers all pairs."""
+    first: str
+    second: str
+    comparison: Comparison
+
+
+@dataclasses.dataclass
 class StudyResults:
     """Everything that a report shows.
 
     Attributes:
       title: name of the study's directory.
       baseline: name of the arm that the others are compared with.
+      date: when the last run was scored, YYYY-MM-DD (UTC); empty while none is done.
+      problem: T2T problem, if all runs share it; else empty.
+      corpus: {"train source": {"path", "lines", "sha256"}}: the files that the data was made from.
+      environments: the different software and hardware environments of the runs.
+      study_gin: text of the study's gin file, or empty.
       sentences: number of test sentences.
       signatures: {"BLEU": signature, "chrF": signature}; empty while no run is done.
       length_unit: unit of `buckets`: "words", or "sub-words" of the model.
       buckets: length buckets of the test sources.
       trained_length: max_length in sub-words if all models share it, else None.
+      seeds_needed: seeds per arm that would detect 0.5 BLEU at the variance observed; None if
+        unknown.
+      pairs: every pair of arms that was tested, for the ranking.
+      samples: some test sentences with translations.
       arms: one `ArmResult` per arm.
     """
     title: str
     baseline: str
+    date: str = ""
+    problem: str = ""
+    corpus: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    environments: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    study_gin: str = ""
     sentences: int = 0
     signatures: dict[str, str] = dataclasses.field(default_factory=dict)
     length_unit: str = ""
     buckets: list[Bucket] = dataclasses.field(default_factory=list)
     trained_length: int | None = None
+    seeds_needed: int | None = None
+    pairs: list[ArmPair] = dataclasses.field(default_factory=list)
+    samples: list[Sample] = dataclasses.field(default_factory=list)
     arms: list[ArmResult] = dataclasses.field(default_factory=list)
 
     @property
@@ -107,12 +165,38 @@ class StudyResults:
         """The arm that the others are compared with."""
         return next(arm for arm in self.arms if arm.name == self.baseline)
 
+    def featured(self, most: int) -> list[ArmResult]:
+        """At most so many arms with finished runs: the baseline and the best, in their order."""
+        done = [arm for arm in self.arms if arm.done]
+        best = sorted(done, key=lambda arm: (arm.name != self.baseline,
+                                             -max(run.bleu or 0.0 for run in arm.done)))[:most]
+        return [arm for arm in done if any(arm is chosen for chosen in best)]
+
     @property
     def unfinished(self) -> list[str]:
         """A line for each run that is not done."""
         return [f"{run.path}: {run.state}" + (f" ({run.note})" if run.note else "")
                 for arm in self.arms for run in arm.runs if run.state != "done"]
 
+    @property
+    def warnings(self) -> list[str]:
+        """A line for each finished run whose translations are empty, cut off or too short."""
+        return [f"{run.path}: {', '.join(problems)}" for arm in self.arms for run in arm.done
+                if (problems := _problems(run, self.sentences))]
+
     def as_dict(self) -> dict[str, Any]:
         """All attributes as plain dicts and lists, for JSON."""
         return dataclasses.asdict(self)
+
+
+def _problems(run: RunResult, sentences: int) -> list[str]:
+    """What is wrong with the length of a run's translations."""
+    problems = []
+    if run.empty:
+        problems.append(f"{run.empty:,} of {sentences:,} hypotheses are empty")
+    if run.cut and run.cut > MOST_CUT_SHARE * sentences:
+        problems.append(f"{run.cut:,} of {sentences:,} hypotheses stop at the length limit")
+    if run.brevity_penalty is not None and run.brevity_penalty < LEAST_BREVITY_PENALTY:
+        problems.append(f"brevity penalty {run.brevity_penalty:.2f}: the hypotheses are shorter "
+                        "than the references")
+    return problems

@@ -1,5 +1,5 @@
 """Reads a study, or a directory of runs, into `StudyResults`; `comparison` adds the scores."""
-import json
+import datetime
 import os
 import statistics
 from typing import Any
@@ -10,13 +10,21 @@ from rpr.report.results import ArmResult, RunResult, StudyResults
 from rpr.utils import files, metrics_log
 from rpr.utils.errors import UserError
 
+MOST_RECORDS = 500                                    # training records of a run, for its curve
 
-def read_study(path: str, baseline: str | None = None) -> StudyResults:
+_STUDY = {"baseline": str, "arms": [{"name": str, "changes": dict, "paper_bleu": (float, None),
+                                     "runs": [{"seed": int, "directory": str}]}]}
+_CORPUS = {"sources": {"*": {"path?": str, "lines?": int, "sha256": str}}}
+
+
+def read_study(path: str, baseline: str | None = None, against: str | None = None
+               ) -> StudyResults:
     """Reads the arms and runs of a study, or all runs in a directory, without their scores.
 
     Args:
       path: a study's directory, or a directory of run directories; there each run is an arm.
       baseline: name of an arm; None: the study's own baseline.
+      against: directory of a finished run elsewhere, which becomes an arm and the baseline.
 
     Returns:
       Results without scores, see `comparison.score_runs`.
@@ -24,7 +32,13 @@ def read_study(path: str, baseline: str | None = None) -> StudyResults:
     Raises:
       UserError: there is no run, or no arm of that name.
     """
-    arms, study_baseline = _read_arms(path)
+    if not os.path.isdir(path):
+        raise UserError(f"{path}: there is no such directory")
+    environments: list[dict[str, Any]] = []
+    arms, study_baseline = _read_arms(path, environments)
+    if against:
+        arms.insert(0, _read_other_run(path, against, environments))
+        baseline = arms[0].name
     names = [arm.name for arm in arms]
     baseline = baseline or study_baseline
     if baseline is None:
@@ -33,7 +47,9 @@ def read_study(path: str, baseline: str | None = None) -> StudyResults:
         raise UserError(f"--baseline={baseline}: one of {', '.join(names)}")
     if not study_baseline:
         arms.sort(key=lambda arm: arm.name != baseline)
-    results = StudyResults(os.path.basename(os.path.abspath(path)), baseline, arms=arms)
+    results = StudyResults(os.path.basename(os.path.abspath(path)), baseline,
+                           environments=environments, arms=arms)
+    _describe_study(results, path)
     for arm in arms:
         _average_training(arm)
     speed = results.baseline_arm.steps_per_second
@@ -48,72 +64,151 @@ def run_directory_of(study_dir: str, run: RunResult) -> RunDirectory:
     return RunDirectory(os.path.join(study_dir, run.path), os.path.join(study_dir, "data"))
 
 
-def _read_arms(path: str) -> tuple[list[ArmResult], str | None]:
+def _read_arms(path: str, environments: list[dict[str, Any]]
+               ) -> tuple[list[ArmResult], str | None]:
     """The arms without scores, and the name of the study's baseline, if it is a study."""
-    if not os.path.isdir(path):
-        raise UserError(f"{path}: there is no such directory")
-    try:
-        with open(os.path.join(path, "study.json"), encoding="utf-8") as text:
-            study = json.load(text)
-    except FileNotFoundError:
+    study = files.read_json(os.path.join(path, "study.json"), _STUDY,
+                            "rpr study with the same gin file writes it again")
+    if not study:
         names = [name for name in sorted(os.listdir(path))
-                 if os.path.exists(os.path.join(path, name, "config.gin"))]
+                 if os.path.exists(os.path.join(path, name, gin_files.RUN_FILE))]
         if not names:
             raise UserError(f"{path}: neither a study (study.json) nor a directory of runs (each "
-                            "with a config.gin)") from None
-        return [ArmResult(name, {}, None, [_read_run(path, name)]) for name in names], None
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}/study.json: {error}") from None
+                            f"with a {gin_files.RUN_FILE})")
+        return [ArmResult(name, {}, None, [_read_run(path, name, environments)])
+                for name in names], None
+    for arm in study["arms"]:
+        for run in arm["runs"]:
+            files.below(path, run["directory"])
     settings = _varying_settings(study["arms"], path)
     return [ArmResult(arm["name"], settings[arm["name"]], arm["paper_bleu"],
-                      [_read_run(path, run["directory"], run["seed"]) for run in arm["runs"]])
+                      [_read_run(path, run["directory"], environments, run["seed"])
+                       for run in arm["runs"]])
             for arm in study["arms"]], study["baseline"]
+
+
+def _read_other_run(path: str, run_path: str, environments: list[dict[str, Any]]) -> ArmResult:
+    """A run outside the study, as an arm without settings."""
+    if not os.path.exists(os.path.join(run_path, gin_files.RUN_FILE)):
+        raise UserError(f"--against={run_path}: there is no run in it (no {gin_files.RUN_FILE})")
+    run = _read_run(path, os.path.relpath(run_path, path), environments)
+    if run.state != "done":
+        raise UserError(f"--against={run_path}: the run is not done ({run.state})")
+    return ArmResult(os.path.relpath(run_path), {}, None, [run])
 
 
 def _varying_settings(arms: list[dict[str, Any]], path: str) -> dict[str, dict[str, Any]]:
     """{arm: {setting: value}} of the settings that differ between arms.
 
     A setting that an arm does not change has its default, read from the hparams.json of its run;
-    before training only the changes are known.
+    before training only the changes are known. It is None where the arm's position scheme does not
+    use it.
     """
     names = list(dict.fromkeys(name for arm in arms for name in arm["changes"]))
-    values = {}
+    values, positions = {}, {}
     for arm in arms:
         hparams: dict[str, Any] = {}
         for run in arm["runs"]:
-            hparams |= files.read_json(
+            hparams = hparams or files.read_json(
                 os.path.join(path, run["directory"], "model", "hparams.json"))
         values[arm["name"]] = {name: arm["changes"].get(name, hparams.get(name)) for name in names}
+        positions[arm["name"]] = _positions(hparams | arm["changes"])
+    if len(set(positions.values())) > 1:
+        _clear_unused(values, positions)
     varying = [name for name in names
-               if len({json.dumps(settings[name]) for settings in values.values()}) > 1]
+               if len({repr(settings[name]) for settings in values.values()}) > 1]
     return {arm: {name: settings[name] for name in varying} for arm, settings in values.items()}
 
 
-def _read_run(study_dir: str, path: str, seed: int | None = None) -> RunResult:
-    """A run without its scores; its seed is read from its configuration if not given."""
+def _positions(hparams: dict[str, Any]) -> tuple[str, str]:
+    """The position schemes of encoder and decoder."""
+    default = str(hparams.get("position", ""))
+    return (str(hparams.get("encoder_position") or default),
+            str(hparams.get("decoder_position") or default))
+
+
+def _clear_unused(values: dict[str, dict[str, Any]], positions: dict[str, tuple[str, str]]
+                  ) -> None:
+    """Sets settings to None in arms whose position schemes do not use them."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    # Here, as it imports TensorFlow, which most reports do not need.
+    from rpr.positions.registry import unused_settings
+    for arm, settings in values.items():
+        encoder, decoder = map(unused_settings, positions[arm])
+        for name in encoder & decoder & set(settings):
+            settings[name] = None
+
+
+def _describe_study(results: StudyResults, path: str) -> None:
+    """Fills in what the study is about: problem, corpus, date and gin file."""
+    run_dirs = [run_directory_of(path, run) for arm in results.arms for run in arm.runs]
+    problems = set()
+    dates = []
+    for run_dir in run_dirs:
+        if os.path.exists(run_dir.config):
+            problems.add(gin_files.load_run(run_dir.config).problem)
+        started = run_dir.read_status().get("score", {}).get("started")
+        if started:
+            dates.append(datetime.datetime.fromtimestamp(started, datetime.UTC))
+        if not results.corpus:
+            results.corpus = files.read_json(run_dir.data, _CORPUS).get("sources", {})
+    if len(problems) == 1:
+        results.problem = problems.pop()
+    results.date = f"{max(dates):%Y-%m-%d}" if dates else ""
+    study_gin = os.path.join(path, "study.gin")
+    if os.path.isfile(study_gin) and not os.path.islink(study_gin):
+        with open(study_gin, encoding="utf-8", errors="replace") as text:
+            results.study_gin = text.read()
+
+
+def _read_run(study_dir: str, path: str, environments: list[dict[str, Any]],
+              seed: int | None = None) -> RunResult:
+    """A run without its scores; its seed is read from its configuration if not given.
+
+    Its environment is appended to `environments` unless it is among them.
+    """
     run_dir = RunDirectory(os.path.join(study_dir, path), "")
     if seed is None:
         seed = gin_files.load_run(run_dir.config).seed
-    scores, status = files.read_json(run_dir.scores), files.read_json(run_dir.status)
-    events = metrics_log.read(run_dir.metrics)
+    scores, status = run_dir.read_scores(), run_dir.read_status()
+    events = metrics_log.read(run_dir.metrics, MOST_RECORDS)
     done = "step" in scores
     run = RunResult(path, seed, "done" if done else run_directory.state(run_dir))
-    run.exact = scores.get("exact")
-    losses = [event.get("loss") for event in events if event["event"] == "eval"]
-    run.loss = losses[-1] if losses else None
+    run.steps, run.exact = scores.get("step"), scores.get("exact")
+    run.bleu = scores.get("bleu", {}).get("score") if done else None
+    run.seconds = {stage: entry["seconds"] for stage, entry in status.items()
+                   if "seconds" in entry}
+    _read_metrics(run, events)
     if not done:
         run.note = _progress_note(run.state, status, events)
-    run.parameters = next((event["parameters"] for event in events if event["event"] == "start"),
-                          None)
-    speeds = [event["steps_per_second"] for event in events if event["event"] == "train"]
-    if speeds:
-        run.steps_per_second = round(statistics.median(speeds), 3)
-    if "seconds" in status.get("train", {}):
-        run.train_minutes = round(status["train"]["seconds"] / 60, 2)
+    if "train" in run.seconds:
+        run.train_minutes = round(run.seconds["train"] / 60, 2)
+    environment = files.read_json(run_dir.file("environment.json"))
+    if environment:
+        if environment not in environments:
+            environments.append(environment)
+        run.environment = environments.index(environment)
     return run
 
 
-def _progress_note(state: str, status: dict[str, Any], events: list[dict[str, Any]]) -> str:
+def _read_metrics(run: RunResult, events: list[metrics_log.Event]) -> None:
+    """Fills in what metrics.jsonl recorded."""
+    for kind, losses in (("train", run.train_losses), ("eval", run.dev_losses)):
+        losses += [[event["step"], round(event["loss"], 5)] for event in events
+                   if event["event"] == kind and event.get("loss") is not None]
+    run.loss = run.dev_losses[-1][1] if run.dev_losses else None
+    run.parameters = next((event["parameters"] for event in events if event["event"] == "start"),
+                          None)
+    speeds = [event["steps_per_second"] for event in events
+              if event["event"] == "train" and event.get("steps_per_second")]
+    if speeds:
+        run.steps_per_second = round(statistics.median(speeds), 3)
+    decoded = [event for event in events if event["event"] == "decode"]
+    if decoded:
+        run.cut = decoded[-1].get("cut")
+
+
+def _progress_note(state: str, status: dict[str, Any], events: list[metrics_log.Event]) -> str:
     """One line: the stage and step of an unfinished run, or why it failed."""
     for stage, entry in status.items():
         if state == "failed" and entry["state"] == "failed":
@@ -130,6 +225,7 @@ def _average_training(arm: ArmResult) -> None:
     """Fills in the arm's means over its finished runs, or over all runs while none is done."""
     runs = arm.done or arm.runs
     arm.parameters = next((run.parameters for run in runs if run.parameters), None)
+    arm.steps = next((run.steps for run in arm.done), None)
     for name, digits in (("steps_per_second", 3), ("train_minutes", 2), ("exact", 2),
                          ("loss", 4)):
         values = [getattr(run, name) for run in runs if getattr(run, name) is not None]

@@ -1,52 +1,60 @@
-"""The results as tables: on a terminal, in Markdown, LaTeX, HTML, CSV and JSON."""
+"""The results as tables: on a terminal, in Markdown, HTML, CSV and JSON (LaTeX: `latex`)."""
 import csv
 import dataclasses
-import html
 import io
 import json
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from rpr.evaluation.significance import Estimate
-from rpr.report.columns import SYMBOLS, columns, notes, rows, signatures, tables
+from rpr.evaluation.significance import ArmScore, Comparison
+from rpr.report import escaping
+from rpr.report.columns import Column, columns, notes, rows, signatures, tables
 from rpr.report.results import StudyResults
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+_CSV_TRAINING = ["paper_bleu", "parameters", "steps", "steps_per_second", "relative_speed",
+                 "train_minutes", "exact", "loss", "letters"]
+
 
 def print_tables(console: "Console", results: StudyResults) -> None:
-    """Prints tables, signatures and notes."""
+    """Prints tables, signatures, notes and warnings."""
     from rich import box
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
     for title, chosen in tables(results):
-        table = Table(title=escape(f"{results.title}: {title}"), title_justify="left",
-                      box=box.SIMPLE_HEAD, pad_edge=False)
+        table = Table(title=Text(escaping.plain(f"{results.title}: {title}")),
+                      title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
         for column in chosen:
             # A narrow terminal wraps the names of the arms and cuts no value.
             is_name = column.group == "arm"
-            table.add_column(escape(column.name), no_wrap=not is_name, overflow="fold",
-                             justify="left" if is_name else "right")
+            table.add_column(Text(escaping.plain(column.heading)), no_wrap=not is_name,
+                             overflow="fold", justify="left" if is_name else "right")
         for arm, cells in zip(results.arms, rows(chosen), strict=True):
-            table.add_row(*map(escape, cells), style=None if arm.done else "dim")
+            table.add_row(*(Text(escaping.plain(cell)) for cell in cells),
+                          style=None if arm.done else "dim")
         console.print(table)
-    for line in signatures(results) + notes(results):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    for line in results.unfinished:
-        console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
+    for line in signatures(results) + [note.text for note in notes(results)]:
+        console.print(Text(escaping.plain(line)), soft_wrap=True)
+    for line in results.warnings + results.unfinished:
+        console.print(Text(escaping.plain(line), style="yellow"), soft_wrap=True)
 
 
-def to_markdown(results: StudyResults) -> str:
-    """One table, with signatures and notes below it."""
-    def row(cells):
-        return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
-    chosen = columns(results)
-    lines = [row(column.name for column in chosen),
-             row("---" if column.group == "arm" else "---:" for column in chosen),
+def to_markdown(results: StudyResults, chosen: Sequence[Column] = ()) -> str:
+    """One table of the chosen columns (default: all), with signatures and notes below it."""
+    def row(cells: Iterable[str]) -> str:
+        return "| " + " | ".join(map(escaping.to_markdown, cells)) + " |"
+    chosen = chosen or columns(results)
+    lines = [row(column.heading for column in chosen),
+             "| " + " | ".join("---" if column.group == "arm" else "---:" for column in chosen)
+             + " |",
              *map(row, rows(chosen)), "",
              *(f"`{line}`  " for line in signatures(results))]
-    for block in (notes(results), [f"- {line}" for line in results.unfinished]):
+    for block in ([escaping.to_markdown(note.text) for note in notes(results)],
+                  [f"- **{escaping.to_markdown(line)}**" for line in results.warnings],
+                  [f"- {escaping.to_markdown(line)}" for line in results.unfinished]):
         lines += ["", *block] if block else []
     return "\n".join(lines) + "\n"
 
@@ -55,54 +63,26 @@ def to_html(results: StudyResults) -> str:
     """The tables as HTML fragments, each in a block that scrolls by itself."""
     blocks = []
     for title, chosen in tables(results):
-        head = "".join(f'<th class="{column.group}">{_html(column.name)}</th>' for column in chosen)
+        head = "".join(f'<th class="{column.group}">{_html(column.heading)}</th>'
+                       for column in chosen)
         body = ""
         for arm, cells in zip(results.arms, rows(chosen), strict=True):
             kind = ("baseline" if arm.name == results.baseline else "") if arm.done else (
                 "unfinished")
             body += f'<tr class="{kind}">' + "".join(
-                f'<td class="{column.group}">{_html(cell)}</td>'
+                f'<td class="{column.group}">'
+                f'{escaping.to_html(cell) if column.key == "model" else _html(cell)}</td>'
                 for column, cell in zip(chosen, cells, strict=True)) + "</tr>\n"
-        blocks.append(f'<div class="table"><table><caption>{_html(title)}</caption>\n'
+        blocks.append(f'<div class="table"><table><caption>{escaping.to_html(title)}</caption>\n'
                       f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n")
     return "".join(blocks)
 
 
 def _html(text: str) -> str:
     """Escaped text; a^K with a superscript, differences with a minus sign."""
-    text = html.escape(text).replace(" [-", " [−").replace(", -", ", −")
-    text = "−" + text[1:] if text.startswith("-") else text
-    return re.sub(r"\^(\w)", r"<sup>\1</sup>", text)
-
-
-def to_latex(results: StudyResults) -> str:
-    """A table for \\usepackage{booktabs}: results and relative speed."""
-    chosen = [column for column in columns(results)
-              if column.group != "cost" or column.name in ("parameters", "speed")]
-    align = "".join("l" if column.group == "arm" else "r" for column in chosen)
-    lines = [r"\begin{table}", r"  \centering", rf"  \begin{{tabular}}{{{align}}}",
-             r"    \toprule",
-             "    " + " & ".join(_latex(column.name) for column in chosen) + r" \\",
-             r"    \midrule"]
-    lines += ["    " + " & ".join(map(_latex, cells)) + r" \\" for cells in rows(chosen)]
-    caption = " ".join([*notes(results), *(f"{line}." for line in signatures(results))])
-    lines += [r"    \bottomrule", r"  \end{tabular}", rf"  \caption{{{_latex(caption)}}}",
-              r"\end{table}"]
-    return "".join(f"% not done: {' '.join(line.split())}\n"
-                   for line in results.unfinished) + "\n".join(lines) + "\n"
-
-
-_LATEX = {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}",
-          "±": r"$\pm$", "|": r"\textbar{}\allowbreak{}", "<": r"\textless{}",
-          ">": r"\textgreater{}", **{sign: "\\" + sign for sign in "&%$#_{}"}}
-
-
-def _latex(text: str) -> str:
-    """Text escaped for LaTeX; symbols and signed numbers in math mode."""
-    if text in SYMBOLS.values() or text == "p":
-        return f"${text}$"
-    escaped = "".join(_LATEX.get(sign, sign) for sign in text)
-    return re.sub(r"(?<![\w.-])[-+](?=\d)", lambda sign: f"${sign[0]}$", escaped)
+    text = escaping.to_html(text).replace(" [-", " [−").replace(", -", ", −")
+    text = "−" + text[1:] if re.match(r"-\d", text) else text
+    return re.sub(r"^a\^([KV])$", r"a<sup>\1</sup>", text)
 
 
 def to_json(results: StudyResults) -> str:
@@ -113,21 +93,33 @@ def to_json(results: StudyResults) -> str:
 def to_csv(results: StudyResults) -> str:
     """A row per arm, unrounded; scores of several runs are joined by semicolons."""
     out = io.StringIO()
-    metrics = [f"{metric}_{field.name}" for metric in ("bleu", "chrf")
-               for field in dataclasses.fields(Estimate)]
-    training = ["paper_bleu", "parameters", "steps", "steps_per_second", "relative_speed",
-                "train_minutes", "exact", "loss"]
-    settings = [name for name in results.arms[0].settings if name != "name"]
-    writer = csv.DictWriter(out, ["name", *settings, "runs", "done", *training, *metrics,
-                                  "bleu_runs", "chrf_runs"], lineterminator="\n")
-    writer.writeheader()
+    metric_fields = [f"{metric}_{name}" for metric in ("bleu", "chrf")
+                     for name in (*_names(ArmScore), *_names(Comparison, "difference_"))]
+    settings = dict.fromkeys(name for arm in results.arms for name in arm.settings)
+    settings.pop("name", None)
+    header = ["name", *settings, "runs", "done", *_CSV_TRAINING, *metric_fields, "bleu_runs",
+              "chrf_runs"]
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(map(escaping.to_csv, header))
     for arm in results.arms:
-        row = {**arm.settings, "name": arm.name, "runs": len(arm.runs), "done": len(arm.done)}
-        row |= {name: getattr(arm, name) for name in training}
+        row: dict[str, Any] = {**arm.settings, "name": arm.name, "runs": len(arm.runs),
+                               "done": len(arm.done)}
+        row |= {name: getattr(arm, name) for name in _CSV_TRAINING}
         for metric in ("bleu", "chrf"):
-            if getattr(arm, metric):
-                row |= {f"{metric}_{name}": value for name, value
-                        in dataclasses.asdict(getattr(arm, metric)).items()}
+            for part, prefix in ((getattr(arm, metric), ""),
+                                 (getattr(arm, f"{metric}_difference"), "difference_")):
+                if part:
+                    row |= {f"{metric}_{_column(name, prefix)}": value
+                            for name, value in dataclasses.asdict(part).items()}
             row[f"{metric}_runs"] = ";".join(str(getattr(run, metric)) for run in arm.done)
-        writer.writerow(row)
+        writer.writerow([escaping.to_csv(row.get(name)) for name in header])
     return out.getvalue()
+
+
+def _names(kind: Any, prefix: str = "") -> list[str]:
+    return [_column(field.name, prefix) for field in dataclasses.fields(kind)]
+
+
+def _column(name: str, prefix: str) -> str:
+    """difference, difference_low, ...: the difference itself needs no prefix."""
+    return name if prefix.startswith(name) else prefix + name

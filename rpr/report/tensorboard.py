@@ -12,7 +12,9 @@ from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from rpr.report.escaping import plain
 from rpr.report.results import ArmResult, RunResult, StudyResults
+from rpr.utils import files
 
 FILE = "events.out.tfevents.0.hparams"                # TensorBoard looks for tfevents
 METRICS = {"test/BLEU": "bleu", "test/chrF": "chrf", "steps_per_second": "steps_per_second"}
@@ -27,13 +29,13 @@ def write_events(results: StudyResults, path: str) -> None:
       results: with scores.
       path: the study's directory.
     """
-    columns: dict[str, Sequence[Any]] = {"arm": [arm.name for arm in results.arms]}
-    columns |= {name: [arm.settings[name] for arm in results.arms]
-                for name in results.arms[0].settings}
+    columns: dict[str, Sequence[Any]] = {"arm": [plain(arm.name) for arm in results.arms]}
+    columns |= {name: [arm.settings.get(name) for arm in results.arms]
+                for name in dict.fromkeys(name for arm in results.arms for name in arm.settings)}
     infos = []
     for name, values in columns.items():
         kind, columns[name] = _typed(values)
-        infos.append(api_pb2.HParamInfo(name=name, type=kind))
+        infos.append(api_pb2.HParamInfo(name=plain(name), type=kind))
         infos[-1].domain_discrete.extend(
             value for value in dict.fromkeys(columns[name]) if value is not None)
     measured = [api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag), display_name=tag)
@@ -41,11 +43,12 @@ def write_events(results: StudyResults, path: str) -> None:
     measured.append(api_pb2.MetricInfo(name=api_pb2.MetricName(group="model/eval", tag="loss"),
                                        display_name="development loss"))
     _write(path, [_plugin(metadata.EXPERIMENT_TAG, experiment=api_pb2.Experiment(
-        description=results.title, hparam_infos=infos, metric_infos=measured))])
+        description=plain(results.title), hparam_infos=infos, metric_infos=measured))])
     for arm, *values in zip(results.arms, *columns.values(), strict=True):
         hparams = dict(zip(columns, values, strict=True))
         for run in arm.runs:
-            if run.state in _STATUS:
+            is_outside = run.path.startswith(os.pardir)   # compared with, but of another study
+            if run.state in _STATUS and not is_outside:
                 _write(os.path.join(path, run.path), list(_session(arm, run, hparams)),
                        arm.steps or 0)
 
@@ -58,17 +61,17 @@ def _typed(values: Sequence[Any]) -> tuple[int, Sequence[Any]]:
     if types <= {int, float}:
         return api_pb2.DATA_TYPE_FLOAT64, values
     return (api_pb2.DATA_TYPE_STRING,
-            [None if value is None else str(value) for value in values])
+            [None if value is None else plain(str(value)) for value in values])
 
 
 def _session(arm: ArmResult, run: RunResult,
              hparams: dict[str, Any]) -> Iterator[summary_pb2.Summary.Value]:
     """The summary values of a run."""
-    start = plugin_data_pb2.SessionStartInfo(group_name=arm.name)
+    start = plugin_data_pb2.SessionStartInfo(group_name=plain(arm.name))
     for name, value in hparams.items():
         if value is not None:
             field = {bool: "bool_value", str: "string_value"}.get(type(value), "number_value")
-            setattr(start.hparams[name], field, value)
+            setattr(start.hparams[plain(name)], field, value)
     yield _plugin(metadata.SESSION_START_INFO_TAG, session_start_info=start)
     for tag, field in METRICS.items():
         if getattr(run, field) is not None:
@@ -87,9 +90,8 @@ def _plugin(tag: str, **data: Any) -> summary_pb2.Summary.Value:
 def _write(directory: str, values: Iterable[summary_pb2.Summary.Value], step: int = 0) -> None:
     """Writes one event file atomically."""
     target = os.path.join(directory, FILE)
-    with open(target + ".part", "wb") as out:
+    with files.atomic_path(target) as path, open(path, "wb") as out:
         writer = RecordWriter(out)
         for event in (event_pb2.Event(file_version="brain.Event:2"),
                       event_pb2.Event(step=step, summary=summary_pb2.Summary(value=values))):
             writer.write(event.SerializeToString())
-    os.replace(target + ".part", target)

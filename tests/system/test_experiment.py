@@ -1,4 +1,5 @@
 """A run through the real command line, whole and killed with kill -9 in every stage."""
+import hashlib
 import json
 import os
 import shutil
@@ -59,11 +60,30 @@ def test_a_run_leaves_what_explains_it(undisturbed):
 
 def test_a_finished_run_is_not_repeated(undisturbed):
     gin, run_dir, _ = undisturbed
-    before = {path: path.stat().st_mtime_ns for path in run_dir.rglob("*") if path.is_file()}
+
+    def times():
+        return {path: path.stat().st_mtime_ns for path in run_dir.rglob("*")
+                if path.is_file() and path.name != ".lock"}
+    before = times()
     done = rpr_command("run", gin, f"--run_dir={run_dir}")
     assert done.stderr.count("is done") == len(STAGES)
-    assert before == {path: path.stat().st_mtime_ns for path in run_dir.rglob("*")
-                      if path.is_file()}
+    assert times() == before
+
+
+def test_the_corpus_is_recorded_and_compared_after_the_end(undisturbed, text, tmp_path,
+                                                           monkeypatch):
+    gin, run_dir, _ = undisturbed
+    sources = json.loads((run_dir / "data.json").read_text())["sources"]
+    path = text.folder / "train.en"
+    assert sources["train source"] == {
+        "path": str(path), "lines": 300,
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    assert len(sources) == 6
+    other = tmp_path / "other.en"
+    other.write_text(path.read_text(encoding="utf-8") + "One more.\n", encoding="utf-8")
+    monkeypatch.setenv("RPR_TEXT_SOURCE", str(other))
+    line = refused("run", gin, f"--run_dir={run_dir}")
+    assert f"was made from other text: train source {other}" in line
 
 
 def test_a_changed_configuration_is_refused_with_the_difference(undisturbed):
@@ -200,12 +220,14 @@ def test_the_report_compares_the_runs_below_a_directory(undisturbed, tmp_path):
     (study / "relative" / "hypotheses.test.txt").write_text(
         "".join(line + "\n" for line in worse), encoding="utf-8")
     done = rpr_command("report", study, "--baseline=absolute", env={**os.environ, "COLUMNS": "120"})
-    assert "BLEU" in done.stdout and "nrefs:1|bs:1000" in done.stdout
+    assert "BLEU" in done.stdout and "nrefs:1|case" in done.stdout
     record = json.loads((study / "results.json").read_text())
     one, other = record["arms"]
     assert (one["name"], other["name"], record["length_unit"]) == (
         "absolute", "relative", "sub-words")
-    assert one["bleu"]["p"] is None and other["bleu"]["p"] < 0.01 and other["bleu"]["mean"] > 99
+    assert one["bleu_difference"] is None and other["bleu"]["mean"] > 99
+    difference = other["bleu_difference"]
+    assert difference["low"] > 0 and difference["p"] is None        # one seed
     assert (study / "results.md").read_text().count("\n| ") == 3
     drawn = {path.stem for path in (study / "plots").glob("*.png")}
     assert {"curves", "attention_relative", "norms_absolute", "similarity_keys_relative"} <= drawn

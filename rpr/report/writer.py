@@ -1,0 +1,60 @@
+"""Writes all files of a report: tables, figures, the page and TensorBoard's event files."""
+import os
+from collections.abc import Sequence
+
+from rpr.report import figures, html_page, latex, model_analysis, model_plots, plots, tables
+from rpr.report.columns import Column
+from rpr.report.html_page import Picture
+from rpr.report.results import ArmResult, StudyResults
+from rpr.report.study_reader import run_directory_of
+from rpr.utils import files
+from rpr.utils.console import Task
+
+
+def write_tables(results: StudyResults, path: str, chosen: Sequence[Column] = ()) -> None:
+    """Writes results.{json,csv,md,tex}.
+
+    Args:
+      results: with scores.
+      path: the study's directory.
+      chosen: columns of results.md and results.tex; empty: the default ones.
+    """
+    for suffix, text in (("json", tables.to_json(results)), ("csv", tables.to_csv(results)),
+                         ("md", tables.to_markdown(results, chosen)),
+                         ("tex", latex.to_latex(results, chosen))):
+        files.write_atomically(os.path.join(path, f"results.{suffix}"), text)
+
+
+def write_page(results: StudyResults, path: str, arms: Sequence[ArmResult]) -> str:
+    """Draws all figures into PATH/plots and writes PATH/report.html.
+
+    Args:
+      results: with scores.
+      path: the study's directory.
+      arms: whose models are drawn, if they were analysed.
+
+    Returns:
+      the page's path.
+    """
+    pictures: list[Picture] = []
+    with Task("figures", None, "figures") as task:
+        for plot in plots.draw_study(results):
+            pictures.append(_save(plot, path))
+            task.update(len(pictures))
+        for arm in arms:
+            run = arm.done[0]
+            for kind, title, figure in model_plots.draw_model(
+                    model_analysis.load(run_directory_of(path, run))):
+                name = f"{kind}_{os.path.basename(run.path)}"
+                pictures.append(_save(figures.Plot(name, title, figure, arm.name), path))
+                task.update(len(pictures))
+    page = os.path.join(path, "report.html")
+    files.write_atomically(page, html_page.render_page(results, pictures, path))
+    return page
+
+
+def _save(plot: figures.Plot, path: str) -> Picture:
+    """Writes a figure; returns it as part of the page."""
+    wide = plot.wide
+    figures.save(plot.figure, os.path.join(path, "plots", plot.name))
+    return Picture(plot.title, os.path.join("plots", f"{plot.name}.svg"), plot.arm, wide)

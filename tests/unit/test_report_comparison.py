@@ -1,0 +1,210 @@
+"""Scores, differences and rankings of a report, on runs with invented translations."""
+import itertools
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from report_runs import (
+    REFERENCE,
+    damage,
+    read_scored,
+    write_clipping_study,
+    write_run,
+    write_study,
+)
+
+from rpr.evaluation import scoring
+from rpr.report import comparison, ranking, record, study_reader, tables
+from rpr.utils.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def clipping(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("studies") / "clip_50%"
+    write_clipping_study(folder)
+    return folder, read_scored(folder)
+
+
+def test_scores_are_those_of_sacrebleu(clipping):
+    folder, results = clipping
+    run = results.arms[1].runs[0]
+    lines = (folder / run.path / "hypotheses.test.txt").read_text().splitlines()
+    expected, = scoring.score({"x": lines}, {"reference": REFERENCE}, ("bleu", "chrf"))
+    assert run.bleu == pytest.approx(expected.scores["bleu"].score, abs=1e-9)
+    assert run.chrf == pytest.approx(expected.scores["chrf"].score, abs=1e-9)
+    assert results.signatures["BLEU"] == expected.scores["bleu"].signature
+
+
+def test_an_arm_is_averaged_over_its_seeds(clipping):
+    _, results = clipping
+    assert [arm.settings for arm in results.arms] == [
+        {"max_relative_position": k} for k in (16, 0, 1, 2, 4)]
+    baseline, zero, one, half, failed = results.arms
+    scores = [run.bleu for run in baseline.runs]
+    assert baseline.bleu.mean == pytest.approx(sum(scores) / 2)
+    assert baseline.bleu.deviation == pytest.approx(abs(scores[0] - scores[1]) / 2 ** 0.5)
+    assert baseline.bleu_difference is None and baseline.relative_speed == 1.0
+    assert zero.bleu_difference.difference == pytest.approx(zero.bleu.mean - baseline.bleu.mean)
+    assert zero.bleu_difference.high < 0 and zero.bleu_difference.p < 0.05
+    assert zero.relative_speed == pytest.approx(3.6 / 3.9, abs=1e-4)
+    assert (len(half.done), half.bleu.deviation, half.bleu_difference.p) == (1, None, None)
+    assert half.bleu_difference.low < half.bleu_difference.difference
+    assert failed.bleu is None and failed.parameters == 1234567
+    assert results.unfinished[0].startswith("runs/k2-2: waiting")
+    assert results.unfinished[1] == "runs/k4-1: failed (train: NaN in step 30_0)"
+
+
+def test_holms_correction_covers_all_arms_and_metrics(clipping):
+    _, results = clipping
+    tested = [getattr(arm, f"{metric}_difference") for arm in results.arms[1:3]
+              for metric in ("bleu", "chrf")]
+    smallest = min(tested, key=lambda difference: difference.p)
+    assert smallest.p_holm == pytest.approx(4 * smallest.p)
+    assert all(difference.p <= difference.p_holm <= 1 for difference in tested)
+
+
+def test_one_seed_gives_an_interval_and_no_p_value(tmp_path):
+    for name, share in (("a", 0.1), ("b", 0.12)):
+        write_run(tmp_path, name, share, seed=3)
+    results = read_scored(tmp_path, "b")
+    assert [arm.name for arm in results.arms] == ["b", "a"]
+    difference = results.arms[1].bleu_difference
+    assert difference.low < difference.difference < difference.high and difference.p is None
+    assert not results.pairs and results.seeds_needed is None
+    assert "There is no p-value: with one seed per arm" in tables.to_markdown(results)
+
+
+def test_empty_cut_and_short_translations_are_reported(tmp_path):
+    short = [" ".join(line.split()[:4]) for line in REFERENCE]
+    write_run(tmp_path, "short", hypotheses=short)
+    write_run(tmp_path, "empty", hypotheses=["" for _ in REFERENCE])
+    write_run(tmp_path, "cut", share=0.0, cut=9)
+    write_run(tmp_path, "sound", share=0.0)
+    results = read_scored(tmp_path, "sound")
+    by_name = {arm.name: arm.runs[0] for arm in results.arms}
+    words = [sum(len(line.split()) + line.endswith(".") for line in lines)
+             for lines in (short, [line for line in REFERENCE])]
+    assert by_name["short"].brevity_penalty == pytest.approx(0.55, abs=0.3) and words[0] < words[1]
+    assert (by_name["empty"].empty, by_name["empty"].brevity_penalty) == (60, 0.0)
+    assert results.warnings == [
+        "cut: 9 of 60 hypotheses stop at the length limit",
+        "empty: 60 of 60 hypotheses are empty, brevity penalty 0.00: the hypotheses are shorter "
+        "than the references",
+        f"short: brevity penalty {by_name['short'].brevity_penalty:.2f}: the hypotheses are "
+        "shorter than the references"]
+    assert "60 of 60 hypotheses are empty" in tables.to_markdown(results)
+
+
+def test_a_default_is_read_from_the_model(tmp_path):
+    write_run(tmp_path, "runs/both-1")
+    write_run(tmp_path, "runs/values-1", 0.3, relative_keys=False)
+    write_study(tmp_path, {"both": ({"max_relative_position": 16}, None, {1: "runs/both-1"}),
+                           "values only": ({"max_relative_position": 16, "relative_keys": False},
+                                           None, {1: "runs/values-1"})}, "both")
+    results = read_scored(tmp_path)
+    assert [arm.settings for arm in results.arms] == [{"relative_keys": True},
+                                                      {"relative_keys": False}]
+    assert tables.to_markdown(results).splitlines()[3].startswith("| values only | no |")
+    assert read_scored(tmp_path, "values only").arms[0].bleu_difference.difference > 0
+
+
+def test_runs_that_cannot_be_compared_are_refused(tmp_path):
+    for name in ("one", "two"):
+        write_run(tmp_path, name)
+    with pytest.raises(UserError, match="--baseline is missing: one of one, two"):
+        study_reader.read_study(str(tmp_path), None)
+    with pytest.raises(UserError, match="--baseline=three: one of one, two"):
+        study_reader.read_study(str(tmp_path), "three")
+    (tmp_path / "two" / "reference.test.txt").write_text("other\n" * len(REFERENCE))
+    with pytest.raises(UserError, match="two was scored on other text"):
+        read_scored(tmp_path, "one")
+    with pytest.raises(UserError, match="no such directory"):
+        study_reader.read_study(str(tmp_path / "nothing"), None)
+    with pytest.raises(UserError, match="neither a study"):
+        study_reader.read_study(str(tmp_path / "one"), None)
+
+
+def test_a_study_cannot_name_runs_outside_its_directory(tmp_path):
+    write_run(tmp_path, "elsewhere")
+    for directory in ("../elsewhere", str(tmp_path / "elsewhere")):
+        write_study(tmp_path / "study", {"a": ({}, None, {1: directory})}, "a")
+        with pytest.raises(UserError, match="not inside"):
+            study_reader.read_study(str(tmp_path / "study"))
+
+
+def test_a_linked_study_gin_is_not_shown(tmp_path):
+    write_run(tmp_path, "study/run")
+    write_study(tmp_path / "study", {"a": ({}, None, {1: "run"})}, "a")
+    (tmp_path / "private").write_text("secret")
+    (tmp_path / "study" / "study.gin").unlink()
+    (tmp_path / "study" / "study.gin").symlink_to(tmp_path / "private")
+    assert study_reader.read_study(str(tmp_path / "study")).study_gin == ""
+
+
+def test_a_study_is_compared_with_a_run_of_another_one(clipping, tmp_path):
+    folder, results = clipping
+    write_run(tmp_path, "other", 0.3)
+    compared = read_scored(folder, against=tmp_path / "other")
+    assert compared.baseline.endswith("other") and len(compared.arms) == 6
+    assert compared.arms[1].bleu_difference.difference == pytest.approx(
+        results.arms[0].bleu.mean - compared.arms[0].bleu.mean)
+    write_run(tmp_path, "begun", done=False)
+    with pytest.raises(UserError, match="begun: the run is not done"):
+        study_reader.read_study(str(folder), against=str(tmp_path / "begun"))
+    with pytest.raises(UserError, match="--against=.*no run in it"):
+        study_reader.read_study(str(folder), against=str(tmp_path))
+
+
+def test_a_record_can_be_read_without_its_runs(clipping, tmp_path):
+    _, results = clipping
+    text = tables.to_json(results)
+    (tmp_path / "results.json").write_text(text)
+    again = record.load_record(str(tmp_path))
+    assert again == results and tables.to_json(again) == text
+    assert tables.to_markdown(again) == tables.to_markdown(results)
+    run = json.loads(text)["arms"][0]["runs"][1]
+    assert (run["seed"], run["steps"], run["seconds"]["train"]) == (2, 1000, 120.0)
+    assert results.date == "2020-09-13"
+
+
+@pytest.mark.parametrize("damaged", ["", "[]", '{"title": 1}', '{"title": "x", "baseline": "y"}',
+                                     '{"title": "x", "baseline": "y", "arms": [{"name": 3}]}',
+                                     '{"extra": 1}', "[" * 9999])
+def test_a_damaged_record_is_refused_in_one_line(tmp_path, damaged):
+    (tmp_path / "results.json").write_text(damaged)
+    with pytest.raises(UserError, match="results.json is damaged"):
+        record.load_record(str(tmp_path))
+
+
+def test_samples_are_spread_over_the_test_set(clipping):
+    _, results = clipping
+    samples = results.samples
+    assert len(samples) == comparison.SAMPLES == len({sample.reference for sample in samples})
+    first = damage(REFERENCE, 0.1, 1)
+    for sample in samples:
+        assert 4 <= len(sample.source.split()) <= 40
+        assert sample.hypotheses["max_relative_position=16"] == first[
+            REFERENCE.index(sample.reference)]
+
+
+def test_letters_by_hand():
+    means = {"a": 3.0, "b": 2.0, "c": 1.0}
+    assert ranking.letters_of(means, []) == {"a": "a", "b": "a", "c": "a"}
+    assert ranking.letters_of(means, [("a", "c")]) == {"a": "a", "b": "ab", "c": "b"}
+    assert ranking.letters_of(means, [("a", "b"), ("a", "c"), ("c", "b")]) == {
+        "a": "a", "b": "b", "c": "c"}
+    assert ranking.letters_of({}, []) == {}
+
+
+@given(st.integers(2, 8).flatmap(lambda count: st.tuples(
+    st.lists(st.floats(0, 50), min_size=count, max_size=count),
+    st.sets(st.sampled_from(list(itertools.combinations(range(count), 2)))))))
+def test_two_arms_share_a_letter_if_and_only_if_they_do_not_differ(drawn):
+    values, different = drawn
+    means = {str(index): value for index, value in enumerate(values)}
+    letters = ranking.letters_of(means, [(str(one), str(two)) for one, two in different])
+    for one, two in itertools.combinations(range(len(values)), 2):
+        shared = set(letters[str(one)]) & set(letters[str(two)])
+        assert bool(shared) == ((one, two) not in different)
+    assert "a" in letters[max(means, key=means.__getitem__)]

@@ -1,0 +1,149 @@
+"""The figures of a report, also with hostile names."""
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.text import Text
+from report_runs import read_scored, write_clipping_study, write_run, write_study
+
+from rpr.evaluation.significance import ArmScore
+from rpr.report import figures, model_analysis, model_plots, plots, results
+
+TABLE_NAMES = {f"{side}_{kind}" for side in model_analysis.SIDES for kind in model_analysis.KINDS}
+
+
+@pytest.fixture(scope="module")
+def clipping(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("studies") / "clip"
+    write_clipping_study(folder)
+    return read_scored(folder)
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    plots.pyplot.close("all")
+
+
+def learned_arrays(layers):
+    dice = np.random.default_rng(1)
+    arrays = {name: dice.normal(size=(layers, 2, 33, 8)) for name in sorted(TABLE_NAMES)}
+    return arrays | {f"{side}_attention": dice.random((layers, 2, 33))
+                     for side in model_analysis.SIDES}
+
+
+def test_bleu_by_k_has_a_place_for_0(clipping):
+    axes = plots.plot_bleu_by_k(*plots.split_by_k(clipping)).axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["0", "1", "2", "16"]
+    ticks = axes.get_xticks()
+    assert ticks[0] < ticks[1] == 0 and ticks[2:].tolist() == [1, 4]
+    by_k = {arm.settings["max_relative_position"]: arm for arm in clipping.arms}
+    assert axes.lines[0].get_ydata().tolist() == [by_k[k].bleu.mean for k in (0, 1, 2, 16)]
+
+
+def test_arms_without_k_are_horizontal_lines_with_their_interval(tmp_path):
+    arms = {}
+    for k in (1, 4):
+        write_run(tmp_path, f"k{k}", 0.1 * k, position="relative", max_relative_position=k)
+        arms[f"max_relative_position={k}"] = ({"max_relative_position": k}, None, {1: f"k{k}"})
+    for name in ("sinusoid", "none"):
+        write_run(tmp_path, name, 0.2, position=name, max_relative_position=4)
+        arms[name] = ({"position": name}, 12.5, {1: name})
+    write_study(tmp_path, arms, "sinusoid")
+    scored = read_scored(tmp_path)
+    assert "bleu_by_k" in {plot.name for plot in plots.draw_study(scored)}
+    with_k, without_k = plots.split_by_k(scored)
+    assert [arm.name for arm in without_k] == ["sinusoid", "none"]
+    assert [arm.settings["max_relative_position"] for arm in with_k] == [1, 4]
+    axes = plots.plot_bleu_by_k(with_k, without_k).axes[0]
+    lines = {line.get_label(): line for line in axes.lines}
+    for arm in without_k:
+        assert set(lines[arm.name].get_ydata()) == {arm.bleu.mean}
+        assert any(patch.get_y() == arm.bleu.low and patch.get_height() == pytest.approx(
+            arm.bleu.high - arm.bleu.low) for patch in axes.patches)
+
+
+def test_arms_that_differ_in_more_than_k_give_no_curve():
+    score = ArmScore(10.0, None, 9.0, 11.0)
+    run = results.RunResult("run", 1, "done", bleu=10.0)
+    arms = [results.ArmResult(f"{k}{keys}", {"max_relative_position": k, "relative_keys": keys},
+                              None, [run], bleu=score) for k in (1, 2) for keys in (True, False)]
+    study = results.StudyResults("t", arms[0].name, arms=arms)
+    assert plots.split_by_k(study) == ([], [])
+    study.arms = arms[::2]
+    assert len(plots.split_by_k(study)[0]) == 2
+
+
+def test_curves_show_the_range_over_seeds():
+    runs = [results.RunResult("a", 1, "done", train_losses=[[step, loss] for step in range(1, 21)],
+                              dev_losses=[[10, loss], [20, loss - 1]]) for loss in (3.0, 5.0)]
+    runs[1].dev_losses.insert(1, [15, 4.0])
+    study = results.StudyResults("t", "a", arms=[results.ArmResult("a", {}, None, runs)])
+    train, dev = plots.plot_curves(study).axes
+    assert set(train.lines[0].get_ydata()) == {4.0}
+    assert dev.lines[0].get_xydata().tolist() == [[10, 4.0], [20, 3.0]]
+    band = dev.collections[0].get_paths()[0].vertices
+    assert {tuple(point) for point in band} >= {(10, 3), (10, 5), (20, 2), (20, 4)}
+
+
+def test_the_ranking_shows_each_difference_and_its_p(clipping):
+    axes = plots.plot_ranking(clipping).axes[0]
+    texts = {(text.get_position()[1], text.get_position()[0]): text.get_text()
+             for text in axes.texts}
+    best, *_, worst = sorted({pair.first for pair in clipping.pairs} | {
+        pair.second for pair in clipping.pairs}, key=lambda name: -next(
+            arm.bleu.mean for arm in clipping.arms if arm.name == name))
+    pair = next(pair for pair in clipping.pairs if {pair.first, pair.second} == {best, worst})
+    last = len({place[0] for place in texts}) - 1
+    size = abs(pair.comparison.difference)
+    assert texts[0, last].startswith(f"+{size:.1f}") and texts[last, 0].startswith(f"-{size:.1f}")
+    assert texts[0, last].split("\np ")[1] == plots._short_p(pair.comparison.p_holm)
+
+
+def test_similarity_and_norms_by_hand():
+    arrays = learned_arrays(2)
+    figure = model_plots.plot_similarity(arrays, "keys")
+    table = arrays["decoder_keys"][1, 0][:17]          # a decoder sees 0 and what lies behind
+    image = figure.axes[3].images[0].get_array()[:, :17]
+    expected = [[one @ other / np.linalg.norm(one) / np.linalg.norm(other) for other in table]
+                for one in table]
+    np.testing.assert_allclose(image, expected, atol=1e-12)
+    line = model_plots.plot_norms(arrays).axes[0].lines[1]
+    np.testing.assert_allclose(line.get_ydata(),
+                               np.linalg.norm(arrays["encoder_keys"][0, 1], axis=-1))
+    assert line.get_xdata().tolist() == list(range(-16, 17))
+
+
+def test_a_row_of_panels_shows_its_highest_peak():
+    arrays = learned_arrays(2)
+    arrays["encoder_attention"][1, 0, 5] = 7.0
+    for axes in model_plots.plot_attention(arrays).axes:
+        low, high = axes.get_ylim()
+        assert low == 0 and high > max(line.get_ydata().max() for line in axes.lines)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.one_of(st.text(max_size=12), st.sampled_from(
+    ["$x^2$", "$", "$$", r"\$", r"a$\frac{1}$", "_x", "%", "<script>", "a\nb", "\x1b[2J", "\ud800",
+     "^_{", r"\alpha"])))
+def test_any_name_can_be_drawn_as_it_is(name):
+    label = figures.arm_label(results.ArmResult(name, {}, None, []))
+    text = Text(0, 0, label)
+    figure = plots.pyplot.figure(figsize=(1, 1), dpi=20)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")               # the font lacks some letters
+        axes = figure.add_subplot()
+        line, = axes.plot([0, 1], label=label)
+        axes.legend()
+        figure.canvas.draw()
+    plots.pyplot.close(figure)
+    assert text._preprocess_math(label)[1] is False or "$" not in label
+    assert not label.startswith("_") and "\n" not in label and line in axes.lines
+
+
+def test_an_arm_of_a_grid_of_k_is_called_by_k():
+    arm = results.ArmResult("max_relative_position=4", {"max_relative_position": 4}, None, [])
+    assert figures.arm_label(arm) == "k = 4"
+    assert len(figures.arm_label(results.ArmResult("x" * 99, {}, None, []))) == 32

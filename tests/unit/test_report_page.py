@@ -1,0 +1,192 @@
+"""The files of a report: the page, the figures in it, and TensorBoard's event files."""
+import base64
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from report_runs import SOURCE, damage, read_scored, write_clipping_study, write_run
+from test_report_figures import TABLE_NAMES, learned_arrays
+
+from rpr.cli import report
+from rpr.report import html_page, model_analysis, record, results, tensorboard
+from rpr.utils.errors import UserError
+
+WORDS = st.lists(st.sampled_from(["a", "b", "c", "<b>", "&", "\x1b"]), max_size=8).map(" ".join)
+
+
+@pytest.fixture(scope="module")
+def clipping(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("studies") / "clip_50%"
+    write_clipping_study(folder)
+    run = folder / "runs/k16-1"
+    np.savez(run / "learned.npz", source_lengths=np.arange(len(SOURCE)) % 30 + 1,
+             **learned_arrays(1))
+    (run / "data.json").write_text(json.dumps({"problem": "p", "sources": {"train source": {
+        "path": "/corpus/<x>.en", "lines": 26607, "sha256": "ab" * 32}}}))
+    for name in ("k16-1", "k0-1"):
+        (folder / "runs" / name / "environment.json").write_text(json.dumps(
+            {"commit": "f00d", "packages": {"tensorflow": "2.15.1"}}))
+    return folder
+
+
+def embedded(page):
+    return re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', page)
+
+
+def test_every_figure_is_drawn_and_the_page_holds_them(clipping, capsys):
+    report.main([str(clipping), "--skip_model_analysis", "--columns=bleu,p"])
+    assert "runs/k4-1: failed" in capsys.readouterr().out
+    drawn = {path.stem for path in (clipping / "plots").glob("*.png")}
+    assert drawn == {path.stem for path in (clipping / "plots").glob("*.svg")} == {
+        "curves", "bleu_by_k", "bleu_by_length", "ranking", *(f"{kind}_k16-1" for kind in (
+            "attention", "norms", "similarity_keys", "similarity_values"))}
+    page = (clipping / "report.html").read_text()
+    assert len(embedded(page)) == len(drawn) and b"<svg" in base64.b64decode(embedded(page)[0])
+    assert "clip_50%" in page and "study.baseline = &#x27;&lt;k&gt;&#x27;" in page
+    assert not re.search(r'(?:src|href)="(?!data:)|url\(|@import|<script', page)
+    for part in ("26,607", "/corpus/&lt;x&gt;.en", "ab" * 32, "environment of 2 runs",
+                 "packages tensorflow", "2.15.1", "2020-09-13", "60 test sentences", "<del>"):
+        assert part in page, part
+    assert json.loads((clipping / "results.json").read_text())["trained_length"] == 20
+    assert (clipping / "results.md").read_text().startswith("| BLEU | p |\n")
+
+
+def test_a_downloaded_record_is_shown_again(clipping, tmp_path, capsys):
+    report.main([str(clipping), "--skip_model_analysis"])
+    shutil.copy(clipping / "results.json", tmp_path)
+    report.main([str(tmp_path)])
+    assert capsys.readouterr().out
+    for name in ("results.json", "results.md", "results.tex", "results.csv", "plots/curves.svg",
+                 "plots/bleu_by_k.svg", "plots/ranking.svg"):
+        assert (tmp_path / name).read_bytes() == (clipping / name).read_bytes(), name
+    with pytest.raises(UserError, match="--baseline and --against need the runs"):
+        report.main([str(tmp_path), "--baseline=max_relative_position=0"])
+
+
+def test_models_of_chosen_arms_are_drawn(clipping):
+    report.main([str(clipping), "--skip_model_analysis", "--plot_model=max_relative_position=0"])
+    page = (clipping / "report.html").read_text()
+    assert len(embedded(page)) == 4 and "The trained models" not in page
+    with pytest.raises(UserError, match="--plot_model=x: one of max_relative_position=16"):
+        report.main([str(clipping), "--plot_model=x"])
+
+
+def test_figures_beyond_the_size_of_a_page_are_linked(tmp_path, monkeypatch):
+    (tmp_path / "plots").mkdir()
+    for name in "ab":
+        (tmp_path / "plots" / f"{name}.svg").write_text("<svg/>" * 10)
+    study = results.StudyResults("<t>", "a", arms=[results.ArmResult("a", {}, None, [])])
+    pictures = [html_page.Picture(name, f"plots/{name}.svg", "a", False) for name in "ab"]
+    monkeypatch.setattr(html_page, "MOST_EMBEDDED", 100)
+    page = html_page.render_page(study, pictures, str(tmp_path))
+    assert embedded(page) == [base64.b64encode(b"<svg/>" * 10).decode()]
+    assert '<a href="plots/b.svg">b</a>' in page and "<title>&lt;t&gt;</title>" in page
+
+
+def test_a_study_of_many_arms_makes_a_small_page(tmp_path):
+    arms = []
+    for number in range(1000):
+        runs = [results.RunResult(f"runs/{number}", 1, "done", bleu=float(number % 50))]
+        arms.append(results.ArmResult(f"arm {number}", {"a": number}, None, runs))
+    study = results.StudyResults("many", "arm 0", arms=arms, study_gin="x = 1\n" * 10**6)
+    page = html_page.render_page(study, [], str(tmp_path))
+    assert "arm 999" in page and len(page) < 5_000_000
+    featured = study.featured(10)
+    assert len(featured) == 10 and featured[0] is arms[0]
+    assert all(arm.done[0].bleu == 49 for arm in featured[1:])
+
+
+def test_nothing_done_is_a_report_too(tmp_path):
+    write_run(tmp_path, "one", done=False)
+    shutil.rmtree(tmp_path / "one" / "model")
+    (tmp_path / "one" / "metrics.jsonl").unlink()
+    report.main([str(tmp_path), "--baseline=one"])
+    assert "one: waiting" in (tmp_path / "results.md").read_text()
+    assert (tmp_path / "report.html").exists()
+
+
+def test_differences_are_marked_by_hand():
+    assert html_page.mark_differences("the cat <sat>", "the dog <sat> down") == (
+        "the <del>dog</del> <ins>cat</ins> &lt;sat&gt; <del>down</del>")
+    assert html_page.mark_differences("", "x") == "<del>x</del>"
+
+
+@given(WORDS, WORDS)
+def test_marked_words_are_those_of_both_texts(hypothesis, reference):
+    marked = html_page.mark_differences(hypothesis, reference)
+    assert "\x1b" not in marked and "<b>" not in marked
+
+    def words(removed):
+        text = re.sub(rf"<{removed}>.*?</{removed}>", "", marked)
+        return re.sub(r"</?(?:ins|del)>", "", text).split()
+
+    def escaped(text):
+        return html_page.to_html(text.replace(" ", "  ")).split()
+
+    assert words("del") == escaped(hypothesis) and words("ins") == escaped(reference)
+
+
+def test_a_damaged_cache_of_a_model_is_made_again(clipping):
+    run_dir = model_analysis.RunDirectory(str(clipping / "runs/k16-1"))
+    assert set(model_analysis.load(run_dir)) > TABLE_NAMES
+    broken = model_analysis.RunDirectory(str(clipping / "runs/k0-1"))
+    (clipping / "runs/k0-1/learned.npz").write_bytes(b"PK\x03\x04broken")
+    assert model_analysis.load(broken) == {}
+    (clipping / "runs/k0-1/learned.npz").unlink()
+
+
+def test_writing_a_report_follows_no_link(tmp_path):
+    write_run(tmp_path, "one")
+    (tmp_path / "private").write_text("mine")
+    for name in ("results.json", "report.html", "results.tex"):
+        (tmp_path / name).symlink_to(tmp_path / "private")
+    report.main([str(tmp_path), "--baseline=one", "--skip_model_analysis"])
+    assert (tmp_path / "private").read_text() == "mine"
+    assert record.load_record(str(tmp_path)).baseline == "one"
+
+
+def test_tensorboard_compares_the_arms(clipping):
+    scored = read_scored(clipping)
+    tensorboard.write_events(scored, str(clipping))
+    from tensorboard import context
+    from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
+    from tensorboard.plugins import base_plugin
+    from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
+    events = plugin_event_multiplexer.EventMultiplexer()
+    events.AddRunsFromDirectory(str(clipping))
+    events.Reload()
+    provider = data_provider.MultiplexerDataProvider(events, str(clipping))
+    backend = backend_context.Context(base_plugin.TBContext(data_provider=provider))
+    request = context.RequestContext()
+    experiment = backend.experiment_from_metadata(
+        request, "", True, backend.hparams_metadata(request, ""), [])
+    infos = {info.name: info for info in experiment.hparam_infos}
+    assert set(infos) == {"arm", "max_relative_position"}
+    assert infos["max_relative_position"].type == api_pb2.DATA_TYPE_FLOAT64
+    names = [info.name for info in experiment.metric_infos]
+    asked = api_pb2.ListSessionGroupsRequest(
+        start_index=0, slice_size=100, aggregation_type=api_pb2.AGGREGATION_AVG,
+        allowed_statuses=[api_pb2.STATUS_SUCCESS, api_pb2.STATUS_FAILURE],
+        col_params=[api_pb2.ColParams(metric=name) for name in names])
+    groups = {group.name: group for group in list_session_groups.Handler(
+        request, backend, "", asked).run().session_groups}
+    assert set(groups) == {arm.name for arm in scored.arms}
+    for arm in scored.arms[:3]:
+        group = groups[arm.name]
+        assert len(group.sessions) == 2
+        assert group.hparams["max_relative_position"].number_value == (
+            arm.settings["max_relative_position"])
+        values = {value.name.tag: value.value for value in group.metric_values}
+        assert values["test/BLEU"] == pytest.approx(arm.bleu.mean, rel=1e-6)
+    failed = groups["max_relative_position=4"].sessions
+    assert [session.status for session in failed] == [api_pb2.STATUS_FAILURE] * 2
+
+
+def test_events_of_a_run_outside_the_study_are_not_written(clipping, tmp_path):
+    write_run(tmp_path, "other", hypotheses=damage(["x"] * len(SOURCE), 0.0, 1))
+    tensorboard.write_events(read_scored(clipping, against=tmp_path / "other"), str(clipping))
+    assert not (tmp_path / "other" / tensorboard.FILE).exists()

@@ -1,0 +1,131 @@
+"""The tables of a report in every format, also with hostile names."""
+import csv
+import io
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from report_runs import read_scored, write_clipping_study, write_run, write_study
+
+from rpr.report import columns, escaping, latex, results, tables
+from rpr.utils.errors import UserError
+
+CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+HOSTILE = st.one_of(st.text(max_size=30), st.lists(st.sampled_from(
+    ["$", "%", "_", "\n", "<script>", "</td>", "|", "[x](http://y)", "`", "=1+1", "@", "\\", "^",
+     "{", "}", "&", "#", "~", "*", "\x1b]52;c;x\x07", "\x9b2J", "a", "k=4", "-", "+", '"', "'", "[",
+     "\ud800", "![](x)", "<!--"]), max_size=6).map("".join))
+
+
+@pytest.fixture(scope="module")
+def clipping(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("studies") / "clip_50%"
+    write_clipping_study(folder)
+    return read_scored(folder)
+
+
+def study_of(*names, setting="s", title="t"):
+    """Results with arms of these names, and the names as settings and notes."""
+    arms = [results.ArmResult(name, {setting: name}, None, [
+        results.RunResult("run", 1, "failed", note=name)]) for name in names]
+    return results.StudyResults(title, names[0], signatures={"BLEU": "x"}, arms=arms)
+
+
+def test_markdown(clipping):
+    text = tables.to_markdown(clipping)
+    header, _, *rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert header.startswith(r"| k | seeds | BLEU | paper | difference \[95%\] | p | p (Holm) "
+                             "| rank | chrF | exact | loss | parameters |")
+    cells = [cell.strip() for cell in rows[1].split("|")[1:-1]]
+    zero = clipping.arms[1]
+    assert cells[0] == "0" and cells[2] == f"{zero.bleu.mean:.1f} ± {zero.bleu.deviation:.1f}"
+    assert cells[10] == f"{900 / 1099:.2f}"
+    assert cells[4].startswith(rf"{zero.bleu_difference.difference:.1f} \[")
+    assert rows[0].split("|")[5].strip() == "baseline" and "1 of 2" in rows[3]
+    assert clipping.signatures["BLEU"] in text and "NaN in step 30_0" in text
+
+
+def test_csv_and_json_are_not_rounded(clipping):
+    zero = clipping.arms[1]
+    lines = list(csv.DictReader(tables.to_csv(clipping).splitlines()))
+    assert float(lines[1]["loss"]) == pytest.approx(900 / 1099, abs=1e-4)
+    assert float(lines[1]["bleu_mean"]) == zero.bleu.mean and lines[4]["bleu_mean"] == ""
+    assert float(lines[1]["bleu_difference_p_holm"]) == zero.bleu_difference.p_holm
+    assert float(lines[1]["bleu_difference"]) == zero.bleu_difference.difference
+    assert [float(run) for run in lines[1]["bleu_runs"].split(";")] == [
+        run.bleu for run in zero.runs]
+    loaded = json.loads(tables.to_json(clipping))
+    assert loaded["arms"][1]["bleu_difference"]["p_holm"] == zero.bleu_difference.p_holm
+    assert len(loaded["arms"][1]["bleu_by_length"]) == len(loaded["buckets"])
+
+
+def test_latex(clipping):
+    text = latex.to_latex(clipping)
+    lines = [line for line in text.splitlines() if not line.startswith("%")]
+    body = [line for line in lines if line.endswith(r"\\")]
+    assert body[0].strip().startswith(
+        r"$k$ & seeds & BLEU & paper & difference [95\%] & $p$ & $p$ (Holm) & rank & chrF")
+    assert len({line.count(" & ") for line in body}) == 1 and r"$\pm$" in body[1]
+    assert re.search(r"& \$-\$\d+\.\d \[\$-\$\d", body[2])
+    assert re.search(r"& \$0\.\d{4}\$ &", body[2])
+    assert r"\toprule" in text and r"\label{tab:clip-50}" in text
+    code = "\n".join(lines)
+    assert "nrefs:1" not in code and "% BLEU nrefs:1" in text and "30_0" not in code
+    assert r"$p \le 0.05$ with" in code and "; $p$: two-sided" in code
+
+
+def test_columns_can_be_chosen(clipping):
+    chosen = columns.choose(clipping, ["max_relative_position", "bleu", "p_holm"])
+    text = latex.to_latex(clipping, chosen)
+    assert r"    $k$ & BLEU & $p$ (Holm) \\" in text and "speed" not in text
+    assert tables.to_markdown(clipping, chosen).startswith("| k | BLEU | p (Holm) |\n")
+    with pytest.raises(UserError, match="--columns=blue: one of max_relative_position, seeds, b"):
+        columns.choose(clipping, ["blue"])
+
+
+def test_latex_escapes_by_hand():
+    assert escaping.to_latex(r"a_b & 50% {#} $x^2$ ~ \textbf | <") == (
+        r"a\_b \& 50\% \{\#\} \$x\textasciicircum{}2\$ \textasciitilde{} \textbackslash{}textbf "
+        r"\textbar{}\allowbreak{} \textless{}")
+    assert escaping.to_latex("[1cm]") == "{[}1cm]"
+
+
+def test_a_setting_that_looks_like_a_symbol_has_no_markup():
+    assert "<sup>K</sup>" in tables._html("a^K") and "x^2" in tables._html("x^2")
+
+
+@given(HOSTILE, HOSTILE, HOSTILE)
+def test_no_name_leaves_its_cell(name, other, title):
+    study = study_of(name, other + "!", setting=name or "s", title=title)
+    markdown, page, tex = tables.to_markdown(study), tables.to_html(study), latex.to_latex(study)
+    sheet = tables.to_csv(study)
+    for text in (markdown, page, tex):
+        assert not CONTROL.search(text)
+        text.encode()                                 # no lone surrogates
+    rows = [line for line in markdown.splitlines() if line.startswith("|")]
+    columns_of = {len(re.sub(r"\\\\|\\\|", "", line).split("|")) for line in rows}
+    assert len(rows) == 4 and len(columns_of) == 1
+    assert not re.search(r"(?<!\\)(?:\\\\)*(?<!\\)<|(?<!\\)(?:\\\\)*\]\(", markdown)
+    tags = set(re.findall(r"<(/?\w+)", page))
+    assert tags <= {f"{slash}{tag}" for slash in ("", "/") for tag in
+                    ("div", "table", "caption", "thead", "tbody", "tr", "th", "td", "sup")}
+    code = [line for line in tex.splitlines() if not line.startswith("%")]
+    bare = re.sub(r"\\[\\&%$#_{}]|\$[a-z^AKV]+\$|\$\\\w+\$|\$[-+]\$|\\allowbreak\{\}", "",
+                  "\n".join(code))
+    assert "$" not in bare and "#" not in bare and "%" not in bare and "_" not in bare
+    assert len([line for line in code if line.endswith(r"\\")]) == 3
+    for row in csv.reader(io.StringIO(sheet)):
+        for cell in row:
+            assert not cell.startswith(("=", "+", "@", "\t", "\r")) and not (
+                cell.startswith("-") and not re.fullmatch(r"-?\d+(\.\d+)?", cell))
+
+
+def test_settings_of_arms_differ(tmp_path):
+    write_run(tmp_path, "r")
+    write_run(tmp_path, "s", 0.3)
+    write_study(tmp_path, {"=cmd|'x'!A0": ({"a": "=1"}, None, {1: "r"}),
+                           "b": ({"a": "+2"}, None, {1: "s"})}, "b")
+    rows = list(csv.DictReader(tables.to_csv(read_scored(tmp_path)).splitlines()))
+    assert [(row["name"], row["a"]) for row in rows] == [("'=cmd|'x'!A0", "'=1"), ("b", "'+2")]
