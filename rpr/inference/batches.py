@@ -16,6 +16,7 @@ import numpy as np
 from rpr.utils import files
 from rpr.utils.errors import UserError
 
+EOS = 1                                               # T2T's id of the end-of-sentence symbol
 _KEY_FILE = "rpr-decode-key"                          # marks a folder as made here
 _OUR_FILES = re.compile(rf"\.?({_KEY_FILE}|\d+\.json)(\W.*)?")       # temporary names too
 
@@ -100,14 +101,19 @@ class Batches:
         """
         for number in numbers:
             batch = list(itertools.islice(predictions, len(self._batches[number])))
-            tokens = sum(np.count_nonzero(np.atleast_2d(prediction["outputs"])[0])
-                         for prediction in batch)
+            best = [np.atleast_2d(prediction["outputs"])[0] for prediction in batch]
             files.write_atomically(self.path(number), json.dumps(
-                {"lines": list(map(as_text, batch)), "tokens": int(tokens)}))
+                {"lines": list(map(as_text, batch)),
+                 "tokens": int(sum(map(np.count_nonzero, best))),
+                 "cut": sum(EOS not in ids for ids in best)}))
 
     def tokens(self, numbers: Sequence[int]) -> int:
         """Tokens in the best hypotheses of finished batches."""
         return sum(self._read(number)["tokens"] for number in numbers)
+
+    def count_cut(self) -> int:
+        """Best hypotheses that stopped at the length limit; all batches must be finished."""
+        return sum(self._read(number)["cut"] for number in range(len(self._batches)))
 
     def _read(self, number):
         with open(self.path(number), encoding="utf-8") as text:

@@ -81,6 +81,7 @@ def decode_file(argv: Sequence[str], flags: Any, models: Sequence[TrainedModel],
         return None
     event = decode_event(len(batches.sentences(missing)), batches.tokens(missing),
                          time.time() - start)
+    event["cut"] = batches.count_cut()
     batches.assemble(positions, decode_hparams.delimiter)
     if flags.checkpoint_path and flags.keep_timestamp:
         written = os.stat(model.checkpoint + ".index").st_mtime

@@ -7,7 +7,8 @@
 |         | `source_tokens_per_second`, `target_tokens_per_second`, `padding` (share of positions) |
 |         | of the chief's machine; `peak_memory` (bytes, of the fullest GPU, else the process) |
 | `eval` | `step`, `loss` and T2T's metrics on the development set |
-| `decode` | `sentences`, `tokens`, `seconds`, `sentences_per_second`, `tokens_per_second` |
+| `decode` | `sentences`, `tokens`, `seconds`, `sentences_per_second`, `tokens_per_second`; `cut` |
+|          | (hypotheses of the whole file that stopped at the length limit) |
 
 `time` is in seconds since 1970. A line that a crash cut off is ignored. Steps never decrease:
 `forget_after` removes the events that training from a checkpoint repeats.

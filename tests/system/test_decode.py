@@ -39,7 +39,7 @@ def test_two_devices_write_what_t2t_writes(command, by_t2t, tmp_path):
                 f"--metrics_file={tmp_path}/metrics")
     assert (tmp_path / "out").read_bytes() == by_t2t and by_t2t.count(b"\n") == 60
     event, = metrics_log.read(str(tmp_path / "metrics"))
-    assert event["sentences"] == 60 and event["tokens"] > 60
+    assert event["sentences"] == 60 and event["tokens"] > 60 and 0 <= event["cut"] < 60
     assert sorted(os.listdir(tmp_path)) == ["metrics", "out"]
 
 
@@ -77,20 +77,21 @@ def test_batches_of_another_make_are_dropped(tmp_path):
 
     def begun(made_from, sentences=sentences):
         made = batches.Batches(str(tmp_path / "out"), sentences, 3, made_from)
-        made.begin()
+        made.prepare()
         return made
 
     made = begun(["a checkpoint"])
     results = ({"outputs": [number, 5, 0]} for number in range(1, 8))
     assert made.missing() == [0, 1, 2] and made.missing(1, 2) == [1]
-    made.decode([0, 1], results, lambda result: str(result["outputs"][0]))
+    made.save([0, 1], results, lambda result: str(result["outputs"][0]))
     assert begun(["a checkpoint"]).missing() == [2] and made.tokens([0, 1]) == 12
     assert made.sentences([2]) == sentences[6:]
-    made.decode([2], results, lambda result: str(result["outputs"][0]))
-    made.end({number: 6 - number for number in range(7)}, "\n")
+    made.save([2], results, lambda result: str(result["outputs"][0]))
+    assert made.count_cut() == 6                      # only the first has the end mark
+    made.assemble({number: 6 - number for number in range(7)}, "\n")
     assert (tmp_path / "out").read_text() == "7\n6\n5\n4\n3\n2\n1\n"
     assert os.listdir(tmp_path) == ["out"]
-    begun(["a checkpoint"]).decode([0], iter([{"outputs": [1]}] * 3), json.dumps)
+    begun(["a checkpoint"]).save([0], iter([{"outputs": [1]}] * 3), json.dumps)
     assert begun(["a checkpoint"]).missing() == [1, 2]
     assert begun(["another"]).missing() == [0, 1, 2]
 
