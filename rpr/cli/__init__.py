@@ -22,6 +22,7 @@ Experiments
   run GIN       one run in its own directory: datagen, train, average, decode, score; resumable
   study GIN     the runs of a study (arms, seeds) on all GPUs or cores of this machine; resumable
   report DIR    a study, or the runs below DIR: tables with significance, plots, an HTML page
+  verify RUN    repeats the first steps of a run and compares losses and weights bit for bit
 
 T2T's programs, with T2T's flags and this project's models, hparams sets and problems
   datagen       t2t-datagen: vocabulary and TFRecords of a problem
@@ -116,7 +117,7 @@ def _t2t_command(module: str) -> Command:
 
 
 COMMANDS: dict[str, Command] = {
-    **{name: _command(name) for name in ("run", "study", "report")},
+    **{name: _command(name) for name in ("run", "study", "report", "verify")},
     **{name: _t2t_command(name) for name in ("datagen", "train", "decode", "evaluate", "average",
                                              "bleu", "translate")},
     "score": _command("score"),

@@ -1,18 +1,19 @@
 """What is written while a training runs: metrics.jsonl, progress, profile, checksums."""
 import collections
 import hashlib
+import os
 import time
+import zlib
 from typing import Any
 
 import numpy as np
 import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 
-from rpr.training.checksums import append_checksums
 from rpr.training.divergence import DivergenceDetector
 from rpr.training.seeding import BATCHES
 from rpr.training.throughput import Throughput
-from rpr.utils import metrics_log
+from rpr.utils import checksums, metrics_log
 from rpr.utils.console import Task
 
 
@@ -145,7 +146,7 @@ class ProfileHook(tf.train.SessionRunHook):
 
 
 class CheckpointListener(tf.train.CheckpointSaverListener):
-    """Writes the checksums of each checkpoint; tells a `TrainingHook` how long saving takes.
+    """Records a CRC-32 of each tensor of a checkpoint; tells a `TrainingHook` when saving began.
 
     Args:
       hook: of the same training.
@@ -159,7 +160,11 @@ class CheckpointListener(tf.train.CheckpointSaverListener):
         self._hook.saving_began = time.time()
 
     def after_save(self, session: Any, global_step_value: int) -> None:
-        append_checksums(self._model_dir, int(global_step_value))
+        step = int(global_step_value)
+        reader = tf.train.load_checkpoint(os.path.join(self._model_dir, f"model.ckpt-{step}"))
+        checksums.append(self._model_dir, step, {
+            name: f"{zlib.crc32(reader.get_tensor(name).tobytes()):08x}"
+            for name in sorted(reader.get_variable_to_shape_map())})
 
 
 class EvaluationRecord(tf.estimator.Exporter):

@@ -1,0 +1,84 @@
+"""Repeats the first steps of a training and compares every recorded bit.
+
+A training records the loss of every tenth step (metrics.jsonl) and a checksum of each tensor of
+each checkpoint (model/checksums.jsonl). The repetition runs in a temporary directory.
+"""
+import os
+from typing import NamedTuple
+
+from rpr.experiments.config import Run
+from rpr.experiments.run import run_stage
+from rpr.experiments.run_directory import RunDirectory, Stage, stages
+from rpr.utils import checksums, files, metrics_log
+from rpr.utils.errors import UserError
+from rpr.utils.processes import temporary_directory
+
+
+class Comparison(NamedTuple):
+    """What a repetition gave.
+
+    Attributes:
+      losses: how many losses were compared.
+      checkpoints: the steps whose tensors were compared.
+      tensors: the number of tensors of a checkpoint.
+      difference: the first difference, one line; empty if there is none.
+    """
+    losses: int
+    checkpoints: list[int]
+    tensors: int
+    difference: str
+
+
+def repeat_training(run: Run, run_dir: RunDirectory, steps: int | None = None) -> Comparison:
+    """Trains the first steps of a run again and compares them with those of the run.
+
+    Args:
+      run: the settings of the run.
+      run_dir: its directory.
+      steps: how many steps; None: up to the first checkpoint after the start.
+
+    Raises:
+      UserError: the run did not come so far, or the repetition failed.
+    """
+    recorded = checksums.read(run_dir.model)
+    if steps is None:
+        steps = min((step for step in recorded if step), default=0)
+    if not steps or steps > max(recorded, default=0):
+        raise UserError(f"{run_dir.path}: its training recorded "
+                        f"{max(recorded, default=0)} steps; there is nothing to compare up to "
+                        f"--steps={steps}")
+    repeated = RunDirectory(temporary_directory("verify"), run_dir.data_dir)
+    train = next(stage for stage in stages(run, repeated) if stage.name == "train")
+    threads = files.read_json(os.path.join(run_dir.model, "rpr.json")).get("threads", 0)
+    argv = [*train.argv, "--schedule=train", f"--stop_at_step={steps}",
+            f"--intra_op_parallelism_threads={threads}"]
+    code, reason = run_stage(Stage("train", argv, train.output), run)
+    if code:
+        raise UserError(f"{run_dir.path}: the repetition failed with exit code {code}: {reason}")
+    return _compare(run_dir, repeated, steps)
+
+
+def _compare(run_dir: RunDirectory, repeated: RunDirectory, steps: int) -> Comparison:
+    differences: list[tuple[int, str]] = []
+    losses, new_losses = _losses(run_dir), _losses(repeated)
+    common = sorted(step for step in losses.keys() & new_losses.keys() if step <= steps)
+    for step in common:
+        if losses[step] != new_losses[step]:
+            differences.append((step, f"the loss at step {step} was {losses[step]!r} and is "
+                                f"{new_losses[step]!r}"))
+    tensors, new_tensors = checksums.read(run_dir.model), checksums.read(repeated.model)
+    checkpoints = sorted(step for step in tensors.keys() & new_tensors.keys() if step <= steps)
+    for step in checkpoints:
+        before, now = tensors[step], new_tensors[step]
+        different = [name for name in sorted(before.keys() | now.keys())
+                     if before.get(name) != now.get(name)]
+        if different:
+            differences.append((step, f"{len(different)} of {len(before)} tensors differ at step "
+                                f"{step}; the first is {different[0]}"))
+    return Comparison(len(common), checkpoints, len(tensors[checkpoints[-1]]),
+                      min(differences, default=(0, ""))[1])
+
+
+def _losses(run_dir: RunDirectory) -> dict[int, float]:
+    return {event["step"]: event["loss"] for event in metrics_log.events(run_dir.metrics)
+            if event["event"] == "train"}
