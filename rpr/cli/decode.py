@@ -136,18 +136,23 @@ def _prepare_files(flags: Any, run: Run | None) -> bool:
         launcher.need(flags, "language_pair")
         flags.decode_from_file = _test_set_file(flags.test_set, flags.language_pair)
     elif flags.decode_from_file:
-        file_checks.check_input(flags.decode_from_file, "decode_from_file")
+        file_checks.check_input(flags.decode_from_file, _given(flags, "input", "decode_from_file"))
     elif run and not flags.decode_interactive:
         raise UserError("--input or --test_set is missing: the text to decode")
     if flags.score_file:
         file_checks.check_input(flags.score_file, "score_file")
         launcher.need(flags, "decode_to_file")
     if flags.decode_to_file:
-        file_checks.check_output(flags.decode_to_file, "decode_to_file")
+        file_checks.check_output(flags.decode_to_file, _given(flags, "output", "decode_to_file"))
     elif flags.decode_from_file and (run or flags.test_set):
         flags.decode_to_file = os.path.join(processes.temporary_directory("decode"), "output")
         return True
     return False
+
+
+def _given(flags, alias, name):
+    """The name by which a flag was given, for messages."""
+    return alias if flags[alias].present else name
 
 
 def _test_set_file(name, pair):

@@ -25,6 +25,8 @@ rpr evaluate --output_dir=DIR --model=... --problem=... --hparams_set=... --data
 
 def main(argv: list[str], logs: QuietLogs | None) -> None:
     """`rpr evaluate`, with the flags of t2t-eval and those defined here."""
+    absl_flags.DEFINE_string("checkpoint_path", None, "Checkpoint to evaluate, without suffix "
+                             "(default: the newest one of --output_dir).")
     absl_flags.DEFINE_string("json", None, "File to which the metrics are written as JSON.")
     absl_flags.DEFINE_bool("wait", False, "Afterwards wait for new checkpoints in --output_dir and "
                            "evaluate each, until there was none for --eval_timeout_mins.")
@@ -35,7 +37,6 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
                         "directory with T2T's flags")
     if flags.eval_steps is not None and flags.eval_steps < 1:
         raise UserError(f"--eval_steps={flags.eval_steps}: at least 1 batch")
-    flags.checkpoint_path = getattr(flags, "checkpoint_path", None)
     model = trained_model.find_trained_model(flags)
     check_data(model.hparams.problem, model.hparams.data_dir,
                ("test",) if flags.eval_use_test_set else ("dev",))

@@ -4,7 +4,6 @@ from typing import Any
 
 from rpr.experiments import run_directory
 from rpr.experiments.config import Run
-from rpr.t2t import registration
 from rpr.utils.errors import UserError
 
 
@@ -28,12 +27,11 @@ def fill_flags(flags: Any, words: Sequence[str]) -> Run | None:
     run, named = run_directory.trained_model_flags(words[0], flags.data_dir,
                                                    flags.t2t_usr_dir)
     for name, value in vars(named).items():
-        if flags[name].present and name not in ("data_dir", "t2t_usr_dir"):
+        if name in ("data_dir", "t2t_usr_dir"):       # given, or found next to the run
+            flags[name].value = value
+        elif flags[name].present:
             raise UserError(f"--{name}={flags[name].value}: the run directory {words[0]} decides "
                             "it; leave the flag or the directory out")
-        if name == "t2t_usr_dir" and flags[name].present:
-            continue
-        flags[name].value = value
-    if named.t2t_usr_dir and not flags["t2t_usr_dir"].present:
-        registration.register(named.t2t_usr_dir)
+        else:
+            flags[name].value = value
     return run

@@ -3,6 +3,7 @@
 A checkpoint is PREFIX.index and PREFIX.data-*. The state file `checkpoint` of a directory names the
 newest one, but a power cut can leave it empty, or pointing at a checkpoint that is not whole.
 """
+import contextlib
 import glob
 import os
 import re
@@ -14,6 +15,7 @@ from rpr.utils.errors import UserError
 from rpr.utils.files import write_atomically
 
 STATE_FILE = "checkpoint"
+_GLOB = "*?[]\\"                                       # TensorFlow takes paths as patterns
 
 
 def find_checkpoint(path_or_dir: str, model: str, flag: str) -> str:
@@ -34,16 +36,17 @@ def find_checkpoint(path_or_dir: str, model: str, flag: str) -> str:
     """
     path = path_or_dir
     if os.path.isdir(path):
-        found = newest(path)
+        every = _by_step(path)
+        found = newest(path) or (every[-1] if every else None)
         if found is None:
             raise UserError(f"--{flag}={path}: there is no checkpoint in it{_hint(path)}")
         path = found
     elif not os.path.exists(path + ".index"):
-        raise UserError(f"--{flag}={path}: there is no such checkpoint (no {path}.index)")
+        raise UserError(f"--{flag}={path}: there is no such directory, and no checkpoint "
+                        f"of that name (no {path}.index)")
     problem = damage(path)
     if problem:
-        raise UserError(f"--{flag}={path}: the checkpoint is damaged: {problem}; take another "
-                        "checkpoint")
+        raise UserError(f"--{flag}={path}: the checkpoint cannot be read: {problem}")
     names = [name for name, _ in tf.train.list_variables(path)]
     scopes = {name.split("/")[0] for name in names if "/body/" in name} - {"training"}
     scope = getattr(registry.model(model), "scope", model)
@@ -88,15 +91,23 @@ def repair_state(directory: str) -> str | None:
 
     Returns:
       the checkpoint, if the state file named none or a damaged one.
+
+    Raises:
+      UserError: there are checkpoints, but none is complete.
     """
     named = _named(directory)
     if named and not damage(named):
         return None
-    path = newest_complete(directory)
+    every, path = _by_step(directory), newest_complete(directory)
     if path is None:
+        if every:
+            raise UserError(f"--output_dir={directory} holds no complete checkpoint "
+                            f"({damage(every[-1])}); remove its model.ckpt-* to train from the "
+                            "start")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(directory, STATE_FILE))
         return None
-    kept = [other for other in _by_step(directory)
-            if _step(other) <= _step(path) and not damage(other)]
+    kept = [other for other in every if _step(other) <= _step(path) and not damage(other)]
     write_atomically(os.path.join(directory, STATE_FILE), "".join(
         [f'model_checkpoint_path: "{os.path.basename(path)}"\n',
          *(f'all_model_checkpoint_paths: "{os.path.basename(other)}"\n' for other in kept)]))
@@ -132,6 +143,8 @@ def damage(path: str) -> str | None:
     """
     if not os.path.exists(path + ".index"):
         return f"{path}.index is missing"
+    if set(path) & set(_GLOB):
+        return f"TensorFlow cannot read a path with any of {' '.join(_GLOB)}; rename the directory"
     try:
         reader = tf.train.load_checkpoint(path)
         shapes = reader.get_variable_to_shape_map()
