@@ -4,6 +4,7 @@ from typing import Any
 
 from rpr.t2t.launcher import METRICS_FILE, need, parse
 from rpr.t2t.trained_model import build_hparams
+from rpr.utils.console import say
 from rpr.utils.errors import UserError
 
 
@@ -14,7 +15,6 @@ def main(argv: list[str], logs: Any) -> None:
       argv: T2T's flags and those of `_define_flags`.
       logs: a `QuietLogs`, or None with --verbose.
     """
-    import tensorflow.compat.v1 as tf
     from tensor2tensor.bin import t2t_trainer
     from tensor2tensor.utils import trainer_lib
 
@@ -48,17 +48,27 @@ def main(argv: list[str], logs: Any) -> None:
                  "vocabulary": preflight.vocabularies(problem, data_dir)}
     preflight.check_same_training(output_dir, requested)
     devices.check(flags, hparams)
-    if tf.train.latest_checkpoint(output_dir):
+    machines = devices.training_cluster()
+    _repair(output_dir, is_chief=not machines or machines.index == 0)
+    if checkpoints.newest(output_dir):
         checkpoints.find_checkpoint(output_dir, flags.model, "output_dir")
     else:
         pretrained_embeddings.check(hparams, problem, data_dir)
 
     if logs:
-        machines = devices.training_cluster()
         process = f".worker{machines.index}" if machines and machines.index else ""
         logs.keep(os.path.join(output_dir, f"train{process}.log"))
     trainer.run(flags, hparams, requested,
                 flags.metrics_file or os.path.join(output_dir, METRICS_FILE))
+
+
+def _repair(output_dir: str, is_chief: bool) -> None:
+    """Lets a training resume from the newest complete checkpoint, whatever a power cut left."""
+    from rpr.t2t import checkpoints
+    repaired = checkpoints.repair_state(output_dir) if is_chief else None
+    if repaired:
+        say(f"rpr train: the newest checkpoint was damaged or not recorded; resuming from "
+            f"{repaired}")
 
 
 def _define_flags() -> None:
