@@ -1,83 +1,90 @@
 #!/usr/bin/env python3
-"""Python expressions with the edges of their syntax trees: an example of relations of one's own.
+"""Writes Python expressions with the edges of their syntax trees: an example of own relations.
 
-    scripts/expression_graphs DIR [PAIRS]
-
-writes DIR/source and DIR/target for the problem graph_text_files: PAIRS (2,000) random expressions,
-where an edge leads from an operator to each of its operands,
+FOLDER/source and FOLDER/target are made for the problem graph_text_files: random expressions, in
+which an edge leads from each operator to each of its operands,
 
     ( a + b ) * c<TAB>2 1 left<TAB>2 3 right<TAB>5 2 left<TAB>5 6 right
 
-and the same in postfix notation, a b + c *.
+and the same expressions in postfix notation, a b + c *.
 """
+import argparse
 import ast
 import io
 import os
 import random
-import sys
 import tokenize
 
 SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 
 
-def with_edges(code):
+def with_edges(code: str) -> str:
     """A line of words and edges.
 
     Args:
       code: an expression of names, + - * / and parentheses, on one line.
 
     Returns:
-      the words, and for each edge a tab, the places of operator and operand, "left" or "right".
+      The words, and for each edge a tab, the positions of operator and operand, "left" or "right".
     """
     words = [word for word in tokenize.generate_tokens(io.StringIO(code).readline)
              if word.type in (tokenize.NAME, tokenize.OP)]
-    edges = []
+    edges: list[str] = []
 
-    def place(node):
-        """Which word stands for a node; adds the edges below it."""
+    def position(node: ast.AST) -> int:
+        """The position of a node's word; adds the edges below the node."""
         if isinstance(node, ast.Name):
             return next(i for i, word in enumerate(words) if word.start[1] == node.col_offset)
-        own = next(i for i, word in enumerate(words)          # after ")" of the left operand
-                   if word.start[1] >= node.left.end_col_offset and word.string != ")")
+        operator = next(i for i, word in enumerate(words)     # after ")" of the left operand
+                        if word.start[1] >= node.left.end_col_offset and word.string != ")")
         for side in ("left", "right"):
-            edges.append(f"{own} {place(getattr(node, side))} {side}")
-        return own
+            edges.append(f"{operator} {position(getattr(node, side))} {side}")
+        return operator
 
-    place(ast.parse(code, mode="eval").body)
+    position(ast.parse(code, mode="eval").body)
     return "\t".join([" ".join(word.string for word in words), *edges])
 
 
-def postfix(code):
+def postfix(code: str) -> str:
     """The expression in postfix notation."""
-    def words(node):
+    def words(node: ast.AST) -> list[str]:
         if isinstance(node, ast.Name):
             return [node.id]
         return words(node.left) + words(node.right) + [SIGNS[type(node.op)]]
     return " ".join(words(ast.parse(code, mode="eval").body))
 
 
-def expression(rng, operators):
-    """A random expression with so many operators."""
+def expression(rng: random.Random, operators: int) -> str:
+    """A random expression with a given number of operators."""
     if not operators:
         return rng.choice("abcdef")
-    left = rng.randrange(operators)
-    sides = expression(rng, left), expression(rng, operators - 1 - left)
-    left, right = (f"( {side} )" if " " in side and rng.random() < 0.5 else side for side in sides)
+    left_operators = rng.randrange(operators)
+    operands = (expression(rng, left_operators), expression(rng, operators - 1 - left_operators))
+    left, right = (f"( {operand} )" if " " in operand and rng.random() < 0.5 else operand
+                   for operand in operands)
     return f"{left} {rng.choice('+-*/')} {right}"
 
 
-def main(folder, pairs=2000):
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", help="where the two files are written")
+    parser.add_argument("pairs", nargs="?", type=int, default=2000, help="number of expressions")
+    arguments = parser.parse_args()
+    if arguments.pairs < 1:
+        parser.error(f"pairs={arguments.pairs}: at least 1")
     rng = random.Random(1)
-    os.makedirs(folder, exist_ok=True)
-    with (open(os.path.join(folder, "source"), "w", encoding="utf-8") as source,
-          open(os.path.join(folder, "target"), "w", encoding="utf-8") as target):
-        for _ in range(int(pairs)):
-            code = expression(rng, rng.randint(1, 5))
-            source.write(with_edges(code) + "\n")
-            target.write(postfix(code) + "\n")
+    try:
+        os.makedirs(arguments.folder, exist_ok=True)
+        with (open(os.path.join(arguments.folder, "source"), "w", encoding="utf-8") as source,
+              open(os.path.join(arguments.folder, "target"), "w", encoding="utf-8") as target):
+            for _ in range(arguments.pairs):
+                code = expression(rng, rng.randint(1, 5))
+                source.write(with_edges(code) + "\n")
+                target.write(postfix(code) + "\n")
+    except OSError as error:
+        parser.exit(1, f"{parser.prog}: {error}\n")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (2, 3) or sys.argv[1].startswith("-"):
-        sys.exit(__doc__)
-    main(*sys.argv[1:])
+    main()

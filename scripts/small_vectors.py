@@ -1,91 +1,103 @@
-#!/usr/bin/env bash
-"exec" "${0%/*}/../.venv/bin/python" "$0" "$@"
-__doc__ = """Word vectors from a word problem's training text, in fastText's text format.
-
-    scripts/small_vectors FOLDER [--problem=translate_deen_libreoffice_words] [--dimension=100]
+#!/usr/bin/env python3
+"""Makes word vectors from a word problem's training text, in fastText's text format.
 
 Writes FOLDER/LANGUAGE.vec for both languages: the positive pointwise mutual information of words
-within 5 places of each other, and of that the first singular vectors, times the square roots of the
-singular values (Levy and Goldberg 2014, sections 3 and 5). Minutes for small corpora; for a large
-one take fastText's own.
+within 5 words of each other, its first singular vectors, scaled by the square roots of the singular
+values (Levy and Goldberg 2014, sections 3 and 5). Takes minutes for a small corpus; for a large one
+use fastText itself.
 """
 import argparse
 import collections
 import os
-import sys
+from collections.abc import Sequence
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
-import rpr  # noqa: E402
-
-rpr.register()
-
-import numpy as np  # noqa: E402
-import scipy.sparse  # noqa: E402
-from scipy.sparse import linalg  # noqa: E402
-from tensor2tensor.utils import registry  # noqa: E402
-
-from problems import vectors  # noqa: E402
-from rpr.utils.errors import UserError  # noqa: E402
+import numpy as np
+import scipy.sparse
+from scipy.sparse import linalg
 
 WINDOW = 5                                            # words to each side
-FEWEST = 2                                            # times that a word must come
+MIN_COUNT = 2                                         # rarer words get no vector
 
 
-def embed(sentences, dimension):
-    """Words in the order of their frequency, and their vectors.
+def embed(sentences: Sequence[Sequence[str]], dimension: int) -> tuple[list[str], np.ndarray]:
+    """Embeds the words of some sentences.
 
     Args:
       sentences: lists of words.
-      dimension: of a vector.
+      dimension: of a vector; smaller than the number of words.
 
     Returns:
-      a list of words, float32 [words, dimension], most frequent first.
+      The words, most frequent first, and their vectors, float32 [words, dimension].
+
+    Raises:
+      ValueError: the text has too few words.
     """
     counts = collections.Counter(word for sentence in sentences for word in sentence)
-    words = sorted((word for word, count in counts.items() if count >= FEWEST),
+    words = sorted((word for word, count in counts.items() if count >= MIN_COUNT),
                    key=lambda word: (-counts[word], word))
     if len(words) <= dimension:
-        raise UserError(f"--dimension={dimension}: the text has {len(words):,} words that come "
-                        f"{FEWEST} times: fewer dimensions are needed")
-    number = {word: place for place, word in enumerate(words)}
-    gap = [-1] * WINDOW                               # between sentences; -1: a rarer word, too
-    text = np.array([number.get(word, -1) for sentence in sentences for word in (*sentence, *gap)])
+        raise ValueError(f"--dimension={dimension}: the text has only {len(words):,} words that "
+                         f"occur {MIN_COUNT} times")
+    pairs = _cooccurrences(sentences, words)
+    sums = np.maximum(np.asarray(pairs.sum(axis=1))[:, 0], 1)
+    information = np.log(pairs.data * pairs.sum() / (sums[pairs.row] * sums[pairs.col]))
+    pairs.data = np.maximum(information, 0)
+    left, singular_values, _ = linalg.svds(pairs.tocsr(), dimension, v0=np.ones(len(words)))
+    vectors = left * np.sqrt(singular_values)
+    return words, (vectors / np.linalg.norm(vectors, axis=1).mean()).astype(np.float32)
+
+
+def _cooccurrences(sentences: Sequence[Sequence[str]],
+                   words: Sequence[str]) -> scipy.sparse.coo_matrix:
+    """How often two words are at most WINDOW words apart, [words, words]."""
+    ids = {word: row for row, word in enumerate(words)}
+    gap = [-1] * WINDOW                               # between sentences; rare words are -1, too
+    text = np.array([word_id for sentence in sentences
+                     for word_id in (*(ids.get(word, -1) for word in sentence), *gap)])
     pairs = scipy.sparse.csr_matrix((len(words), len(words)))
     for distance in range(1, WINDOW + 1):
         left, right = text[:-distance], text[distance:]
         both = (left >= 0) & (right >= 0)
         pairs += scipy.sparse.coo_matrix((np.ones(both.sum()), (left[both], right[both])),
                                          pairs.shape).tocsr()
-    pairs = (pairs + pairs.T).tocoo()
-    sums = np.maximum(np.asarray(pairs.sum(axis=1))[:, 0], 1)
-    information = np.log(pairs.data * pairs.sum() / (sums[pairs.row] * sums[pairs.col]))
-    pairs.data = np.maximum(information, 0)
-    left, values, _ = linalg.svds(pairs.tocsr(), dimension, v0=np.ones(len(words)))
-    found = left * np.sqrt(values)
-    return words, (found / np.linalg.norm(found, axis=1).mean()).astype(np.float32)
+    return (pairs + pairs.T).tocoo()
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("folder")
-    parser.add_argument("--problem", default="translate_deen_libreoffice_words")
-    parser.add_argument("--dimension", type=int, default=100)
-    parser.add_argument("--tmp_dir", default="", help="where the problem's text is")
-    options = parser.parse_args()
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", help="where the two files are written")
+    parser.add_argument("--problem", default="translate_deen_libreoffice_words",
+                        help="a problem of words (default: %(default)s)")
+    parser.add_argument("--dimension", type=int, default=100, help="default: %(default)s")
+    parser.add_argument("--tmp_dir", default="", help="the directory of the problem's downloads")
+    arguments = parser.parse_args()
+    if arguments.dimension < 1:
+        parser.error(f"--dimension={arguments.dimension}: at least 1")
+
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import rpr
+    rpr.register()
+    from problems import europarl, vectors
+    from rpr.t2t.registration import find_problem
+    from rpr.utils.errors import UserError
     try:
-        problem = registry.problem(options.problem)
-        pairs = list(problem.text_pairs("train", options.tmp_dir))
-        os.makedirs(options.folder, exist_ok=True)
+        problem = find_problem(arguments.problem)
+        if not isinstance(problem, europarl.WordProblem):
+            raise UserError(f"--problem={arguments.problem}: not a problem of words")
+        pairs = list(problem.text_pairs("train", arguments.tmp_dir))
+        if not pairs:
+            raise UserError(f"--problem={arguments.problem}: there is no training text")
+        os.makedirs(arguments.folder, exist_ok=True)
         for language, texts in zip(problem.languages, zip(*pairs, strict=True), strict=True):
-            words, found = embed([text.split() for text in texts], options.dimension)
-            path = os.path.join(options.folder, f"{language}.vec")
-            vectors.write(path, options.dimension, [
-                (word, " ".join(f"{value:.5g}" for value in row))
-                for word, row in zip(words, found, strict=True)])
+            words, embedded = embed([text.split() for text in texts], arguments.dimension)
+            path = os.path.join(arguments.folder, f"{language}.vec")
+            vectors.write(path, arguments.dimension, [
+                (word, " ".join(f"{value:.5g}" for value in vector))
+                for word, vector in zip(words, embedded, strict=True)])
             print(f"{path}: {len(words):,} words")
-    except UserError as error:
-        sys.exit(f"scripts/small_vectors: {error}")
+    except (UserError, ValueError, OSError) as error:
+        parser.exit(1, f"{parser.prog}: {error}\n")
 
 
 if __name__ == "__main__":

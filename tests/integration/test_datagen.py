@@ -252,7 +252,7 @@ def grow_ids(data_dir):
     (lambda d: (d / "stock-dev-00000-of-00001").write_bytes(b""), "the dev data is empty"),
     (lambda d: (d / "stock-dev-00000-of-00001").unlink(), "there is no dev data of stock"),
     (lambda d: (d / "stock-dev-00000-of-00001").write_bytes(b"not a record" * 40), "cut off"),
-    (grow_ids, "holds the id 9999, the vocabulary only"),
+    (grow_ids, "contains the id 9999, but the vocabulary has only"),
     (lambda d: (d / "vocab.stock.150.subwords").write_bytes(b""), "the vocabulary is empty"),
     (lambda d: cut(d / "vocab.stock.150.subwords"), "the vocabulary is cut off"),
     (lambda d: (d / "vocab.stock.150.subwords").write_text("hello\nworld\n"),
