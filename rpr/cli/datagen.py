@@ -1,18 +1,81 @@
-"""rpr.cli.datagen"""
+"""`rpr datagen` (t2t-datagen): generates the vocabulary and the TFRecords of problems."""
 import os
+from typing import Any
 
-from rpr.t2t.launcher import parse
-from rpr.t2t.registration import find_problem, known
+from rpr.t2t.launcher import need, parse
+from rpr.t2t.registration import find_problem, registered_names
+from rpr.utils.console import say
+from rpr.utils.errors import UserError
+
+_T2T_TMP_DIR = "/tmp/t2t_datagen"                     # every user's default, and nobody's own
 
 
-def main(argv, logs):
+def main(argv: list[str], logs: Any) -> None:
+    """Runs the command.
+
+    Args:
+      argv: T2T's flags.
+      logs: a `QuietLogs`, or None with --verbose.
+    """
     from tensor2tensor.bin import t2t_datagen
-    flags, _ = parse(argv, "t2t-datagen")
-    name = flags.problem
-    if name and "," not in name and not name.endswith("*"):
-        known("problem", name)
-        if name not in t2t_datagen._SUPPORTED_PROBLEM_GENERATORS:
-            find_problem(name)
-    if logs and flags.data_dir:
-        logs.keep(os.path.join(os.path.expanduser(flags.data_dir), "datagen.log"))
+    from tensor2tensor.utils import registry
+
+    from problems import checks, download
+    flags, rest = parse(argv, "t2t-datagen")
+    if rest:
+        raise UserError(f"'{rest[0]}': rpr datagen takes flags only, such as --problem=NAME")
+    names = _problem_names(flags, t2t_datagen._SUPPORTED_PROBLEM_GENERATORS)
+    if flags.only_list:
+        print("\n".join(names))
+        return
+    need(flags, "data_dir")
+    if flags.tmp_dir == _T2T_TMP_DIR:
+        flags.tmp_dir = download.default_directory()
+    for flag in ("data_dir", "tmp_dir"):
+        _check_directory(flag, os.path.expanduser(flags[flag].value))
+    data_dir = os.path.expanduser(flags.data_dir)
+    own = [name for name in names if name not in t2t_datagen._SUPPORTED_PROBLEM_GENERATORS]
+    if flags.num_shards and own:
+        raise UserError(f"--num_shards={flags.num_shards}: the number of files of {own[0]} is "
+                        "fixed")
+    if logs:
+        logs.keep(os.path.join(data_dir, "datagen.log"))
+    for name in names:
+        if name not in own or _is_of_t2t(registry.problem(name)):
+            say(f"{name} is a problem of tensor2tensor itself: what it downloads, often over "
+                "http, is neither verified nor unpacked safely")
     t2t_datagen.main(None)
+    for name in own:
+        say(checks.summary(registry.problem(name), data_dir))
+
+
+def _problem_names(flags: Any, generators: dict[str, Any]) -> list[str]:
+    """The names of --problem: one, several separated by commas, or all with a prefix (PREFIX*).
+
+    Sets --problem to what t2t_datagen understands, which knows no suffix `_rev`.
+    """
+    from tensor2tensor.utils import registry
+    if (flags.problem or "").endswith("*"):
+        prefix = flags.problem[:-1]
+        names = [name for name in sorted([*generators, *registered_names("problem", prefix)])
+                 if name.startswith(prefix)]
+        if not names:
+            raise UserError(f"--problem={flags.problem}: no problem's name begins with '{prefix}'")
+        return names
+    names = []
+    for name in (flags.problem or "").split(","):
+        if name not in generators:
+            find_problem(name)
+            name = registry.parse_problem_name(name).base_name
+        names.append(name)
+    flags.problem = ",".join(names)
+    return names
+
+
+def _check_directory(flag: str, path: str) -> None:
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise UserError(f"--{flag}={path}: it is a file, not a directory")
+
+
+def _is_of_t2t(problem: Any) -> bool:
+    return type(problem).__module__.startswith("tensor2tensor.")
