@@ -1,4 +1,4 @@
-"""Registered hparams sets, one file a family; importing this package registers them all."""
-from hparams import base, big, europarl, seq2seq, small, toy
+"""Registered hparams sets, one file per family; importing the package registers all of them."""
+from hparams import base, big, europarl, multi30k, seq2seq, small, toy
 
-__all__ = ["base", "big", "europarl", "seq2seq", "small", "toy"]
+__all__ = ["base", "big", "europarl", "multi30k", "seq2seq", "small", "toy"]
