@@ -226,11 +226,12 @@ def _sentence_part(values: np.ndarray) -> _Part:
 
 def _critical_value(parts: Sequence[_Part], level: float) -> float:
     """Cochran and Cox's two-sided critical value: t quantiles weighted by the variances."""
-    weights = [part.variance for part in parts]
-    if not 0 < sum(weights) < math.inf:
-        weights = [1.0] * len(parts)
-    quantiles = [-special.stdtrit(part.freedom, level / 2) for part in parts]
-    return float(np.average(quantiles, weights=weights))
+    quantiles = [-float(special.stdtrit(part.freedom, level / 2)) for part in parts]
+    total = sum(part.variance for part in parts)
+    if not 0 < total < math.inf:
+        return max(quantiles)
+    return sum(part.variance / total * quantile
+               for part, quantile in zip(parts, quantiles, strict=True))
 
 
 def _p_value(size: float, error: float, parts: Sequence[_Part]) -> float:
@@ -240,7 +241,7 @@ def _p_value(size: float, error: float, parts: Sequence[_Part]) -> float:
     if error == 0:
         return 0.0
     low, high = math.log(LEAST_P), 0.0                # logarithms of p
-    for _ in range(60):
+    for _ in range(45):
         middle = (low + high) / 2
         if _critical_value(parts, math.exp(middle)) > size / error:
             low = middle
