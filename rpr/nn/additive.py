@@ -1,7 +1,7 @@
 """Additive compatibility of query and key: v . tanh(q_i + k_j + a_ij)."""
 import tensorflow.compat.v1 as tf
 
-from rpr.nn.ops import shape_list
+from rpr.nn.ops import accumulator_dtype, shape_list
 
 
 def additive_logits(q: tf.Tensor, k: tf.Tensor, vector: tf.Tensor,
@@ -43,23 +43,24 @@ def _logits(q, k, vector, a):
                        fn_output_signature=q.dtype, parallel_iterations=1)
 
     def gradient(dlogits):
-        dlogits = tf.transpose(dlogits, [2, 0, 1, 3])
+        dlogits, dtype = tf.transpose(dlogits, [2, 0, 1, 3]), accumulator_dtype(q.dtype)
 
         def step(i, dk, dvector, dqueries, da):
             x = hidden(by_query[0][i], by_query[1][i])
             dlogit = dlogits[i]                              # [batch, heads, keys]
-            dvector += tf.reduce_sum(tf.matmul(dlogit[:, :, None], x), axis=[0, 2])
+            dvector += tf.cast(tf.reduce_sum(tf.matmul(dlogit[:, :, None], x), axis=[0, 2]), dtype)
             dx = tf.raw_ops.TanhGrad(y=x, dy=dlogit[..., None] * vector[:, None])
             da_i = _sum_to(dx, shape_list(a)[:2] + shape_list(a)[3:])
-            return (i + 1, dk + dx, dvector, dqueries.write(i, tf.reduce_sum(dx, axis=2)),
-                    da.write(i, da_i))
+            return (i + 1, dk + tf.cast(dx, dtype), dvector,
+                    dqueries.write(i, tf.reduce_sum(dx, axis=2)), da.write(i, da_i))
 
         _, dk, dvector, dqueries, da = tf.while_loop(
             lambda i, *_: i < length, step,
-            (0, tf.zeros_like(k), tf.zeros_like(vector), tf.TensorArray(q.dtype, length),
-             tf.TensorArray(q.dtype, length)), parallel_iterations=1)
-        return (tf.transpose(dqueries.stack(), [1, 2, 0, 3]), dk, dvector,
-                tf.transpose(da.stack(), [1, 2, 0, 3, 4]))
+            (0, tf.zeros_like(k, dtype), tf.zeros_like(vector, dtype),
+             tf.TensorArray(q.dtype, length), tf.TensorArray(q.dtype, length)),
+            parallel_iterations=1)
+        return (tf.transpose(dqueries.stack(), [1, 2, 0, 3]), tf.cast(dk, k.dtype),
+                tf.cast(dvector, vector.dtype), tf.transpose(da.stack(), [1, 2, 0, 3, 4]))
 
     return tf.transpose(logits, [1, 2, 0, 3]), gradient
 

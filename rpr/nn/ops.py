@@ -43,15 +43,20 @@ def matmul_shared(x: tf.Tensor, matrix: tf.Tensor, transpose_b: bool = False) ->
 
 
 def gather_rows(x: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
-    """`tf.gather` along the first axis, with the gradient of `sum_rows`: dense and accurate.
+    """Rows of a table, with a dense gradient that is accurate in half precision, see `sum_rows`.
 
     Args:
-      x: [rows, width].
+      x: [rows, width], or [heads, rows, width].
       indices: int32 of any shape.
 
     Returns:
-      [..., width] of the dtype of x.
+      [(heads,) ..., width] of the dtype of x.
     """
+    if x.shape.rank == 3:
+        heads, rows, width = shape_list(x)
+        first = tf.reshape(tf.range(heads) * rows, [heads] + [1] * indices.shape.rank)
+        return gather_rows(tf.reshape(x, [heads * rows, width]), first + indices)
+
     @tf.custom_gradient
     def forward(x):
         def gradient(dy):
@@ -73,8 +78,13 @@ def sum_rows(x: tf.Tensor, indices: tf.Tensor, count: int | tf.Tensor) -> tf.Ten
     Returns:
       [count, width] of the dtype of x, 0 where no row has that index.
     """
-    dtype = tf.float32 if x.dtype in HALF_PRECISION else x.dtype
-    return tf.cast(tf.math.unsorted_segment_sum(tf.cast(x, dtype), indices, count), x.dtype)
+    x_sum = tf.math.unsorted_segment_sum(tf.cast(x, accumulator_dtype(x.dtype)), indices, count)
+    return tf.cast(x_sum, x.dtype)
+
+
+def accumulator_dtype(dtype: tf.DType) -> tf.DType:
+    """The dtype to sum many values in: float32 for half precision."""
+    return tf.float32 if dtype in HALF_PRECISION else dtype
 
 
 def static_min(*sizes: int | tf.Tensor) -> int | tf.Tensor:

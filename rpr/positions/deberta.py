@@ -80,9 +80,9 @@ def score_terms(q: tf.Tensor, k: tf.Tensor, k_rows: tf.Tensor, q_rows: tf.Tensor
 
     if layout.is_single_query:
         smallest, largest = _distance_limits(layout)
-        k_by_key = tf.gather(k_rows, labels(k_rows, -layout.distances(), smallest), axis=1)
-        q_by_key = tf.gather(
-            q_rows, labels(q_rows, layout.relative_positions()[0], -largest), axis=1)
+        k_by_key = gather_rows(k_rows, labels(k_rows, -layout.distances(), smallest))
+        q_by_key = gather_rows(
+            q_rows, labels(q_rows, layout.relative_positions()[0], -largest))
         return (scores_by_distance(q, k_by_key, layout)
                 + tf.reduce_sum(k * q_by_key, axis=3)[:, :, None])
 

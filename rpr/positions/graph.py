@@ -61,7 +61,7 @@ def pair_vectors(table: tf.Tensor, edges: tf.Tensor) -> tf.Tensor:
       [batch, heads|1, queries, keys, depth].
     """
     table = _append_zero_row(table)
-    vectors = tf.gather(table, _valid_labels(edges, table), axis=-2)
+    vectors = gather_rows(table, _valid_labels(edges, table))
     return tf.transpose(vectors, [1, 0, 2, 3, 4]) if table.shape.rank == 3 else vectors[:, None]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from rpr.nn.ops import matmul_shared
+from rpr.nn.ops import gather_rows, matmul_shared
 from rpr.positions.buckets import clipped_labels
 from rpr.positions.layout import Layout
 from rpr.positions.registry import register
@@ -79,13 +79,13 @@ def weighted_values(weights: tf.Tensor, v: tf.Tensor, table: tf.Tensor, layout: 
 def rows_by_distance(table: tf.Tensor, layout: Layout, left: int | None = None) -> tf.Tensor:
     """The row of each of `layout.distances()`: [(heads,) distances, depth]. Args as `scores`."""
     labels = clipped_labels(layout.distances(), *clip_distances(table, left))
-    return tf.gather(table, labels, axis=-2)
+    return gather_rows(table, labels)
 
 
 def rows_by_pair(table: tf.Tensor, layout: Layout, left: int | None = None) -> tf.Tensor:
     """The row of each pair: [(heads,) queries, keys, depth]. Args as `scores`."""
     labels = clipped_labels(layout.relative_positions(), *clip_distances(table, left))
-    return tf.gather(table, labels, axis=-2)
+    return gather_rows(table, labels)
 
 
 def clip_distances(table: tf.Tensor, left: int | None) -> tuple[int, int]:

@@ -3,6 +3,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from rpr.nn.ops import gather_rows
 from rpr.positions.buckets import clipped_labels
 from rpr.positions.layout import Layout
 from rpr.positions.registry import register
@@ -30,4 +31,4 @@ class RelativeUnclipped(Scheme):
         table = get_table("relative_unclipped", self._shape, q.dtype)
         with check_length(layout.keys, self._length, "relative_unclipped"):
             labels = clipped_labels(layout.distances(), self._length - 1, self._right)
-        return scores_by_distance(q, tf.gather(table, labels, axis=-2), layout)
+        return scores_by_distance(q, gather_rows(table, labels), layout)

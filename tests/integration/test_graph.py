@@ -16,6 +16,7 @@ from tensor2tensor.utils import registry
 
 from problems import graphs, toy
 from rpr.nn import attention
+from rpr.nn.edges import split_edges
 from rpr.positions import graph
 from rpr.utils.errors import UserError
 
@@ -72,6 +73,25 @@ def test_attention_and_its_gradient_are_the_equations(batch, heads, n, labels, s
         np.testing.assert_allclose(found, right, atol=1e-10)
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_additive_compatibility_has_zero_vectors_for_labels_beyond_the_table(shared):
+    dice = np.random.RandomState(0)
+    table, edges = dice.randn(*([] if shared else [3]), 4, 5), dice.randint(-1, 7, [2, 6, 6])
+    with tf.Graph().as_default(), tf.Session() as session:
+        vectors = session.run(graph.pair_vectors(tf.constant(table), tf.constant(edges, tf.int32)))
+    assert vectors.shape == (2, 1 if shared else 3, 6, 6, 5)
+    for b, h, i, j in np.ndindex(vectors.shape[:4]):
+        label = edges[b, i, j]
+        expected = row(table, h, label) if 0 <= label < 4 else np.zeros(5)
+        np.testing.assert_array_equal(vectors[b, h, i, j], expected)
+
+
+def test_a_model_with_additive_compatibility_reads_labels_beyond_the_table():
+    edges = random_edges(6)
+    logits, _ = encoded(INPUTS, edges, compatibility="additive", num_edge_labels=2)
+    assert np.isfinite(logits).all()
+
+
 def flat(words, edges):
     return words + [1] + [2 + number for edge in edges for number in edge] + [1] * bool(edges)
 
@@ -93,7 +113,7 @@ def test_words_and_edges_come_apart(data):
         for i, j, label in edges:
             matrix[i, j] = label
     with tf.Graph().as_default(), tf.Session() as session:
-        words, edges = session.run(edges.split_edges(tf.constant(ids)))
+        words, edges = session.run(split_edges(tf.constant(ids)))
     np.testing.assert_array_equal(edges, matrices)
     for found, (expected, _) in zip(words, rows, strict=True):
         assert list(found) == expected + [1] + [0] * (length - len(expected) - 1)
@@ -104,8 +124,8 @@ INPUTS, TARGETS = tiny_models.sentences([6, 3], seed=1), tiny_models.sentences([
 
 def encoded(inputs, edges, **overrides):
     """The logits of a model with random weights, for inputs with and without edges."""
-    values = tiny_models.hparams(**{"position": "graph", "num_edge_labels": 4, "num_hidden_layers": 1,
-                                    **overrides})
+    values = tiny_models.hparams(**{"position": "graph", "num_edge_labels": 4,
+                                    "num_hidden_layers": 1, **overrides})
     with tf.Graph().as_default(), tf.Session() as session:
         features = tiny_models.features(inputs, TARGETS)
         if edges is not None:

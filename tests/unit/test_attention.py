@@ -158,12 +158,12 @@ def test_queries_keys_and_values_from_one_tensor(algorithm, causal):
 def test_small_clipping_distances_use_the_band(k, banded, monkeypatch):
     calls = []
     monkeypatch.setattr(relative, "Band", lambda *args: calls.append(args) or 1 / 0)
-    q = np.zeros([1, 1, 3, 2])
     with tf.Graph().as_default():
+        q = tf.zeros([1, 1, 3, 2])
         for layout in (Layout(3, 3), Layout(3, 3, causal=True)):
             with contextlib.suppress(ZeroDivisionError):
-                relative.scores(q, q, tf.zeros([2 * k + 1, 2], tf.float64), layout)
-        relative.scores(q[:, :, :1], q, tf.zeros([2 * k + 1, 2], tf.float64), Layout(1, 3, 2))
+                relative.scores(q, q, tf.zeros([2 * k + 1, 2]), layout)
+        relative.scores(q[:, :, :1], q, tf.zeros([2 * k + 1, 2]), Layout(1, 3, 2))
     assert len(calls) == (2 if banded else 0)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tensor2tensor.layers import common_attention
 
 from rpr import positions
-from rpr.nn import attention, projections
+from rpr.nn import projections
 from rpr.positions import absolute
 from rpr.positions.layout import Layout
 from rpr.t2t import launcher as t2t
@@ -135,7 +135,7 @@ def test_a_command_that_meets_a_longer_sequence_ends_in_that_line(monkeypatch):
         t2t.launch("decode", ["--verbose"], verb)
     assert str(error.value) == (
         "position=learned has rows for max_length=5 positions, and this sequence is longer: raise "
-        "max_length before training, or take position=sinusoid or relative")
+        "max_length before training, or use position=sinusoid or relative")
 
 
 @pytest.mark.parametrize("overrides, message", [
@@ -160,8 +160,8 @@ def test_what_cannot_be_built_is_said(overrides, message):
 
 @pytest.mark.parametrize("side", SIDES)
 def test_two_schemes_are_summed_or_refused_in_a_line(side):
-    served = set()
-    for pair in map("+".join, itertools.combinations(positions.SCHEMES, 2)):
+    sums = set()
+    for pair in map("+".join, itertools.combinations(sorted(positions.SCHEMES), 2)):
         with tf.Graph().as_default():
             try:
                 scheme = positions.build(tiny_models.hparams(position=pair, max_length=9), side)
@@ -174,9 +174,9 @@ def test_two_schemes_are_summed_or_refused_in_a_line(side):
             q, k = scheme.rotate(x, x, layout)
             logits = scheme.scores(q, k, layout)
             assert scheme.weighted_values(logits, x, layout).shape.as_list() == [1, 2, 5, 16]
-            served.add(pair)
-    assert {"sinusoid+relative", "sinusoid+t5_bias", "relative+t5_bias", "t5_bias+rotary"} <= served
-    assert ("relative+graph" in served) == (side == "inputs")
+            sums.add(pair)
+    assert {"relative+sinusoid", "sinusoid+t5_bias", "relative+t5_bias", "rotary+t5_bias"} <= sums
+    assert ("graph+relative" in sums) == (side == "inputs")
 
 
 @pytest.mark.parametrize("position", ["graph+relative", "sinusiod"])
@@ -185,32 +185,6 @@ def test_a_command_says_so_before_it_begins(position):
                             hparams=f"position={position}")
     with pytest.raises(UserError, match=rf"--hparams: position={re.escape(position)}: "):
         trained_model.build_hparams(flags)
-
-
-@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
-@pytest.mark.parametrize("position", positions.SCHEMES)
-def test_half_precision_is_near(position, dtype):
-    ends = []
-    for precise in (tf.float64, dtype):
-        random = np.random.RandomState(0)
-        with tf.Graph().as_default(), tf.Session() as session:
-            q, k, v, dz = (tf.constant(random.randn(2, 2, 7, 16) / 2, precise) for _ in range(4))
-            layout = Layout(7, 7)
-            scheme = positions.build(tiny_models.hparams(position=position, max_length=9), "inputs")
-            with tf.variable_scope("layer", initializer=tf.random_normal_initializer(stddev=0.3)):
-                q_, k_ = scheme.rotate(q, k, layout)
-                z = attention.attention(
-                    q_, k_, v, None, functools.partial(scheme.scores, layout=layout),
-                    functools.partial(scheme.weighted_values, layout=layout))
-            learned = tf.trainable_variables()
-            gradients = tf.gradients(z, [q, k, v, *learned], dz)
-            session.run(tf.global_variables_initializer())
-            for x in learned:
-                x.load(np.random.RandomState(1).randn(*x.shape.as_list()) / 4, session)
-            assert z.dtype == precise
-            ends.append(session.run([tf.cast(x, tf.float64) for x in [z, *gradients]]))
-    for exact, near in zip(*ends, strict=True):
-        assert np.abs(near - exact).max() < 0.1 * max(1, np.abs(exact).max())
 
 
 def test_the_sides_differ_where_they_are_told_to():

@@ -1,0 +1,136 @@
+"""Every scheme in bfloat16 and float16: dtypes, no float32 on the way, and values near float64."""
+import functools
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+import tiny_models
+
+from rpr import positions
+from rpr.nn import attention
+from rpr.nn.additive import additive_logits
+from rpr.nn.projections import combine_heads, split_heads
+from rpr.positions import relative
+from rpr.positions.layout import Layout
+
+HALVES = [tf.float16, tf.bfloat16]
+BATCH, HEADS, KEYS, DEPTH = 2, 2, 7, 16
+# (queries, offset, causal): an encoder, a decoder, one cached step of decoding.
+LAYOUTS = {"inputs": (KEYS, 0, False), "targets": (KEYS, 0, True), "step": (1, KEYS - 1, True)}
+CASES = [(name, "dot_product") for name in positions.SCHEMES] + [
+    (name, "additive") for name, scheme in positions.SCHEMES.items() if scheme.supports_additive]
+
+
+def build(position, compatibility, kind, dtype):
+    """A scheme in one attention layer.
+
+    Returns:
+      the inputs, the intermediate and final tensors, the gradients by inputs and variables, and
+      the variables.
+    """
+    queries, offset, causal = LAYOUTS[kind]
+    edges = None
+    if position == "graph" and kind == "inputs":
+        edges = tf.constant(np.random.RandomState(3).randint(0, 4, [BATCH, KEYS, KEYS]), tf.int32)
+    layout = Layout(queries, KEYS, offset, causal, edges)
+    random = np.random.RandomState(0)
+    x, k, v = (tf.constant(random.randn(BATCH, HEADS, n, DEPTH) / 2, dtype)
+               for n in (queries, KEYS, KEYS))
+    hparams = tiny_models.hparams(position=position, compatibility=compatibility, max_length=9,
+                                  max_relative_position=3, num_edge_labels=4,
+                                  hidden_size=HEADS * DEPTH, num_heads=HEADS)
+    scheme = positions.build(hparams, "inputs" if kind == "inputs" else "targets")
+    with tf.variable_scope("layer", initializer=tf.random_normal_initializer(stddev=0.3)):
+        q = split_heads(scheme.embed(combine_heads(x), layout.query_positions()), HEADS)
+        q, new_k = scheme.rotate(q, k[:, :, offset:offset + queries], layout)
+        keys = tf.concat([k[:, :, :offset], new_k], axis=2)
+        tensors = [q, keys]
+        if compatibility == "additive":
+            vector = tf.get_variable("vector", [HEADS, DEPTH], dtype=dtype)
+
+            def scores(q, k):
+                logits = additive_logits(q, k, vector, scheme.pair_vectors(layout, dtype))
+                bias = scheme.bias(layout, dtype)
+                tensors.append(logits if bias is None else logits + bias)
+                return tensors[-1]
+        else:
+            def scores(q, k):
+                tensors.append(scheme.scores(q, k, layout))
+                return tensors[-1]
+
+        bias = None
+        if causal:
+            visible = layout.relative_positions() <= 0
+            bias = tf.cast(tf.where_v2(visible, 0.0, -1e9), tf.float32)
+        tensors.append(attention.attention(
+            q, keys, v, bias, scores, functools.partial(scheme.weighted_values, layout=layout)))
+    variables = tf.trainable_variables()
+    dz = tf.constant(random.randn(BATCH, HEADS, queries, DEPTH), dtype)
+    gradients = tf.gradients(tensors[-1], [x, k, v, *variables], dz)
+    return [x, k, v], tensors, gradients, variables
+
+
+def float32_ops(inputs):
+    """Types of the operations that compute in float32 or float64 on values of these tensors."""
+    names, todo = set(), [op for x in inputs for op in x.consumers()]
+    seen = set()
+    while todo:
+        op = todo.pop()
+        if op in seen:
+            continue
+        seen.add(op)
+        if any(output.dtype.base_dtype in (tf.float32, tf.float64) for output in op.outputs):
+            names.add(op.type)
+        todo += [consumer for output in op.outputs for consumer in output.consumers()]
+    return names
+
+
+# Casts, the softmax in float32 with the bias, the mask, sums of many gradients, and reading shapes.
+FLOAT32_BY_DESIGN = {"Cast", "Softmax", "UnsortedSegmentSum", "AddV2", "Add", "Sub", "Mul", "Sum",
+                     "Identity", "Reshape", "Shape", "BroadcastGradientArgs"}
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=["float16", "bfloat16"])
+@pytest.mark.parametrize("kind", LAYOUTS)
+@pytest.mark.parametrize("position, compatibility", CASES)
+def test_a_scheme_in_half_precision(position, compatibility, kind, dtype):
+    runs = []
+    for precision in (tf.float64, dtype):
+        with tf.Graph().as_default(), tf.Session() as session:
+            inputs, tensors, gradients, variables = build(position, compatibility, kind, precision)
+            assert {x.dtype.base_dtype for x in (*tensors, *variables)} == {precision}
+            assert all(dx is None or dx.dtype.base_dtype == precision for dx in gradients)
+            if precision == dtype and compatibility == "dot_product":
+                assert float32_ops(inputs) <= FLOAT32_BY_DESIGN
+            session.run(tf.global_variables_initializer())
+            for x in variables:
+                x.load(np.random.RandomState(1).randn(*x.shape.as_list()) / 4, session)
+            fetches = [tensors[-1], *(dx for dx in gradients if dx is not None)]
+            runs.append(session.run([tf.cast(x, tf.float64) for x in fetches]))
+    for exact, half in zip(*runs, strict=True):
+        tolerance = 0.06 if dtype == tf.bfloat16 else 0.01
+        assert np.abs(half - exact).max() <= tolerance * max(1, np.abs(exact).max())
+
+
+@pytest.mark.parametrize("function", ["rows_by_pair", "rows_by_distance"])
+@pytest.mark.parametrize("shared", [True, False])
+def test_gradients_of_tables_are_summed_accurately(function, shared):
+    """Thousands of pairs share a row. A sum in bfloat16 would stop growing at 256."""
+    rows = [3, 2] if shared else [2, 3, 2]
+    with tf.Graph().as_default(), tf.Session() as session:
+        table = tf.ones(rows, tf.bfloat16)
+        y = getattr(relative, function)(table, Layout(700, 700))
+        dx, = tf.gradients(y, table, tf.ones_like(y))
+        dx = session.run(tf.cast(dx, tf.float64))
+    counts = [700 * 699 / 2, 700, 700 * 699 / 2] if function == "rows_by_pair" else [699, 1, 700]
+    np.testing.assert_allclose(dx, np.broadcast_to(np.array(counts)[:, None], rows), rtol=0.005)
+
+
+def test_additive_compatibility_sums_its_gradients_accurately():
+    n = 600
+    with tf.Graph().as_default(), tf.Session() as session:
+        q, k = tf.zeros([1, 1, n, 2], tf.bfloat16), tf.zeros([1, 1, 3, 2], tf.bfloat16)
+        vector = tf.ones([1, 2], tf.bfloat16)
+        logits = additive_logits(q, k, vector)
+        dk, = tf.gradients(logits, k, tf.ones_like(logits))
+        np.testing.assert_allclose(session.run(tf.cast(dk, tf.float64)), n, rtol=0.005)
