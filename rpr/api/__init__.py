@@ -1,0 +1,83 @@
+"""The Python API: `rpr.load`, `rpr.build` and `rpr.results`.
+
+TensorFlow and T2T are imported by the first call that needs them, not by `import rpr`.
+"""
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rpr.api.models import LoadedModel
+    from rpr.inference.model_session import ModelSession
+
+
+def load(run: str, *, data_dir: str | None = None, usr_dir: str | None = None,
+         beam_size: int | None = None, alpha: float | None = None) -> "LoadedModel":
+    """Loads the trained model of a run directory.
+
+    Args:
+      run: a directory that `rpr run` or `rpr study` made. Its averaged checkpoint is used, or the
+        last one where there is no average.
+      data_dir: the vocabulary's directory; None: where `rpr run` and `rpr study` put the data.
+      usr_dir: --t2t_usr_dir of the training, if there was one.
+      beam_size: hypotheses that the search keeps; None: the run's.
+      alpha: exponent of the length penalty; None: the run's.
+
+    Raises:
+      rpr.utils.errors.UserError: there is no run, no data or no checkpoint.
+    """
+    _prepare(usr_dir)
+    from rpr.api import models
+    return models.load(run, data_dir, usr_dir, beam_size, alpha)
+
+
+def build(hparams_set: str, hparams: str = "", *, model: str = "rpr_transformer",
+          vocabulary_size: int = 1000, checkpoint: str | None = None, beam_size: int = 4,
+          alpha: float = 0.6, extra_length: int = 100, usr_dir: str | None = None, seed: int = 1
+          ) -> "ModelSession":
+    """Builds a model from a hparams set, to be run on arrays of symbol ids.
+
+    Args:
+      hparams_set: registered name (`rpr list hparams`).
+      hparams: overrides, "name=value,...".
+      model: registered name (`rpr list models`).
+      vocabulary_size: symbols of source and target; 0 is padding, 1 ends a sentence.
+      checkpoint: path without suffix; None initialises the weights randomly.
+      beam_size, alpha, extra_length: of the search, see `rpr.inference.model_session`.
+      usr_dir: a directory as --t2t_usr_dir takes it, with hparams sets and models of your own.
+      seed: of the random weights.
+
+    Raises:
+      rpr.utils.errors.UserError: a name is not registered, or a value is not allowed.
+    """
+    _prepare(usr_dir)
+    from rpr.api import models
+    return models.build(hparams_set, hparams, model, vocabulary_size, checkpoint, beam_size, alpha,
+                        extra_length, seed)
+
+
+def results(path: str) -> Any:
+    """The runs of a study as a pandas DataFrame, one row per run.
+
+    Args:
+      path: a study's directory, or a directory of run directories.
+
+    Returns:
+      a DataFrame with the columns of `rpr.api.study_table.rows`.
+
+    Raises:
+      rpr.utils.errors.UserError: pandas is not installed, or there is no run.
+    """
+    from rpr.api import study_table
+    return study_table.results(path)
+
+
+def _prepare(usr_dir: str | None) -> None:
+    """Registers names with T2T, and silences what TensorFlow and T2T log."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import rpr
+    rpr.register()
+    import tensorflow.compat.v1 as tf
+
+    from rpr.t2t import registration
+    tf.logging.set_verbosity(tf.logging.ERROR)
+    registration.register(usr_dir)

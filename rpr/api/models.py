@@ -1,0 +1,174 @@
+"""Models for the Python API: a loaded run, and a model built from a hparams set."""
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from tensor2tensor.data_generators import problem_hparams
+
+from rpr.experiments import run_directory
+from rpr.experiments.config import Run
+from rpr.inference.attention_plots import draw_attention
+from rpr.inference.inspector import Inspector, Translation
+from rpr.inference.model_session import AttentionWeights, ModelSession
+from rpr.report import model_analysis
+from rpr.t2t import preflight, registration, trained_model
+from rpr.utils.errors import UserError
+
+
+class SentenceAttention(NamedTuple):
+    """Attention weights of one sentence pair.
+
+    Attributes:
+      source, target: the sub-words as text, with the end mark.
+      encoder: float32 [layers, heads, source, source].
+      decoder: float32 [layers, heads, target, target].
+      cross: float32 [layers, heads, target, source]. An array is empty where the model has no
+        attention of that kind.
+    """
+    source: list[str]
+    target: list[str]
+    encoder: np.ndarray
+    decoder: np.ndarray
+    cross: np.ndarray
+
+    def draw(self, prefix: str) -> None:
+        """Writes PREFIX.encoder.png, PREFIX.decoder.png and PREFIX.cross.png."""
+        weights = (self.encoder, self.decoder, self.cross)
+        draw_attention(AttentionWeights(*(layers[:, None] if len(layers) else layers
+                                          for layers in weights)),
+                       self.source, self.target, prefix)
+
+
+class LoadedModel:
+    """The trained model of a run.
+
+    Attributes:
+      run: the run's configuration.
+      checkpoint: path of the weights, without suffix.
+    """
+
+    def __init__(self, run: Run, trained: trained_model.TrainedModel, beam_size: int,
+                 alpha: float) -> None:
+        self.run, self.checkpoint = run, trained.checkpoint
+        self._inspector = Inspector(trained, beam_size, alpha)
+
+    def translate(self, sentences: Sequence[str], batch_size: int = 32) -> list[Translation]:
+        """Translates sentences with the beam search.
+
+        Sentences of similar length share a batch. As in `rpr decode`, the longest source of a
+        batch limits the length of its hypotheses.
+
+        Args:
+          sentences: of the source language.
+          batch_size: sentences per batch.
+
+        Returns:
+          the best hypothesis of each, with its score and the probabilities of its tokens.
+        """
+        _check_sentences("sentences", sentences)
+        lengths = [len(sentence.split()) for sentence in sentences]
+        order = sorted(range(len(sentences)), key=lambda index: -lengths[index])
+        translations: list[Translation | None] = [None] * len(sentences)
+        for batch in _batches(order, batch_size):
+            for index, translation in zip(batch, self._inspector.translate_batch(
+                    [sentences[index] for index in batch]), strict=True):
+                translations[index] = translation
+        return [translation for translation in translations if translation is not None]
+
+    def score(self, sources: Sequence[str], targets: Sequence[str], batch_size: int = 32
+              ) -> np.ndarray:
+        """Log probabilities of given translations.
+
+        Args:
+          sources: sentences of the source language.
+          targets: as many translations.
+          batch_size: sentences per batch.
+
+        Returns:
+          float64 [sentences], in nats: the sum over all target tokens, the end mark included.
+        """
+        _check_sentences("sources", sources)
+        _check_sentences("targets", targets)
+        if len(sources) != len(targets):
+            raise UserError(f"score: {len(sources)} sources and {len(targets)} targets")
+        totals = np.zeros(len(sources))
+        for batch in _batches(range(len(sources)), batch_size):
+            inputs = [self._inspector.encode(sources[index]) for index in batch]
+            outputs = [self._inspector.encode(targets[index], "targets") for index in batch]
+            values = self._inspector.log_probabilities(inputs, outputs)
+            for index, row, ids in zip(batch, values, outputs, strict=True):
+                totals[index] = row[:len(ids)].sum(dtype=np.float64)
+        return totals
+
+    def attention(self, source: str, target: str | None = None) -> SentenceAttention:
+        """Attention weights of every layer and head.
+
+        Args:
+          source: a sentence.
+          target: its translation, which the decoder reads; None: the model's own.
+
+        Raises:
+          UserError: the model does not record its attention.
+        """
+        inputs = self._inspector.encode(source)
+        outputs = (list(self._inspector.translate(source).ids) if target is None
+                   else self._inspector.encode(target, "targets"))
+        weights = self._inspector.attention([inputs], [outputs])
+        return SentenceAttention(
+            self._inspector.tokens(inputs, "inputs"), self._inspector.tokens(outputs),
+            *(layers[:, 0] if len(layers) else layers for layers in weights))
+
+    def relative_tables(self) -> dict[str, np.ndarray]:
+        """The learned tables of relative positions.
+
+        Returns:
+          {"encoder_keys", "encoder_values", "decoder_keys", "decoder_values": float32
+          [layers, tables, 2k + 1, depth]}, those that the model has; one table per layer if its
+          heads share it. Row r belongs to distance r - k (a^K and a^V of Shaw et al. 2018).
+        """
+        return model_analysis.relative_tables(self.checkpoint)
+
+
+def load(path: str, data_dir: str | None, usr_dir: str | None, beam_size: int | None,
+         alpha: float | None) -> LoadedModel:
+    """See `rpr.api.load`."""
+    run, flags = run_directory.trained_model_flags(path, data_dir, usr_dir)
+    beam_size = run.beam_size if beam_size is None else beam_size
+    alpha = run.alpha if alpha is None else alpha
+    _check_search(beam_size, alpha)
+    return LoadedModel(run, trained_model.find_trained_model(flags), beam_size, alpha)
+
+
+def build(hparams_set: str, hparams: str, model: str, vocabulary_size: int,
+          checkpoint: str | None, beam_size: int, alpha: float, extra_length: int, seed: int
+          ) -> ModelSession:
+    """See `rpr.api.build`."""
+    if vocabulary_size < 2:
+        raise UserError(f"vocabulary_size={vocabulary_size}: at least 2, for padding and end mark")
+    _check_search(beam_size, alpha)
+    registration.check_model(model)
+    values = registration.registered_hparams(hparams_set)
+    preflight.parse_hparams(values, hparams)
+    preflight.check_supported(model, values)
+    values.problem_hparams = problem_hparams.test_problem_hparams(vocabulary_size, vocabulary_size,
+                                                                  values)
+    return ModelSession(model, values, checkpoint, beam_size, alpha, extra_length, seed)
+
+
+def _check_search(beam_size: int, alpha: float) -> None:
+    if beam_size < 1:
+        raise UserError(f"beam_size={beam_size}: at least 1")
+    if not 0 <= alpha < math.inf:
+        raise UserError(f"alpha={alpha}: a finite number of at least 0 is needed")
+
+
+def _check_sentences(name: str, sentences: Sequence[str]) -> None:
+    if isinstance(sentences, str) or not all(isinstance(line, str) for line in sentences):
+        raise UserError(f"{name}: a list of strings is needed")
+
+
+def _batches(indices: Sequence[int], size: int) -> list[Sequence[int]]:
+    if size < 1:
+        raise UserError(f"batch_size={size}: at least 1")
+    return [indices[first:first + size] for first in range(0, len(indices), size)]

@@ -1,0 +1,168 @@
+"""The Python API: what docs/python.md shows, and the same numbers as the commands give."""
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import report_runs
+import tensorflow.compat.v1 as tf
+import tiny_models
+
+import rpr
+from rpr.api import study_table
+from rpr.utils.errors import UserError
+
+PAGE = Path(__file__).parents[2] / "docs" / "python.md"
+HAS_PANDAS = importlib.util.find_spec("pandas") is not None
+
+
+@pytest.fixture(scope="module")
+def workplace(trained, tmp_path_factory):
+    """A directory with runs/quickstart/{absolute,relative} and the study runs/small_table2."""
+    folder = tmp_path_factory.mktemp("workplace")
+    quickstart = folder / "runs" / "quickstart"
+    for name, share in (("absolute", 0.3), ("relative", 0.1)):
+        run = quickstart / name
+        run.mkdir(parents=True)
+        (run / "model").symlink_to(trained.output_dir)
+        (run / "config.gin").write_text(
+            "run.problem = 'translate_text_files'\nrun.hparams_set = 'rpr_tiny'\n"
+            "run.train_steps = 20\nrun.checkpoint_steps = 10\nrun.beam_size = 2\n")
+        for kind, lines in (("hypotheses", report_runs.damage(report_runs.REFERENCE, share, 1)),
+                            ("reference", report_runs.REFERENCE)):
+            (run / f"{kind}.test.txt").write_text("".join(line + "\n" for line in lines))
+    (quickstart / "data").symlink_to(trained.text.data_dir)
+    report_runs.write_clipping_study(folder / "runs" / "small_table2")
+    return folder
+
+
+def test_the_blocks_of_the_page_run(workplace):
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"),
+                        re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 6
+    if not HAS_PANDAS:
+        blocks = [block for block in blocks if "rpr.results" not in block]
+    done = subprocess.run([sys.executable, "-c", "\n".join(blocks)], cwd=workplace, check=False,
+                          capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(PAGE.parents[1])})
+    assert not done.returncode, done.stderr
+    assert sorted(path.name for path in (workplace / "pictures").iterdir()) == [
+        f"1.{kind}.png" for kind in ("cross", "decoder", "encoder")]
+    assert "(2, 3, 50)" in done.stdout and "p = 0." in done.stdout
+    assert "encoder_keys" in done.stdout and "deprecated" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def model(workplace):
+    return rpr.load(str(workplace / "runs" / "quickstart" / "relative"), alpha=1.0)
+
+
+@pytest.fixture(scope="module")
+def lines(trained):
+    return {language: (trained.text.folder / f"test.{language}").read_text(encoding="utf-8")
+            .splitlines()[:7] for language in ("en", "de")}
+
+
+def test_a_loaded_run_scores_sentences_alike_in_any_batch(model, lines):
+    together = model.score(lines["en"], lines["de"])
+    alone = [model.score([source], [target])[0]
+             for source, target in zip(lines["en"], lines["de"], strict=True)]
+    np.testing.assert_allclose(together, alone, rtol=1e-5)
+    assert together.dtype == np.float64 and (together < 0).all()
+
+
+def test_translations_keep_the_order_and_their_probabilities(model, lines):
+    sources = [lines["en"][0], "", lines["en"][1]]
+    translations = model.translate(sources, batch_size=2)
+    assert len(translations) == 3
+    for source, translation in zip(sources, translations, strict=True):
+        assert len(translation.tokens) == len(translation.probabilities) > 0
+        if translation.ids[-1] == 1:
+            np.testing.assert_allclose(
+                model.score([source], [translation.text])[0],
+                np.log(translation.probabilities.astype("d")).sum(), rtol=1e-3)
+    assert model.translate([]) == []
+
+
+def test_attention_of_a_pair(model, lines):
+    found = model.attention(lines["en"][0], lines["de"][0])
+    source, target = len(found.source), len(found.target)
+    assert found.source[-1] == found.target[-1] == "⏎"
+    assert found.encoder.shape == (2, 2, source, source)
+    assert found.decoder.shape == (2, 2, target, target)
+    assert found.cross.shape == (2, 2, target, source)
+    np.testing.assert_allclose(found.cross.sum(axis=-1), 1, atol=1e-5)
+    assert model.attention(lines["en"][0]).source == found.source
+
+
+def test_tables_are_those_of_the_checkpoint(model):
+    reader = tf.train.load_checkpoint(model.checkpoint)
+    tables = model.relative_tables()
+    assert set(tables) == {"encoder_keys", "encoder_values", "decoder_keys", "decoder_values"}
+    name, = (name for name in reader.get_variable_to_shape_map() if re.fullmatch(
+        r".*/encoder/layer_1/.*/relative_positions_keys/embeddings", name))
+    np.testing.assert_array_equal(tables["encoder_keys"][1].ravel(),
+                                  reader.get_tensor(name).ravel())
+
+
+def test_a_built_model_gives_the_logits_of_the_graph():
+    inputs = tiny_models.sentences([6, 3], seed=3)[:, :, 0, 0]
+    targets = tiny_models.sentences([4, 5], seed=5)[:, :, 0, 0]
+    network = rpr.build("rpr_tiny", "position=relative,max_relative_position=3",
+                        vocabulary_size=11, seed=7, extra_length=4)
+    logits = network.logits(inputs, targets)
+    assert logits.shape == (2, 5, 11)
+    np.testing.assert_allclose(network.logits(inputs[1:, :3], targets[1:])[0], logits[1],
+                               atol=1e-5)
+    chosen = np.take_along_axis(
+        logits - np.logaddexp.reduce(logits, axis=2, keepdims=True), targets[:, :, None], 2)
+    np.testing.assert_allclose(network.log_probabilities(inputs, targets), chosen[:, :, 0],
+                               atol=1e-5)
+    ids, scores = network.search(inputs)
+    assert len(ids) == len(scores) == 2
+    again = rpr.build("rpr_tiny", "position=relative,max_relative_position=3", vocabulary_size=11,
+                      seed=7, extra_length=4)
+    np.testing.assert_array_equal(again.logits(inputs, targets), logits)
+
+
+def test_a_study_as_rows(workplace):
+    study = workplace / "runs" / "small_table2"
+    arms = json.loads((study / "study.json").read_text())["arms"]
+    rows = study_table.rows(str(study))
+    assert [row["arm"] for row in rows] == [arm["name"] for arm in arms for _ in arm["runs"]]
+    assert {row["state"] for row in rows} <= {"done", "failed", "waiting", "running"}
+    assert all(os.path.isdir(row["directory"]) for row in rows if row["state"] == "done")
+    quickstart = study_table.rows(str(workplace / "runs" / "quickstart"))
+    assert [row["arm"] for row in quickstart] == ["absolute", "relative"]
+    if HAS_PANDAS:
+        assert list(rpr.results(str(study)).arm) == [row["arm"] for row in rows]
+    else:
+        with pytest.raises(UserError, match="pip install pandas"):
+            rpr.results(str(study))
+
+
+@pytest.mark.parametrize("call, says", [
+    (lambda model: rpr.load("nowhere"), "nowhere: there is no run in it"),
+    (lambda model: rpr.build("rpr_tinny"), "rpr_tinny.*rpr_tiny"),
+    (lambda model: rpr.build("rpr_tiny", "posittion=none"), "posittion.*position"),
+    (lambda model: rpr.build("rpr_tiny", beam_size=0), "beam_size=0"),
+    (lambda model: rpr.build("rpr_tiny", vocabulary_size=1), "vocabulary_size=1"),
+    (lambda model: model.translate("one sentence"), "a list of strings"),
+    (lambda model: model.translate(["a"], batch_size=0), "batch_size=0"),
+    (lambda model: model.score(["a", "b"], ["c"]), "2 sources and 1 targets"),
+])
+def test_bad_arguments_raise_one_line(model, call, says):
+    with pytest.raises(UserError, match=says) as raised:
+        call(model)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_plain_import_loads_no_tensorflow():
+    code = ("import sys, rpr; rpr.results, rpr.load, rpr.build\n"
+            "assert not {'tensorflow', 'tensor2tensor', 'pandas'} & set(sys.modules)")
+    subprocess.run([sys.executable, "-c", code], check=True)
