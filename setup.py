@@ -12,6 +12,9 @@ from setuptools import find_packages, setup
 
 VERBS = {"datagen": "t2t-datagen", "train": "t2t-trainer", "decode": "t2t-decoder",
          "evaluate": "t2t-eval", "average": "t2t-avg-all", "bleu": "t2t-bleu"}
+# Programs of T2T's wheel that cannot run here; each says what to use instead.
+REPLACED = ["t2t-attack", "t2t-exporter", "t2t-insights-server", "t2t-make-tf-configs",
+            "t2t-query-server", "t2t-translate-all"]
 
 setup(
     name="rpr",
@@ -38,11 +41,13 @@ setup(
         "gpu": ["tensorflow[and-cuda]==2.15.1"],
         "words": ["spacy>=3.7,<4"],                   # tokenizers of problems/europarl.py
         "slurm": ["submitit>=1.5"],                   # rpr study --cluster=slurm
+        "pandas": ["pandas>=2"],                      # rpr.results
         "test": ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.100", "ruff>=0.9",
                  "mypy>=1.13"],
     },
     entry_points={"console_scripts": [
         "rpr = rpr.cli:main",
         *(f"{script} = rpr.cli:{verb}" for verb, script in VERBS.items()),
+        *(f"{script} = rpr.cli.replaced:main" for script in REPLACED),
     ]},
 )
