@@ -1,11 +1,12 @@
 """The big models of Shaw et al. 2018, table 1."""
 from tensor2tensor.utils import registry
+from tensor2tensor.utils.hparam import HParams
 
 from hparams import base
 
 
 @registry.register_hparams
-def rpr_big_ende():
+def rpr_big_ende() -> HParams:
     """Big model of Shaw et al. 2018, English-German: k=8, a table per layer, dropout 0.3."""
     hparams = base.shaw2018("relative", 8, heads_share_relative_embedding=True)
     hparams.hidden_size = 1024
@@ -16,13 +17,13 @@ def rpr_big_ende():
 
 
 @registry.register_hparams
-def rpr_big_ende_absolute():
+def rpr_big_ende_absolute() -> HParams:
     """rpr_big_ende with sinusoids in place of relative positions."""
     return base.absolute(rpr_big_ende())
 
 
 @registry.register_hparams
-def rpr_big_enfr():
+def rpr_big_enfr() -> HParams:
     """Big model of Shaw et al. 2018, English-French: as rpr_big_ende with dropout 0.1."""
     hparams = rpr_big_ende()
     hparams.layer_prepostprocess_dropout = 0.1
@@ -30,6 +31,6 @@ def rpr_big_enfr():
 
 
 @registry.register_hparams
-def rpr_big_enfr_absolute():
+def rpr_big_enfr_absolute() -> HParams:
     """rpr_big_enfr with sinusoids in place of relative positions."""
     return base.absolute(rpr_big_enfr())

@@ -1,15 +1,16 @@
-"""Word-level models for small machines, with embedded words that are not trained."""
+"""Word-level models for small machines with pretrained embeddings that are not trained."""
 from tensor2tensor.utils import registry
+from tensor2tensor.utils.hparam import HParams
 
 from hparams import base
 
 
 @registry.register_hparams
-def europarl_lite():
-    """A model of 2+2 layers, width 300, 4 heads of 50, over fixed word vectors; Nesterov."""
+def europarl_lite() -> HParams:
+    """A model of 2+2 layers, width 300, 4 heads of 50, fixed word vectors, Nesterov momentum."""
     hparams = base.shaw2018("scaled_sinusoid", 16, heads_share_relative_embedding=False)
     hparams.num_hidden_layers = 2
-    hparams.hidden_size = 300                                # of the word vectors
+    hparams.hidden_size = 300                                # that of the word vectors
     hparams.filter_size = 600
     hparams.num_heads = 4
     hparams.attention_key_channels = 200
@@ -22,7 +23,7 @@ def europarl_lite():
     hparams.norm_type = "layer_without_scale"
     hparams.layer_preprocess_sequence = "n"
     hparams.layer_postprocess_sequence = "da"
-    hparams.layer_prepostprocess_dropout_broadcast_dims = "1"        # one mask for all places
+    hparams.layer_prepostprocess_dropout_broadcast_dims = "1"        # one mask for all positions
     hparams.loss_per_sentence = True
     hparams.optimizer = "momentum"
     hparams.optimizer_momentum_momentum = 0.9
@@ -38,7 +39,7 @@ def europarl_lite():
 
 
 @registry.register_hparams
-def europarl_full():
+def europarl_full() -> HParams:
     """europarl_lite with the base model's 6+6 layers, 8 heads of 64 and feed-forward of 2,048."""
     hparams = europarl_lite()
     hparams.num_hidden_layers = 6

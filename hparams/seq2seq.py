@@ -1,23 +1,20 @@
 """Query-key-value attention on recurrent and convolutional encoders (`rpr.models.seq2seq`)."""
 from tensor2tensor.layers import common_hparams
 from tensor2tensor.utils import registry
+from tensor2tensor.utils.hparam import HParams
+
+from rpr.models.hparams import SEQ2SEQ_HPARAMS, add_hparams
 
 
 @registry.register_hparams
-def qkv_seq2seq_base():
-    """Sequence to sequence, width 512, recurrent or convolutional: for WMT 2015 English-French.
+def qkv_seq2seq_base() -> HParams:
+    """Sequence to sequence, width 512, recurrent or convolutional, for WMT 2015 English-French.
 
-    Width, optimizer, its schedule, weight decay and clipping are those that the recipe's author
-    names; layers, dropout and label smoothing are this project's.
+    Width, optimizer, schedule, weight decay and clipping are those of the recipe's author. Layers,
+    dropout and label smoothing are this project's.
     """
     hparams = common_hparams.basic_params1()
-    hparams.add_hparam("encoder", "birnn")                   # or cnn
-    hparams.add_hparam("attention_flavour", "dot")           # or bilinear, mlp
-    hparams.add_hparam("position", "none")                   # or sinusoid, scaled_sinusoid, learned
-    hparams.add_hparam("encoder_position", "")               # empty: position
-    hparams.add_hparam("decoder_position", "")
-    hparams.add_hparam("num_encoder_layers", 2)
-    hparams.add_hparam("num_decoder_layers", 2)
+    add_hparams(hparams, SEQ2SEQ_HPARAMS)
     hparams.hidden_size = 512
     hparams.kernel_width = 3
     hparams.dropout = 0.1
@@ -33,8 +30,8 @@ def qkv_seq2seq_base():
     hparams.optimizer_adam_epsilon = 1e-8
     hparams.weight_decay = 1e-8
     hparams.clip_grad_norm = 1.0
-    # 5e-4, times 0.9 every 5,000 steps, 5e-5 from step 110,000 on. In T2T's words: a base of 0.002
-    # times learning_rate with Adam, and a list, since its exponential decay has no floor.
+    # 5e-4, times 0.9 every 5,000 steps, 5e-5 from step 110,000. T2T multiplies learning_rate by
+    # 0.002 for Adam. A list of multiples is needed since its exponential decay has no minimum.
     hparams.learning_rate = 0.25
     hparams.learning_rate_warmup_steps = 0
     hparams.learning_rate_decay_scheme = "piecewise"
@@ -44,21 +41,21 @@ def qkv_seq2seq_base():
 
 
 @registry.register_hparams
-def qkv_seq2seq_small():
+def qkv_seq2seq_small() -> HParams:
     """qkv_seq2seq of width 128 that learns a small corpus in minutes on a laptop."""
     hparams = qkv_seq2seq_base()
     hparams.hidden_size = 128
     hparams.batch_size = 2048
-    # A short training needs a higher rate, and one that falls within it.
+    # A short training needs a higher rate, which falls within it.
     hparams.learning_rate_schedule = "constant*linear_warmup*rsqrt_decay"
-    hparams.learning_rate_constant = 0.1                     # 0.005 at its highest
+    hparams.learning_rate_constant = 0.1                     # peak: 0.005
     hparams.learning_rate_warmup_steps = 400
     return hparams
 
 
 @registry.register_hparams
-def qkv_seq2seq_tiny():
-    """qkv_seq2seq of one layer a side, width 32, to see that something runs."""
+def qkv_seq2seq_tiny() -> HParams:
+    """qkv_seq2seq of one layer per side, width 32, for tests."""
     hparams = qkv_seq2seq_small()
     hparams.num_encoder_layers = hparams.num_decoder_layers = 1
     hparams.hidden_size = 32

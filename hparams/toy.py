@@ -1,11 +1,12 @@
-"""Models for problems that are generated, and learned in minutes on one core."""
+"""Models for generated problems that are learned in minutes on one core."""
 from tensor2tensor.utils import registry
+from tensor2tensor.utils.hparam import HParams
 
 from hparams import base
 
 
 @registry.register_hparams
-def toy_reverse():
+def toy_reverse() -> HParams:
     """A model of 2+2 layers, width 128, 8 heads, sinusoids, that learns toy_reverse_repeats."""
     hparams = base.shaw2018("sinusoid", 16, heads_share_relative_embedding=False)
     hparams.num_hidden_layers = 2
@@ -24,7 +25,7 @@ def toy_reverse():
 
 
 @registry.register_hparams
-def toy_graph():
+def toy_graph() -> HParams:
     """A model of 4+2 layers, width 64, edges between its inputs, that learns graph_paths."""
     hparams = base.shaw2018("graph", 8, heads_share_relative_embedding=False)
     hparams.num_edge_labels = 9                                  # none, and four in both directions
@@ -36,7 +37,7 @@ def toy_graph():
     hparams.symbol_modality_num_shards = 1
     hparams.layer_preprocess_sequence = "n"
     hparams.layer_postprocess_sequence = "da"
-    hparams.layer_prepostprocess_dropout = 0.0               # every example is a new one
+    hparams.layer_prepostprocess_dropout = 0.0               # no example is seen twice
     hparams.label_smoothing = 0.0
     hparams.batch_size = 64                                  # graphs
     hparams.use_fixed_batch_size = True

@@ -1,73 +1,89 @@
-"""What a model of sentences is while it decodes: a function from the last word to the next one's
-logits. Beam search, greedy search and ensembles ask for nothing else."""
+"""Incremental decoding: a model as a function from the last symbol to the next symbol's logits.
+
+Beam search, greedy search and ensembles need nothing else from a model.
+"""
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 from tensor2tensor.layers import common_layers, modalities
 
-from rpr.models import beam_search
+from rpr.models import beam_search, symbol_modality
+
+# A step takes a tensor and the caches; it returns a tensor and the caches after the step.
+Step = Callable[[tf.Tensor, Any], tuple[tf.Tensor, Any]]
 
 
 class IncrementalDecoder:
-    """Goes before a T2TModel from symbols to symbols among the bases of a model.
+    """Mixin for a T2TModel from symbols to symbols; place it before T2TModel among the bases.
 
-    Such a model says `init_body_step`; with `init_step` it takes part in an ensemble.
+    A model implements `init_body_step`. `init_step` makes it usable in searches and ensembles.
     """
+    _hparams: Any
+    _problem_hparams: Any
+    _fill_problem_hparams_features: Callable[[dict], None]
 
-    def prepare_features(self, features):
+    def prepare_features(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """A copy of the features that T2T's decoder reads, as `init_step` takes them."""
         features = dict(features)
         self._fill_problem_hparams_features(features)
         return features
 
-    def init_body_step(self, features, beams):
-        """Reads the sources.
+    def init_body_step(self, features: dict[str, tf.Tensor], beams: int) -> tuple[Step, Any]:
+        """Encodes the sources.
 
         Args:
-          features: as `prepare_features` gives them, `inputs` int32 [batch, length, 1, 1].
-          beams: how many hypotheses of each sentence there will be.
+          features: from `prepare_features`; `inputs` int32 [batch, length, 1, 1].
+          beams: hypotheses of each sentence.
 
         Returns:
-          a function of embedded words [batch * beams, 1, hidden] and of the caches that gives the
-          body's output [batch * beams, 1, 1, hidden] and the caches after this step, to be called
-          in the scope `body`; the caches before the first step.
+          a step of the model's body, to be called in the variable scope `body`, from embedded
+          symbols [batch * beams, 1, hidden] to outputs [batch * beams, 1, 1, hidden];
+          the caches before the first step.
         """
         raise NotImplementedError
 
-    def target_vocab_size(self):
-        """How many symbols there are to choose from."""
+    def target_vocab_size(self) -> int:
+        """The number of output symbols, rounded up to a multiple of `vocab_divisor`."""
         count = self._problem_hparams.vocab_size["targets"]
         return count + -count % self._hparams.get("vocab_divisor", 1)
 
-    def init_step(self, features, beams):
-        """The model as `rpr.models.beam_search` takes it; to be called in the variable scope of its name.
+    def init_step(self, features: dict[str, tf.Tensor], beams: int) -> tuple[Step, Any]:
+        """The model as `rpr.models.beam_search` takes it.
+
+        Call it in the variable scope of the model's name.
 
         Args:
-          features: as `prepare_features` gives them.
-          beams: how many hypotheses of each sentence there are.
+          features: from `prepare_features`.
+          beams: hypotheses of each sentence.
 
         Returns:
-          a function of the symbols chosen last, int32 [batch * beams], and of the caches that gives
-          float logits [batch * beams, symbols] and the caches after this step; the caches before
-          the first step, tensors [batch * beams, ...].
+          a step from the symbols chosen last, int32 [batch * beams], to logits
+          [batch * beams, symbols];
+          the caches before the first step, a nest of tensors [batch * beams, ...].
         """
         hparams, symbols = self._hparams, self.target_vocab_size()
         scope = hparams.name.get("targets", modalities.get_name(
             modalities.ModalityType.SYMBOL))(hparams, symbols)
         bottom = hparams.bottom.get("targets", modalities.symbol_targets_bottom)
-        body, caches = self.init_body_step(features, beams)
+        top = symbol_modality.logits_function(hparams) or modalities.symbol_top
+        body_step, caches = self.init_body_step(features, beams)
 
-        def step(ids, caches):
+        def step(ids: tf.Tensor, caches: Any) -> tuple[tf.Tensor, Any]:
             with tf.variable_scope(scope):
                 x = bottom(ids[:, None, None, None], hparams, symbols)
             with tf.variable_scope("body"):
-                x, caches = body(common_layers.flatten4d3d(x), caches)
+                x = symbol_modality.cast_to_activations(common_layers.flatten4d3d(x), hparams)
+                x, caches = body_step(x, caches)
             with tf.variable_scope(scope):
-                logits = modalities.symbol_top(x, None, hparams, symbols)
+                logits = top(x, None, hparams, symbols)
             return tf.reshape(logits, [-1, symbols]), caches
 
         return step, caches
 
-    def search(self, features, decode_length, beam_size, top_beams, alpha):
-        """The best sentences, as T2T's `infer` gives them; see `search`."""
+    def search(self, features: dict[str, tf.Tensor], decode_length: int, beam_size: int,
+               top_beams: int, alpha: float) -> dict[str, tf.Tensor]:
+        """The best sentences, in the form of T2T's `infer`; see `beam_search.search`."""
         step, caches = self.init_step(features, beam_size)
         batch, length = common_layers.shape_list(features["inputs"])[:2]
         return beam_search.search(step, caches, batch, length + features.get(

@@ -1,36 +1,44 @@
-"""What stands between attention layers: normalisation, residuals and feed-forward layers.
+"""Layers around attention: normalization, residual connections and feed-forward layers.
 
-They replace T2T's, with the same mathematics and variables, and fewer passes over memory.
+They replace T2T's with the same mathematics and variables, and fewer passes over memory.
 """
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 from tensor2tensor.layers import common_layers
 
-from rpr.nn.ops import dropout, shape_list
+from rpr.nn.dropout import dropout
+from rpr.nn.ops import HALF_PRECISION, shape_list
 from rpr.nn.projections import project
 
 
-def preprocess(x, hparams):
-    """What `layer_preprocess_sequence` does to the input of a sub-layer. Shapes as x."""
+def preprocess(x: tf.Tensor, hparams: Any) -> tf.Tensor:
+    """Applies `layer_preprocess_sequence` to the input of a sub-layer. Shapes as x."""
     for step in hparams.layer_preprocess_sequence:
         if step in "az":
             raise ValueError(f"layer_preprocess_sequence={hparams.layer_preprocess_sequence}: "
                              "a residual connection comes after a sub-layer")
-    return _sequence(None, x, hparams.layer_preprocess_sequence, hparams, "layer_prepostprocess")
+    return _apply_sequence(None, x, hparams.layer_preprocess_sequence, hparams,
+                           "layer_prepostprocess")
 
 
-def postprocess(x, y, hparams):
-    """What `layer_postprocess_sequence` does to the output y of a sub-layer. Shapes as x."""
-    return _sequence(x, y, hparams.layer_postprocess_sequence, hparams, "layer_postprocess")
+def postprocess(x: tf.Tensor, y: tf.Tensor, hparams: Any) -> tf.Tensor:
+    """Applies `layer_postprocess_sequence` to the output y of a sub-layer with input x.
+
+    Shapes as x.
+    """
+    return _apply_sequence(x, y, hparams.layer_postprocess_sequence, hparams, "layer_postprocess")
 
 
-def _sequence(before, x, sequence, hparams, scope):
-    """T2T's `layer_prepostprocess`: n normalises, d drops out, a adds what was there before."""
+def _apply_sequence(residual: tf.Tensor | None, x: tf.Tensor, sequence: str, hparams: Any,
+                    scope: str) -> tf.Tensor:
+    """T2T's `layer_prepostprocess`: n normalizes, d drops out, a adds the residual."""
     with tf.variable_scope(None, default_name=scope):
         for step in sequence if sequence != "none" else "":
             if step == "a":
-                x += before
+                x += residual
             elif step == "z":
-                x = common_layers.zero_add(before, x)
+                x = common_layers.zero_add(residual, x)
             elif step == "n":
                 x = normalize(x, hparams)
             elif step == "d":
@@ -40,15 +48,15 @@ def _sequence(before, x, sequence, hparams, scope):
     return x
 
 
-def drop(x, hparams):
+def drop(x: tf.Tensor, hparams: Any) -> tf.Tensor:
     """The dropout of residuals and of embedded words, [batch, length, hidden]. Shapes as x."""
     dims = common_layers.comma_separated_string_to_integer_list(
         hparams.get("layer_prepostprocess_dropout_broadcast_dims", ""))
     return dropout(x, hparams.layer_prepostprocess_dropout, dims)
 
 
-def normalize(x, hparams):
-    """The normalisation that `norm_type` names: T2T's, or `layer_without_scale`. Shapes as x."""
+def normalize(x: tf.Tensor, hparams: Any) -> tf.Tensor:
+    """The normalization of `norm_type`: T2T's, or `layer_without_scale`. Shapes as x."""
     if hparams.norm_type not in ("layer", "layer_without_scale"):
         return common_layers.apply_norm(x, hparams.norm_type, None, hparams.norm_epsilon)
     with tf.variable_scope(None, default_name="layer_norm", values=[x]):
@@ -58,14 +66,15 @@ def normalize(x, hparams):
             scale = tf.ones(shape_list(x)[-1:], x.dtype)
             bias = tf.get_variable("layer_norm_bias", shape_list(x)[-1:],
                                    initializer=tf.zeros_initializer())
-        # Half precision has too few digits for a variance, and float16 no room for squares.
-        kind = tf.float32 if x.dtype in (tf.float16, tf.bfloat16) else x.dtype
-        y = layer_norm(*(tf.cast(z, kind) for z in (x, scale, bias)), hparams.norm_epsilon)
+        # Half precision has too few digits for a variance, and squares overflow float16.
+        dtype = tf.float32 if x.dtype in HALF_PRECISION else x.dtype
+        y = layer_norm(tf.cast(x, dtype), tf.cast(scale, dtype), tf.cast(bias, dtype),
+                       hparams.norm_epsilon)
         return tf.cast(y, x.dtype)
 
 
-def layer_norm(x, scale, bias, epsilon):
-    """Layer normalisation over the last axis (Ba, Kiros and Hinton 2016).
+def layer_norm(x: tf.Tensor, scale: tf.Tensor, bias: tf.Tensor, epsilon: float) -> tf.Tensor:
+    """Layer normalization over the last axis (Ba, Kiros and Hinton 2016).
 
     Args:
       x: [..., hidden].
@@ -77,24 +86,25 @@ def layer_norm(x, scale, bias, epsilon):
       [..., hidden].
     """
     @tf.custom_gradient
-    def function(x, scale, bias):
+    def with_gradient(x: tf.Tensor, scale: tf.Tensor, bias: tf.Tensor) -> tuple:
         centred = x - tf.reduce_mean(x, axis=-1, keepdims=True)
         inverse = tf.rsqrt(tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True) + epsilon)
         normal = centred * inverse
 
-        def gradient(dy):
-            along = list(range(x.shape.rank - 1))
-            each, dnormal = dy * normal, dy * scale
+        def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            outer_axes = list(range(x.shape.rank - 1))
+            dscale, dnormal = dy * normal, dy * scale
             dx = dnormal - tf.reduce_mean(dnormal, axis=-1, keepdims=True)
-            dx -= normal * tf.reduce_mean(each * scale, axis=-1, keepdims=True)
-            return inverse * dx, tf.reduce_sum(each, along), tf.reduce_sum(dy, along)
+            dx -= normal * tf.reduce_mean(dscale * scale, axis=-1, keepdims=True)
+            return (inverse * dx, tf.reduce_sum(dscale, outer_axes),
+                    tf.reduce_sum(dy, outer_axes))
 
         return normal * scale + bias, gradient
 
-    return function(x, scale, bias)
+    return with_gradient(x, scale, bias)
 
 
-def feed_forward(x, hparams):
+def feed_forward(x: tf.Tensor, hparams: Any) -> tf.Tensor:
     """Two dense layers with a ReLU and dropout between them, T2T's `dense_relu_dense`.
 
     Args:
@@ -110,7 +120,7 @@ def feed_forward(x, hparams):
     return _dense(dropout(hidden, hparams.relu_dropout, dims), hparams.hidden_size, "conv2")
 
 
-def _dense(x, channels, name):
+def _dense(x: tf.Tensor, channels: int, name: str) -> tf.Tensor:
     y = project(x, channels, name)
     with tf.variable_scope(name):
         bias = tf.get_variable("bias", [channels], dtype=x.dtype,

@@ -1,12 +1,14 @@
-"""Embedded words that are read from a file and stay as they are.
+"""Pretrained word embeddings that are read from a file and not trained.
 
-The hparams `pretrained_source_embeddings` and `pretrained_target_embeddings` name files of word vectors
-(`problems.vectors`), beside the data or by a whole path. The table is a variable that is not
-trained: no optimizer sees it, checkpoints and averages hold it, and once there is a checkpoint the
-file is not read again.
+The hparams `pretrained_source_embeddings` and `pretrained_target_embeddings` name files of word
+vectors (`problems.vectors`), relative to the data directory or absolute. The table is a variable
+that is not trainable: no optimizer updates it, and checkpoints and averages contain it. Once there
+is a checkpoint the file is not read again.
 """
 import functools
 import os
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -16,73 +18,86 @@ from tensor2tensor.layers import modalities
 from problems import vectors
 from rpr.utils.errors import UserError
 
+# feature -> (hparam, T2T's function that embeds the feature)
 _SIDES = {"inputs": ("pretrained_source_embeddings", modalities.symbol_bottom),
           "targets": ("pretrained_target_embeddings", modalities.symbol_targets_bottom)}
-_NAMED = 5                                            # of words without a vector
+_MAX_LISTED = 5                                       # words without a vector, in a message
 
 
-def use_pretrained_embeddings(hparams, vocabularies):
-    """Lets a model take its embedded words from files, where its hparams name some.
+def use_pretrained_embeddings(hparams: Any, vocabularies: Callable[[], dict[str, Any]]) -> None:
+    """Makes a model embed its symbols with the files that its hparams name, if any.
 
     Args:
       hparams: of the model; changed in place.
-      vocabularies: a function that gives T2T's encoders by feature.
+      vocabularies: a function that returns T2T's encoders by feature.
     """
-    for feature in _asked(hparams):
-        stock = _SIDES[feature][1]
+    for feature in _pretrained_features(hparams):
+        t2t_bottom = _SIDES[feature][1]
         hparams.bottom = {**hparams.bottom, feature: functools.partial(
-            _bottom, feature, stock, vocabularies)}
+            _bottom, feature, t2t_bottom, vocabularies)}
 
 
-def _asked(hparams):
-    """The features whose embedded words come from files; `UserError` where that cannot be."""
+def _pretrained_features(hparams: Any) -> Iterator[str]:
+    """The features that are embedded from files.
+
+    Raises:
+      UserError: another hparam does not allow it.
+    """
     for feature, (hparam, _) in _SIDES.items():
         if not hparams.get(hparam):
             continue
-        said = f"{hparam}={hparams.get(hparam)}"
+        setting = f"{hparam}={hparams.get(hparam)}"
         if hparams.shared_embedding_and_softmax_weights or hparams.get("shared_embedding"):
-            raise UserError(f"{said}: a table of its own that is not trained; "
+            raise UserError(f"{setting}: the table is not trained and cannot be shared; "
                             "shared_embedding_and_softmax_weights=False is needed")
         if hparams.symbol_modality_num_shards != 1:
-            raise UserError(f"{said}: one table; symbol_modality_num_shards=1 is needed")
+            raise UserError(f"{setting}: the table has one shard; symbol_modality_num_shards=1 is "
+                            "needed")
         yield feature
 
 
-def _bottom(feature, stock, vocabularies, ids, hparams, symbols):
-    """T2T's, over a table that is not trained."""
-    def values(shape, dtype=tf.float32, partition_info=None):
+def _bottom(feature: str, t2t_bottom: Callable, vocabularies: Callable[[], dict[str, Any]],
+            ids: tf.Tensor, hparams: Any, symbols: int) -> tf.Tensor:
+    """T2T's function over a table that is not trained."""
+    def initial_value(shape: list[int], dtype: tf.DType = tf.float32,
+                      partition_info: Any = None) -> tf.Tensor:
         del dtype, partition_info
 
-        def read():
-            found = np.zeros(shape, np.float32)       # what is left over is T2T's vocab_divisor's
-            words = _table(hparams, feature, vocabularies()[feature])
-            found[:len(words)] = words
-            return found
+        def read() -> np.ndarray:
+            table = np.zeros(shape, np.float32)       # rows added by vocab_divisor stay zero
+            rows = _checked_table(hparams, feature, vocabularies()[feature])
+            table[:len(rows)] = rows
+            return table
 
-        # Run where there is no checkpoint; and a constant would be in every graph that is written.
+        # Runs only without a checkpoint. A constant would be part of every saved graph.
         return tf.ensure_shape(tf.numpy_function(read, [], tf.float32), shape)
 
-    def fixed(getter, name, *args, **kwargs):
-        return getter(name, *args, **{**kwargs, "trainable": False, "initializer": values})
+    def not_trained(getter: Callable, name: str, *args: Any, **kwargs: Any) -> Any:
+        return getter(name, *args, **{**kwargs, "trainable": False, "initializer": initial_value})
 
-    with tf.variable_scope(tf.get_variable_scope(), custom_getter=fixed):
-        return stock(ids, hparams, symbols)
+    with tf.variable_scope(tf.get_variable_scope(), custom_getter=not_trained):
+        return t2t_bottom(ids, hparams, symbols)
 
 
-def check(hparams, problem, data_dir):
-    """Refuses files of vectors that cannot serve, before a training writes anything.
+def check(hparams: Any, problem: Any, data_dir: str) -> None:
+    """Refuses files of vectors that do not fit the model, before a training writes anything.
 
     Args:
       hparams: of the model.
       problem: a T2T problem.
       data_dir: of the training.
+
+    Raises:
+      UserError: one line with the hparam and the reason.
     """
-    for feature in _asked(hparams):
+    for feature in _pretrained_features(hparams):
         problem.get_feature_encoders(data_dir)
-        _table(hparams, feature, problem.get_hparams(hparams).vocabulary[feature], data_dir)
+        _checked_table(hparams, feature, problem.get_hparams(hparams).vocabulary[feature],
+                       data_dir)
 
 
-def _table(hparams, feature, vocabulary, data_dir=None):
+def _checked_table(hparams: Any, feature: str, vocabulary: Any,
+                   data_dir: str | None = None) -> np.ndarray:
     """float32 [symbols, hidden]: see `table`."""
     hparam = _SIDES[feature][0]
     path = os.path.join(data_dir or hparams.get("data_dir") or "",
@@ -91,46 +106,47 @@ def _table(hparams, feature, vocabulary, data_dir=None):
         raise UserError(f"{hparam}={hparams.get(hparam)}: there is no {path}")
     size = vectors.dimension(path)
     if size != hparams.hidden_size:
-        raise UserError(f"{hparam}={hparams.get(hparam)}: vectors of {size} numbers; "
+        raise UserError(f"{hparam}={hparams.get(hparam)}: the vectors have {size} dimensions; "
                         f"hidden_size={hparams.hidden_size}")
     return table(path, tuple(vocabulary.decode_list(range(vocabulary.vocab_size))))
 
 
-@functools.lru_cache(2)                               # checked, then used
-def table(path, words):
+@functools.lru_cache(2)                               # read for the check, then for the variable
+def table(path: str, words: tuple[str, ...]) -> np.ndarray:
     """The vectors of a vocabulary.
 
-    Padding is 0, which the decoder also begins with; an unknown word is the mean of all words; the
-    end of a sentence is fastText's `</s>`, where the file has it, else a draw from a normal
-    distribution of the words' mean and deviation.
+    Padding is 0. An unknown word is the mean of all words. The end of a sentence is fastText's
+    `</s>` if the file has it, and otherwise a draw from a normal distribution with the words' mean
+    and deviation.
 
     Args:
       path: a file of vectors.
-      words: a tuple of the vocabulary's words, in the order of their ids.
+      words: the words of the vocabulary in the order of their ids.
 
     Returns:
       float32 [words, dimension].
 
     Raises:
-      UserError: a word has no vector, or the file is not what it must be.
+      UserError: a word has no vector, or the file is damaged.
     """
     special = {text_encoder.PAD: None, text_encoder.EOS: vectors.END, vectors.UNKNOWN: None}
-    names = [special.get(word, word) or f"\n{word}" for word in words]        # \n: in no file
-    found = vectors.table(path, names)
+    # "\n" occurs in no file: a special word without a counterpart has no vector in it.
+    names = [special.get(word, word) or f"\n{word}" for word in words]
+    rows = vectors.table(path, names)
     ordinary = np.array([word not in special for word in words])
-    missing = [word for word, row, asked in zip(words, found, ordinary, strict=True)
-               if asked and np.isnan(row[0])]
+    missing = [word for word, row, needed in zip(words, rows, ordinary, strict=True)
+               if needed and np.isnan(row[0])]
     if missing:
         raise UserError(f"{path}: {len(missing):,} of {ordinary.sum():,} words of the vocabulary "
-                        f"have no vector in it: {', '.join(missing[:_NAMED])}"
-                        + (", ..." if len(missing) > _NAMED else ""))
-    known = found[ordinary].astype(np.float64)
-    for place, word in enumerate(words):
+                        f"have no vector in it: {', '.join(missing[:_MAX_LISTED])}"
+                        + (", ..." if len(missing) > _MAX_LISTED else ""))
+    ordinary_rows = rows[ordinary].astype(np.float64)
+    for index, word in enumerate(words):
         if word == text_encoder.PAD:
-            found[place] = 0
+            rows[index] = 0
         elif word == vectors.UNKNOWN:
-            found[place] = known.mean(axis=0)
-        elif word == text_encoder.EOS and np.isnan(found[place, 0]):
-            found[place] = np.random.RandomState(0).normal(known.mean(), known.std(),
-                                                           found.shape[1])
-    return found
+            rows[index] = ordinary_rows.mean(axis=0)
+        elif word == text_encoder.EOS and np.isnan(rows[index, 0]):
+            rows[index] = np.random.RandomState(0).normal(
+                ordinary_rows.mean(), ordinary_rows.std(), rows.shape[1])
+    return rows

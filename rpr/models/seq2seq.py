@@ -1,12 +1,13 @@
 """The registered model `qkv_seq2seq`: query-key-value attention between a recurrent or
 convolutional encoder and a recurrent decoder.
 
-The decoder reads the words before the one to predict; its output is the query of one attention over
-the encoder's values, and is joined to what that gives before the softmax (Luong et al. 2015,
-equation 5). So the recurrence does not wait for the attention, and training attends once for all
-words.
+The decoder reads the words before the one to predict. Its output is the query of one attention over
+the encoder's values and is joined to the attention's result before the softmax (Luong et al. 2015,
+equation 5). The recurrence does not depend on the attention, so training attends for all words in
+one product.
 """
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 from tensor2tensor.layers import common_attention, common_layers
@@ -14,17 +15,24 @@ from tensor2tensor.models import transformer
 from tensor2tensor.utils import hparams_lib, registry, t2t_model
 
 from rpr import positions
-from rpr.models import incremental, losses
-from rpr.nn import attention, ops, projections
-from rpr.nn.ops import shape_list
+from rpr.models import incremental, losses, symbol_modality
+from rpr.models.hparams import check_ranges
+from rpr.nn import additive, attention, projections
+from rpr.nn.dropout import dropout
+from rpr.nn.ops import HALF_PRECISION, shape_list
+
+POSITIONS = ("none", "sinusoid", "scaled_sinusoid", "learned")   # signals added to the words
+
+State = tuple[tf.Tensor, tf.Tensor]                  # c and h of an LSTM, each [batch, units]
 
 
 class Memory(NamedTuple):
-    """What the decoder knows of the sources.
+    """The encoded sources.
 
     Attributes:
-      values, keys: [batch, length, hidden].
-      bias: [batch, 1, 1, length], -1e9 where there is padding.
+      values: [batch, length, hidden].
+      keys: [batch, length, hidden].
+      bias: [batch, 1, 1, length], -1e9 for padding.
       mean: [batch, hidden], of the values.
     """
     values: tf.Tensor
@@ -33,64 +41,63 @@ class Memory(NamedTuple):
     mean: tf.Tensor
 
 
-ENCODERS = ("birnn", "cnn")
-FLAVOURS = ("dot", "bilinear", "mlp")
-POSITIONS = ("none", "sinusoid", "scaled_sinusoid", "learned")   # what is added to the words
-
-
-def lstm(x, state, units):
-    """A layer of long short-term memory, forget gates biased by 1, in a scope of its own.
+def lstm(x: tf.Tensor, state: State, units: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """A layer of long short-term memory with a forget bias of 1, in the current variable scope.
 
     Args:
       x: [length, batch, depth].
-      state: (c, h), each [batch, units].
-      units: an int.
+      state: c and h before the first step, each [batch, units].
+      units: size of the state.
 
     Returns:
       c and h after each step, [length, batch, units].
     """
-    depth, none = shape_list(x)[2], tf.zeros([units], x.dtype)
-    kernel = tf.get_variable("kernel", [depth + units, 4 * units], x.dtype)
-    bias = tf.get_variable("bias", [4 * units], x.dtype, initializer=tf.zeros_initializer())
-    found = tf.raw_ops.BlockLSTM(
-        seq_len_max=tf.shape(x, out_type=tf.int64)[0], x=x, cs_prev=state[0], h_prev=state[1],
-        w=kernel, b=bias, wci=none, wcf=none, wco=none, forget_bias=1.0, cell_clip=0.0)
-    return found.cs, found.h
+    depth, dtype = shape_list(x)[2], x.dtype
+    kernel = tf.get_variable("kernel", [depth + units, 4 * units], dtype)
+    bias = tf.get_variable("bias", [4 * units], dtype, initializer=tf.zeros_initializer())
+    # TensorFlow has no BlockLSTM in bfloat16, and float16 is too coarse for a cell's sum.
+    exact = tf.float32 if dtype in HALF_PRECISION else dtype
+    x, c, h, kernel, bias = (tf.cast(z, exact) for z in (x, *state, kernel, bias))
+    peephole = tf.zeros([units], exact)
+    steps = tf.raw_ops.BlockLSTM(
+        seq_len_max=tf.shape(x, out_type=tf.int64)[0], x=x, cs_prev=c, h_prev=h, w=kernel, b=bias,
+        wci=peephole, wcf=peephole, wco=peephole, forget_bias=1.0, cell_clip=0.0)
+    return tf.cast(steps.cs, dtype), tf.cast(steps.h, dtype)
 
 
-def birnn(x, lengths, hparams):
-    """Layers of two LSTMs, each half as wide as the model, one reading from either end.
+def birnn(x: tf.Tensor, lengths: tf.Tensor, hparams: Any) -> tf.Tensor:
+    """Layers of two LSTMs, each half as wide as the model, one per direction.
 
     Args:
       x: [batch, length, hidden].
-      lengths: int32 [batch]; what lies beyond changes nothing before.
+      lengths: int32 [batch]; padding does not change what comes before it.
       hparams: the model's hyperparameters.
 
     Returns:
       [batch, length, hidden].
     """
     units = hparams.hidden_size // 2
-    start = 2 * (tf.zeros([shape_list(x)[0], units], x.dtype),)
+    zeros = tf.zeros([shape_list(x)[0], units], x.dtype)
     x = tf.transpose(x, [1, 0, 2])                           # [length, batch, hidden]
 
-    def turned(x):
+    def reverse(x: tf.Tensor) -> tf.Tensor:
         return tf.reverse_sequence(x, lengths, seq_axis=0, batch_axis=1)
 
     for layer in range(hparams.num_encoder_layers):
         with tf.variable_scope(f"layer_{layer}"):
-            y = ops.dropout(x, hparams.dropout)
+            y = dropout(x, hparams.dropout)
             with tf.variable_scope("forward"):
-                forward = lstm(y, start, units)[1]
+                forward = lstm(y, (zeros, zeros), units)[1]
             with tf.variable_scope("backward"):
-                backward = turned(lstm(turned(y), start, units)[1])
+                backward = reverse(lstm(reverse(y), (zeros, zeros), units)[1])
             x += tf.concat([forward, backward], axis=2)
     return tf.transpose(x, [1, 0, 2])
 
 
-def cnn(x, lengths, hparams):
+def cnn(x: tf.Tensor, lengths: tf.Tensor, hparams: Any) -> tf.Tensor:
     """Layers of gated linear units over `kernel_width` words (Gehring et al. 2017, section 3.2).
 
-    Args and result as `birnn`.
+    Args and result as for `birnn`.
     """
     mask = tf.sequence_mask(lengths, shape_list(x)[1], x.dtype)[:, :, None]
     hidden = hparams.hidden_size
@@ -99,14 +106,17 @@ def cnn(x, lengths, hparams):
             kernel = tf.get_variable("kernel", [hparams.kernel_width, hidden, 2 * hidden], x.dtype)
             bias = tf.get_variable("bias", [2 * hidden], x.dtype,
                                    initializer=tf.zeros_initializer())
-            y = ops.dropout(x, hparams.dropout) * mask
+            y = dropout(x, hparams.dropout) * mask
             y, gate = tf.split(tf.nn.conv1d(y, kernel, 1, "SAME") + bias, 2, axis=2)
             x = (x + y * tf.sigmoid(gate)) * 0.5 ** 0.5
     return x
 
 
-def init(values, flavour):
-    """The keys of an attention, all that it computes once a sentence.
+ENCODERS: dict[str, Callable] = {"birnn": birnn, "cnn": cnn}
+
+
+def attention_keys(values: tf.Tensor, flavour: str) -> tf.Tensor:
+    """The keys of an attention, computed once per sentence.
 
     Args:
       values: [batch, length, depth].
@@ -120,46 +130,53 @@ def init(values, flavour):
     return projections.project(values, shape_list(values)[2], "keys")
 
 
-def attend(queries, keys, values, bias, flavour, save_weights_to=None):
-    """The values, weighed by how well their keys match a query.
+def attend(queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, bias: tf.Tensor, flavour: str,
+           save_weights_to: dict | None = None) -> tf.Tensor:
+    """The sum of the values weighted by attention.
 
     The logits are q_i . v_j / sqrt(depth) (`dot`), q_i . W v_j (`bilinear`; Luong et al. 2015), or
-    u . tanh(U q_i + W v_j) (`mlp`; Bahdanau et al. 2015); `init` has made the keys, v_j or W v_j.
+    u . tanh(U q_i + W v_j) (`mlp`; Bahdanau et al. 2015). The keys are v_j or W v_j.
 
     Args:
       queries: [batch, len_q, depth].
-      keys: [batch, len_k, depth], see `init`.
+      keys: [batch, len_k, depth], from `attention_keys`.
       values: [batch, len_k, depth].
-      bias: [batch, 1, 1, len_k], -1e9 where there is padding.
+      bias: [batch, 1, 1, len_k], -1e9 for padding.
       flavour: `dot`, `bilinear` or `mlp`.
-      save_weights_to: a dict that gets the weights [batch, 1, len_q, len_k], or None.
+      save_weights_to: a dict that receives the weights [batch, 1, len_q, len_k], or None.
 
     Returns:
       [batch, len_q, depth].
     """
-    scores, scale = None, None if flavour == "dot" else 1.0
+    scores = None
     if flavour == "mlp":
         depth = shape_list(queries)[2]
         queries = projections.project(queries, depth, "queries")
         vector = tf.get_variable("vector", [1, depth], queries.dtype)
 
-        def scores(q, k):
-            return attention.additive(q, k, vector)
+        def scores(q: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
+            return additive.additive_logits(q, k, vector)
 
-    def keep(weights, logits):
+    def save(weights: tf.Tensor, logits: tf.Tensor) -> None:
         del logits
-        save_weights_to[f"{tf.get_variable_scope().name}/attention"] = weights
+        if save_weights_to is not None:
+            save_weights_to[f"{tf.get_variable_scope().name}/attention"] = weights
 
     return attention.attention(
-        queries[:, None], keys[:, None], values[:, None], bias, scores, scale=scale,
-        on_weights=None if save_weights_to is None else keep)[:, 0]
+        queries[:, None], keys[:, None], values[:, None], bias, scores, on_weights=save,
+        scale=None if flavour == "dot" else 1.0)[:, 0]
 
 
-def _own_hparams(hparams):
-    """The hparams of a model, checked."""
-    for name, allowed in (("encoder", ENCODERS), ("attention_flavour", FLAVOURS)):
-        if hparams.get(name) not in allowed:
-            raise ValueError(f"{name}={hparams.get(name)}: qkv_seq2seq serves {', '.join(allowed)}")
+def checked_hparams(hparams: Any) -> Any:
+    """A checked copy of a model's hparams.
+
+    Raises:
+      ValueError: one line with the hparam, its value and what is allowed.
+    """
+    if "attention_flavour" not in hparams:
+        raise ValueError("no hparam attention_flavour: qkv_seq2seq needs a --hparams_set such as "
+                         "qkv_seq2seq_base (rpr list hparams)")
+    check_ranges(hparams)
     if hparams.hidden_size % 2:
         raise ValueError(f"hidden_size={hparams.hidden_size}: qkv_seq2seq needs an even number, "
                          "half of it for each direction")
@@ -167,50 +184,52 @@ def _own_hparams(hparams):
         name = name if hparams.get(name) else "position"
         for scheme in hparams.get(name).split("+"):
             if scheme.strip() in positions.SCHEMES and scheme.strip() not in POSITIONS:
-                raise ValueError(f"{name}={hparams.get(name)}: {scheme} belongs to self-attention, "
-                                 f"which qkv_seq2seq has not; it serves {', '.join(POSITIONS)}")
-        positions.build(hparams, side)
+                raise ValueError(f"{name}={hparams.get(name)}: {scheme} is a scheme of "
+                                 "self-attention, which qkv_seq2seq does not have; it supports "
+                                 f"{', '.join(POSITIONS)}")
+        positions.build(hparams, side)                       # raises for a bad scheme
     return hparams_lib.copy_hparams(hparams)
 
 
 @registry.register_model
 class QkvSeq2seq(incremental.IncrementalDecoder, t2t_model.T2TModel):
-    """Attention between an encoder, two-way recurrent or convolutional, and a recurrent decoder."""
+    """A bidirectional recurrent or a convolutional encoder, attention, and a recurrent decoder."""
 
-    check_hparams = staticmethod(_own_hparams)               # see `rpr.t2t.preflight.check_supported`
+    check_hparams = staticmethod(checked_hparams)            # called by rpr.t2t.preflight
 
-    def __init__(self, hparams, *args, **kwargs):
-        super().__init__(_own_hparams(hparams), *args, **kwargs)
+    def __init__(self, hparams: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(checked_hparams(hparams), *args, **kwargs)
         if (self._problem_hparams or {}).get("edges_in_text", False):
-            raise ValueError("qkv_seq2seq reads words alone: edges between them need "
-                             "rpr_transformer and position=graph")
-        self.attention_weights = {}                          # as in T2T's models
+            raise ValueError("qkv_seq2seq reads words without edges between them; those need "
+                             "rpr_transformer with position=graph")
+        self.attention_weights: dict[str, tf.Tensor] = {}    # as in T2T's models
         losses.use_factored_loss(self._hparams, self._problem_hparams)
+        symbol_modality.use_half_precision_logits(self._hparams, self._problem_hparams)
 
-    def body(self, features):
-        """T2T's: from embedded words [batch, length, 1, hidden] to what the softmax reads."""
+    def body(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
+        """Maps embedded words [batch, length, 1, hidden] to the input of the softmax."""
         if "targets_segmentation" in features:
-            raise ValueError("pack_dataset=True: qkv_seq2seq reads one sentence a row")
+            raise ValueError("pack_dataset=True: qkv_seq2seq reads one sentence per row")
         memory = self._encode(common_layers.flatten4d3d(features["inputs"]))
         targets = common_layers.shift_right_3d(common_layers.flatten4d3d(features["targets"]))
+        training = self._hparams.mode == tf.estimator.ModeKeys.TRAIN
         with tf.variable_scope("decoder"):
-            states = self._start(memory.mean)
+            states = self._initial_states(memory.mean)
             y, _ = self._recur(targets, tf.range(shape_list(targets)[1]), states)
-            keep = None if self._hparams.mode == tf.estimator.ModeKeys.TRAIN else (
-                self.attention_weights)
-            return self._join(y, memory, keep)[:, :, None]
+            return self._join(y, memory, None if training else self.attention_weights)[:, :, None]
 
-    def init_body_step(self, features, beams):
+    def init_body_step(self, features: dict[str, tf.Tensor], beams: int) -> tuple[Callable, Any]:
         """See `IncrementalDecoder`."""
         inputs = self._prepare_inputs_for_decode(features)[0]
+        inputs = symbol_modality.cast_to_activations(inputs, self._hparams)
         with tf.variable_scope("body"):
             memory = self._encode(common_layers.flatten4d3d(inputs))
             with tf.variable_scope("decoder"):
-                states = self._start(memory.mean)
-        caches = tf.nest.map_structure(lambda x: tf.repeat(x, beams, axis=0), states)
+                states = self._initial_states(memory.mean)
+        states = tf.nest.map_structure(lambda x: tf.repeat(x, beams, axis=0), states)
         batch, _, hidden = shape_list(memory.values)
 
-        def step(x, caches):
+        def step(x: tf.Tensor, caches: dict) -> tuple[tf.Tensor, dict]:
             with tf.variable_scope("decoder"):
                 y, states = self._recur(x, caches["step"][:1], caches["states"])
                 # The beams of a sentence are queries of one attention.
@@ -218,69 +237,77 @@ class QkvSeq2seq(incremental.IncrementalDecoder, t2t_model.T2TModel):
             return (tf.reshape(y, [batch * beams, 1, 1, hidden]),
                     {"step": caches["step"] + 1, "states": states})
 
-        return step, {"step": tf.zeros([batch * beams], tf.int32), "states": caches}
+        return step, {"step": tf.zeros([batch * beams], tf.int32), "states": states}
 
     _prepare_inputs_for_decode = transformer.Transformer._prepare_inputs_for_decode
 
-    def _greedy_infer(self, features, decode_length, use_tpu=False):
+    def _greedy_infer(self, features: dict, decode_length: int, use_tpu: bool = False) -> dict:
         return self._beam_decode(features, decode_length, 1, 1, 0.0, use_tpu)
 
-    def _beam_decode(self, features, decode_length, beam_size, top_beams, alpha, use_tpu=False):
-        """T2T's, of sentences from sentences.
+    def _beam_decode(self, features: dict, decode_length: int, beam_size: int, top_beams: int,
+                     alpha: float, use_tpu: bool = False) -> dict:
+        """T2T's, between whole sentences.
 
         Raises:
-          NotImplementedError: what T2T does beside that.
+          NotImplementedError: for TPUs, several devices or partial targets.
         """
         if use_tpu or self._num_datashards != 1 or "partial_targets" in features:
             raise NotImplementedError("qkv_seq2seq decodes whole sentences on one CPU or GPU")
         with tf.variable_scope(self.name):
             return self.search(features, decode_length, beam_size, top_beams, alpha)
 
-    def _encode(self, x):
-        """x: [batch, length, hidden], embedded words, zero where there is padding.
-
-        Returns:
-          a `Memory`.
-        """
+    def _encode(self, x: tf.Tensor) -> Memory:
+        """Encodes embedded words [batch, length, hidden], which are zero for padding."""
         hparams = self._hparams
         padding = common_attention.embedding_to_padding(x)   # [batch, length]
         lengths = tf.reduce_sum(tf.cast(padding < 0.5, tf.int32), axis=1)
         with tf.variable_scope("encoder"):
             x = positions.build(hparams, "inputs").embed(x, tf.range(shape_list(x)[1]))
-            values = (cnn if hparams.encoder == "cnn" else birnn)(x, lengths, hparams)
-            values *= 1.0 - padding[:, :, None]
-            keys = init(values, hparams.attention_flavour)
+            values = ENCODERS[hparams.encoder](x, lengths, hparams)
+            values *= tf.cast(1.0 - padding, x.dtype)[:, :, None]
+            keys = attention_keys(values, hparams.attention_flavour)
         words = tf.maximum(tf.cast(lengths, x.dtype), 1.0)[:, None]
         return Memory(values, keys, common_attention.attention_bias_ignore_padding(padding),
                       tf.reduce_sum(values, axis=1) / words)
 
-    def _start(self, mean):
-        """The states before the first word, (c, h) a layer, read from the mean of the values."""
-        return [tuple(tf.tanh(projections.project(mean[:, None], shape_list(mean)[1],
-                                                f"layer_{layer}/start_{part}")[:, 0])
-                      for part in "ch") for layer in range(self._hparams.num_decoder_layers)]
+    def _initial_states(self, mean: tf.Tensor) -> list[State]:
+        """The decoder's states before the first word, computed from the mean of the values."""
+        hidden = shape_list(mean)[1]
 
-    def _recur(self, x, place, states):
-        """Reads words: x [batch, length, hidden] at `place` int32 [length]; (c, h) a layer.
+        def state(layer: int, part: str) -> tf.Tensor:
+            return tf.tanh(projections.project(
+                mean[:, None], hidden, f"layer_{layer}/start_{part}")[:, 0])
+
+        return [(state(layer, "c"), state(layer, "h"))
+                for layer in range(self._hparams.num_decoder_layers)]
+
+    def _recur(self, x: tf.Tensor, position: tf.Tensor, states: list[State]
+               ) -> tuple[tf.Tensor, list[State]]:
+        """Reads words.
+
+        Args:
+          x: [batch, length, hidden].
+          position: int32 [length].
+          states: one per layer.
 
         Returns:
           [batch, length, hidden], and the states after the last word.
         """
-        hparams, after = self._hparams, []
-        x = positions.build(hparams, "targets").embed(x, place)
+        hparams, last_states = self._hparams, []
+        x = positions.build(hparams, "targets").embed(x, position)
         x = tf.transpose(x, [1, 0, 2])                       # [length, batch, hidden]
         for layer, state in enumerate(states):
             with tf.variable_scope(f"layer_{layer}"):
-                c, h = lstm(ops.dropout(x, hparams.dropout), state, hparams.hidden_size)
-            after.append((c[-1], h[-1]))
+                c, h = lstm(dropout(x, hparams.dropout), state, hparams.hidden_size)
+            last_states.append((c[-1], h[-1]))
             x += h
-        return tf.transpose(x, [1, 0, 2]), after
+        return tf.transpose(x, [1, 0, 2]), last_states
 
-    def _join(self, y, memory, save_weights_to):
-        """What the softmax reads for the decoder's output y. Shapes as y."""
+    def _join(self, y: tf.Tensor, memory: Memory, save_weights_to: dict | None) -> tf.Tensor:
+        """The input of the softmax, from the decoder's output y. Shapes as y."""
         hparams = self._hparams
         with tf.variable_scope("encdec_attention"):
             context = attend(y, memory.keys, memory.values, memory.bias, hparams.attention_flavour,
                              save_weights_to)
-        both = projections.project(tf.concat([context, y], axis=2), hparams.hidden_size, "join")
-        return ops.dropout(tf.tanh(both), hparams.dropout)
+        joined = projections.project(tf.concat([context, y], axis=2), hparams.hidden_size, "join")
+        return dropout(tf.tanh(joined), hparams.dropout)

@@ -1,37 +1,39 @@
-"""One table of symbols for a whole training step: input, output, and what makes the logits.
+"""One embedding table per training step for input, output and logits.
 
-T2T puts the shards of a shared table together for each of its uses, writes a gradient as large as
-the table for each, and adds them. Here it is put together once, and the gradients of its rows are
-added in place to that of the logits. Values and gradients are T2T's.
+T2T concatenates the shards of a shared table for each of its three uses, writes a gradient of the
+size of the table for each use, and adds the three. Here the table is concatenated once, and the
+gradients of embedded symbols are added in place to that of the logits. Values and gradients are
+T2T's.
 """
 import functools
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 from tensor2tensor.layers import common_layers, modalities
 
 
 @tf.custom_gradient
-def three_uses(table):
-    """A table three times, to look symbols up twice and to make logits.
+def three_uses(table: tf.Tensor) -> tuple:
+    """The table three times, for two look-ups and the logits.
 
     Args:
       table: [symbols, hidden].
 
     Returns:
-      three times the table; its gradient is dense where that by one of them is.
+      the table three times. The gradient is dense if that of one of them is.
     """
-    def gradient(*parts):
-        rows = [part for part in parts if isinstance(part, tf.IndexedSlices)]
-        total = tf.add_n([part for part in parts if not isinstance(part, tf.IndexedSlices)])
-        for part in rows:
+    def gradient(*gradients: Any) -> tf.Tensor:
+        sparse = [part for part in gradients if isinstance(part, tf.IndexedSlices)]
+        total = tf.add_n([part for part in gradients if not isinstance(part, tf.IndexedSlices)])
+        for part in sparse:
             total = tf.tensor_scatter_nd_add(total, part.indices[:, None], part.values)
         return total
 
     return (tf.identity(table),) * 3, gradient
 
 
-def use_one_table(hparams, problem):
-    """Lets a model that trains look its symbols up here, where that is the same.
+def use_one_table(hparams: Any, problem: Any) -> None:
+    """Makes a model in training look its symbols up here, if the result is the same as T2T's.
 
     Args:
       hparams: of the model, after `losses.use_factored_loss`; changed in place.
@@ -44,21 +46,21 @@ def use_one_table(hparams, problem):
             or problem.vocab_size["inputs"] != problem.vocab_size["targets"]
             or hparams.bottom or hparams.top or hparams.name):
         return
-    made = []                                                # of the tower that is being built
+    tables: list[tf.Tensor] = []                             # of the tower that is being built
 
-    def look_up(use, x, hparams, symbols):
-        if not use or not made:
+    def look_up(use: int, x: tf.Tensor, hparams: Any, symbols: int) -> tf.Tensor:
+        if not use or not tables:
             with tf.variable_scope("shared", reuse=tf.AUTO_REUSE):
-                made[:] = three_uses(modalities.get_weights(hparams, symbols))
+                tables[:] = three_uses(modalities.get_weights(hparams, symbols))
         x = tf.squeeze(x, axis=3)                            # [batch, length, 1]
-        y = tf.gather(made[use], x)                          # [batch, length, 1, hidden]
+        y = tf.gather(tables[use], x)                        # [batch, length, 1, hidden]
         if hparams.multiply_embedding_mode == "sqrt_depth":
             y *= hparams.hidden_size ** 0.5
         return y * tf.cast(tf.not_equal(x, 0), y.dtype)[..., None]
 
-    def top(x, targets, hparams, symbols):
+    def top(x: tf.Tensor, targets: tf.Tensor, hparams: Any, symbols: int) -> Any:
         del targets, hparams, symbols
-        return common_layers.FactoredTensor(tf.expand_dims(x, 3), made[2])
+        return common_layers.FactoredTensor(tf.expand_dims(x, 3), tables[2])
 
     hparams.bottom = {"inputs": functools.partial(look_up, 0),
                       "targets": functools.partial(look_up, 1)}

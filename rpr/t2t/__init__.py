@@ -1,0 +1,1 @@
+"""tensor2tensor: made to run here, its registry, its flags and its trained models."""

@@ -1,13 +1,13 @@
-"""The ways into T2T: datagen, train, evaluate, average, bleu, and a list of its registry.
+"""Starts a command with T2T's flags.
 
-Each takes T2T's own flags. A way in is: prepare TensorFlow (`compat`), import only what translation
-needs, register this project's model, hparams sets and problems and those of --t2t_usr_dir, check
-the input (`preflight`), then T2T's own code.
+`launch` prepares TensorFlow (`compat`) and the logs before anything imports T2T. The command then
+parses T2T's flags with `parse`, which registers this project's names and those of --t2t_usr_dir.
 """
 import os
 import re
-import sys
 import textwrap
+from collections.abc import Callable
+from typing import Any
 
 from rpr.t2t import compat
 from rpr.utils import console
@@ -16,35 +16,36 @@ from rpr.utils.errors import UserError, resource_error
 METRICS_FILE = "metrics.jsonl"
 
 
-def launch(verb, argv, call):
-    """Runs a verb with T2T's flags.
+def launch(command_name: str, argv: list[str],
+           command: Callable[[list[str], console.QuietLogs | None], Any]) -> None:
+    """Runs a command.
 
     Args:
-      verb: its name, for messages.
+      command_name: for messages.
       argv: flags, without the program's name.
-      call: the command: a function of argv and the logs.
+      command: takes argv and the logs (None with --verbose). It may import T2T.
 
     Raises:
-      UserError: bad input; nothing was written.
+      UserError: bad input, or an error of TensorFlow that one line can explain.
     """
     argv = list(argv)
-    verbose = "--verbose" in argv or "--decode_interactive" in argv
+    verbose = "--verbose" in argv
     argv = [arg for arg in argv if arg != "--verbose"]
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if verbose else "1")
     logs = None if verbose else console.QuietLogs()
     try:
         compat.install()
-        call(argv, logs)
+        command(argv, logs)
     except (UserError, KeyboardInterrupt, SystemExit):
         if logs:
             logs.end()
         raise
     except BaseException as error:
-        from rpr.t2t import checkpoints               # imports T2T, which is prepared by now
+        from rpr.t2t import checkpoints  # imports T2T, which is prepared by now
         line = resource_error(error) or checkpoints.explain(error)
-        longer = re.search(r"position=\w+ has rows for .*? or relative\b", str(error))
-        if longer:                                    # said by the graph, in the midst of a run
-            line = longer.group()
+        too_long = re.search(r"position=\w+ has rows for .*? or relative\b", str(error))
+        if too_long:                                  # raised by the graph while it runs
+            line = too_long.group()
         if logs:
             logs.end(keep=not line)
         if line:
@@ -54,11 +55,19 @@ def launch(verb, argv, call):
         logs.end()
 
 
-def parse(argv, program):
+def parse(argv: list[str], program: str) -> tuple[Any, list[str]]:
     """Parses the flags that the modules imported so far define.
 
+    Args:
+      argv: flags, without the program's name.
+      program: for --help.
+
     Returns:
-      FLAGS, and the `--hp_name value` arguments that T2T's trainer also takes.
+      FLAGS;
+      the other arguments: words, and T2T's `--hp_name value`.
+
+    Raises:
+      UserError: an unknown flag or a value of the wrong type.
     """
     from absl import flags
     if any(arg in ("-h", "--help", "-help", "--helpfull") for arg in argv):
@@ -76,16 +85,17 @@ def parse(argv, program):
     unknown = [arg for arg in rest if arg.startswith("-") and not arg.startswith("--hp_")]
     if unknown:
         raise UserError(f"{unknown[0]}: no such flag (--help lists them)")
-    from rpr.t2t.registration import register        # imports T2T
+    from rpr.t2t.registration import register  # imports T2T
     register(flags.FLAGS["t2t_usr_dir"].value if "t2t_usr_dir" in flags.FLAGS else None)
     if "worker_gpu" in flags.FLAGS and flags.FLAGS.worker_gpu == 1:
         import tensorflow.compat.v1 as tf
         if not tf.config.list_physical_devices("GPU"):
-            flags.FLAGS.worker_gpu = 0                # T2T's word for the CPU; no GPU to ask for
+            flags.FLAGS["worker_gpu"].value = 0            # T2T then uses the CPU
     return flags.FLAGS, rest
 
 
-def need(flags, *names):
+def need(flags: Any, *names: str) -> None:
+    """Refuses a command line on which one of these flags is missing."""
     for name in names:
         if not flags[name].value:
             raise UserError(f"--{name} is missing")

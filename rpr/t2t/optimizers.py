@@ -1,27 +1,40 @@
-"""rpr.t2t.optimizers"""
+"""Optimizers and loss scaling that T2T takes from modules which TensorFlow 2 does not have.
 
-TOKENS = "rpr/tokens"                                # a graph collection: those of the loss
+TensorFlow is imported by the functions, since `compat` imports this module before the logs exist.
+"""
+from typing import Any
+
+# Graph collection with the number of target tokens that the loss of the batch is divided by.
+TOKENS = "rpr/tokens"
 
 
-def _loss_scale(init_loss_scale, incr_every_n_steps, incr_ratio=2, **_):
+def loss_scale(init_loss_scale: float, incr_every_n_steps: int, incr_ratio: float = 2,
+               **_: Any) -> Any:
+    """A dynamic loss scale, with the signature of contrib's ExponentialUpdateLossScaleManager."""
     import tensorflow.compat.v1 as tf
     return tf.mixed_precision.DynamicLossScale(
         initial_loss_scale=init_loss_scale, increment_period=incr_every_n_steps,
         multiplier=incr_ratio)
 
 
-def _loss_scale_optimizer(optimizer, scale):
+def loss_scale_optimizer(optimizer: Any, scale: Any) -> Any:
+    """An optimizer that scales its loss, with the signature of contrib's LossScaleOptimizer."""
     import tensorflow.compat.v1 as tf
     return tf.mixed_precision.MixedPrecisionLossScaleOptimizer(optimizer, scale)
 
 
-def _multistep_adam():
+def multistep_adam() -> type:
+    """The class of Adam with gradient accumulation, for T2T's `multistep_adam`."""
     import tensorflow.compat.v1 as tf
 
     class MultistepAdamOptimizer(tf.train.AdamOptimizer):
-        """Adam that updates once in n batches, as if they were one (Saunders et al. 2018)."""
+        """Adam that updates once per n batches, as if they were one (Saunders et al. 2018).
 
-        def __init__(self, *args, n, **kwargs):
+        The sum of the losses of all n batches is divided by their tokens. T2T averages the
+        gradients of the batches, which gives a token in a smaller batch more weight.
+        """
+
+        def __init__(self, *args: Any, n: int, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             self._n = n
 
@@ -63,20 +76,23 @@ def _multistep_adam():
     return MultistepAdamOptimizer
 
 
-def _lazy_adam():
-    """T2T's `adam` is contrib's LazyAdamOptimizer: Adam whose moments move only in the rows of a
-    sparse gradient. tensorflow_addons' LazyAdam is a Keras optimizer and does not fit its place."""
+def lazy_adam() -> type:
+    """The class of contrib's LazyAdamOptimizer, T2T's `adam`.
+
+    It updates the moments only in the rows of a sparse gradient. The LazyAdam of
+    tensorflow_addons is a Keras optimizer, which T2T cannot use.
+    """
     import tensorflow.compat.v1 as tf
     from tensorflow.python.ops import resource_variable_ops
 
     class LazyAdamOptimizer(tf.train.AdamOptimizer):
 
         def _rows(self, variable, gradient, indices):
-            """The new moments of these rows and the step to take on them."""
-            kind = variable.dtype.base_dtype
-            beta1_power, beta2_power = (tf.cast(x, kind) for x in self._get_beta_accumulators())
-            rate, beta1 = tf.cast(self._lr_t, kind), tf.cast(self._beta1_t, kind)
-            beta2, epsilon = tf.cast(self._beta2_t, kind), tf.cast(self._epsilon_t, kind)
+            """The new moments of these rows, and their update."""
+            dtype = variable.dtype.base_dtype
+            beta1_power, beta2_power = (tf.cast(x, dtype) for x in self._get_beta_accumulators())
+            rate, beta1 = tf.cast(self._lr_t, dtype), tf.cast(self._beta1_t, dtype)
+            beta2, epsilon = tf.cast(self._beta2_t, dtype), tf.cast(self._epsilon_t, dtype)
             rate *= tf.sqrt(1 - beta2_power) / (1 - beta1_power)
             m, v = self.get_slot(variable, "m"), self.get_slot(variable, "v")
             m_rows = beta1 * tf.gather(m, indices) + (1 - beta1) * gradient

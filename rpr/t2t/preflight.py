@@ -1,16 +1,17 @@
-"""What is checked before T2T starts: T2T itself fails late, or silently does something else.
+"""Checks before T2T starts. T2T itself fails late, or silently does something else.
 
 Every check raises `UserError` with one line and writes nothing.
 """
 import difflib
 import json
 import os
+from collections.abc import Sequence
+from typing import Any
 
 from tensor2tensor.utils import registry
 
 from problems import checks
-from rpr.t2t import compat
-from rpr.t2t.registration import find_problem, known, register
+from rpr.t2t import registration
 from rpr.utils import console, files
 from rpr.utils.errors import UserError
 
@@ -18,21 +19,29 @@ TRAINED_WITH = "rpr.json"
 
 # Hparams that change neither the model, its training nor its results.
 _REPORTING = {"summarize_grads", "summarize_vars"}
-# Hparams that a decoding may set on its own, whatever the training had.
-_DECODING = _REPORTING | {"batch_size", "max_length", "sampling_method", "sampling_temp",
-                          "sampling_keep_top_k", "eval_drop_long_sequences", "split_to_length"}
+# Hparams that decoding may set, whatever the training had.
+_DECODING = _REPORTING | {
+    "activation_dtype", "batch_size", "max_length", "sampling_method", "sampling_temp",
+    "sampling_keep_top_k", "eval_drop_long_sequences", "split_to_length"}
 
 
-def parse_hparams(hparams, overrides):
+def parse_hparams(hparams: Any, overrides: str) -> dict[str, Any]:
     """Applies `name=value,...`; T2T answers an unknown name with a traceback or with nothing.
 
+    Args:
+      hparams: HParams; changed in place.
+      overrides: the value of --hparams.
+
     Returns:
-      The values that the overrides set, by name.
+      the values that the overrides set, by name.
+
+    Raises:
+      UserError: an unknown name, or a value of the wrong type.
     """
     before = hparams.values()
     try:
         hparams.parse(overrides)
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         name = str(error).strip("'").split()[-1]
         if "Unknown hyperparameter" in str(error):
             near = difflib.get_close_matches(name, before, n=4, cutoff=0.5)
@@ -43,12 +52,15 @@ def parse_hparams(hparams, overrides):
     return {name: value for name, value in hparams.values().items() if name in named}
 
 
-def check_supported(model, hparams):
-    """Refuses hparams that a model of this project cannot serve; T2T would fail at the first step.
+def check_supported(model: str, hparams: Any) -> None:
+    """Refuses hparams that are out of range or that a model of this project does not support.
 
     Args:
       model: the registered name.
-      hparams: its hparams, as they were asked for.
+      hparams: as requested.
+
+    Raises:
+      UserError: one line with the hparam, its value and what is allowed.
     """
     check = getattr(registry.model(model), "check_hparams", None)
     if check:
@@ -58,47 +70,53 @@ def check_supported(model, hparams):
             raise UserError(f"--hparams: {error}") from None
 
 
-def saved_hparams(output_dir):
-    """The values of an output directory's hparams.json, or None where there is none."""
+def saved_hparams(output_dir: str) -> dict[str, Any] | None:
+    """The values in an output directory's hparams.json, or None if there is none."""
     path = os.path.join(output_dir, "hparams.json")
-    if not os.path.exists(path):
-        return None
-    try:
-        with open(path, encoding="utf-8") as text:
-            return json.load(text)
-    except ValueError as error:
-        raise UserError(f"--output_dir={output_dir}: hparams.json is damaged: {error}") from None
+    return files.read_json(path, dict, "restore it, or train in another directory") or None
 
 
-def check_same_hparams(output_dir, asked, decoding=False):
-    """Refuses an output directory whose hparams.json disagrees with what was asked.
+def check_same_hparams(output_dir: str, requested: dict[str, Any], decoding: bool = False) -> None:
+    """Refuses an output directory whose hparams.json disagrees with the requested hparams.
 
-    T2T lets the file win over the registered set, with no more than an INFO line.
+    T2T lets the file override the registered set, with only an INFO line.
+
+    Args:
+      output_dir: T2T's --output_dir.
+      requested: values by name.
+      decoding: allows hparams that decoding may change.
+
+    Raises:
+      UserError: names the hparams that differ.
     """
     saved = saved_hparams(output_dir)
     if saved is None:
         return
     free = _DECODING if decoding else _REPORTING
-    asked = json.loads(json.dumps(asked, default=str))
-    different = [f"{name}={value} (there: {saved[name]})" for name, value in sorted(asked.items())
+    requested = json.loads(json.dumps(requested, default=str))
+    different = [f"{name}={value} (there: {saved[name]})"
+                 for name, value in sorted(requested.items())
                  if name in saved and name not in free and saved[name] != value]
     if different:
-        raise UserError(f"--output_dir={output_dir} holds a model with other hparams: asked for "
+        raise UserError(f"--output_dir={output_dir} holds a model with other hparams: requested "
                         f"{', '.join(different[:6])}{', ...' if len(different) > 6 else ''}; take "
                         "another directory, or the hparams that it was made with")
 
 
-def check_same_training(output_dir, asked):
+def check_same_training(output_dir: str, requested: dict[str, Any]) -> None:
     """Refuses an output directory that was made with another model, problem or vocabulary.
 
     Args:
       output_dir: T2T's --output_dir.
-      asked: as `remember_training` was given it; a part of it may be left out.
+      requested: some of the values that `remember_training` writes.
+
+    Raises:
+      UserError: names the first flag that differs.
     """
     saved = trained_with(output_dir)
     if not saved:
         return
-    for name, value in asked.items():
+    for name, value in requested.items():
         if saved.get(name) == value:
             continue
         if name == "vocabulary":
@@ -108,42 +126,41 @@ def check_same_training(output_dir, asked):
                         f"--{name}={saved.get(name)}")
 
 
-def trained_with(output_dir):
-    """What `remember_training` wrote; nothing in a directory of stock T2T's, or a new one."""
+def trained_with(output_dir: str) -> dict[str, Any]:
+    """What `remember_training` wrote; empty for a new directory or one of T2T's own trainer."""
     return files.read_json(os.path.join(output_dir, TRAINED_WITH))
 
 
-def remember_training(output_dir, **asked):
-    """Writes what `check_same_training` compares (model, problem, hparams_set, vocabulary), and more."""
+def remember_training(output_dir: str, **values: Any) -> None:
+    """Writes the model, problem, hparams_set and vocabulary of a training, and further values."""
     files.write_atomically(os.path.join(output_dir, TRAINED_WITH),
-                             json.dumps(asked, indent=1, sort_keys=True) + "\n")
+                           json.dumps(values, indent=1, sort_keys=True) + "\n")
 
 
-def vocabularies(problem, data_dir):
+def vocabularies(problem: Any, data_dir: str) -> dict[str, str]:
     """SHA-256 of each vocabulary file of a text problem, by file name."""
     paths = {name: os.path.join(data_dir, name) for name in checks.vocabulary_files(problem)}
     return {name: files.sha256(path) for name, path in paths.items() if os.path.exists(path)}
 
 
-def check_runs(runs):
-    """Refuses runs that name a model, problem, hparams set or hparam that does not exist.
+def check_runs(runs: Sequence[Any]) -> None:
+    """Refuses runs with an unknown model, problem, hparams set or hparam, or a value out of range.
+
+    The caller has called `compat.install`.
 
     Args:
-      runs: `experiment.Run`s.
+      runs: `rpr.experiments.config.Run`s.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     logs = console.QuietLogs()
     try:
-        compat.install()
         for usr_dir in dict.fromkeys(["", *(run.usr_dir for run in runs)]):
-            register(usr_dir)
-        from rpr.t2t import preflight, registration
+            registration.register(usr_dir)
         for run in runs:
-            registration.check_choice("model", "model", run.model, known("model", run.model))
-            find_problem(run.problem)
-            known("hparams", run.hparams_set)
+            registration.check_model(run.model)
+            registration.find_problem(run.problem)
             hparams = registration.registered_hparams(run.hparams_set)
-            preflight.parse_hparams(hparams, run.hparams)
-            preflight.check_supported(run.model, hparams)
+            parse_hparams(hparams, run.hparams)
+            check_supported(run.model, hparams)
     finally:
         logs.end()

@@ -1,43 +1,74 @@
-"""rpr.t2t.registration"""
+"""Registered names: this project's, T2T's, and those of a --t2t_usr_dir."""
+import contextlib
 import difflib
+import importlib
+import io
 import os
+import pkgutil
 import sys
+from collections.abc import Iterable
+from typing import Any
 
 from tensor2tensor.utils import registry
+from tensor2tensor.utils import usr_dir as t2t_usr_dir
 
 from rpr.utils.errors import UserError
 
 
-def check_choice(kind, flag, name, known):
-    """Refuses a name that is not registered, with the nearest that are.
+def check_choice(kind: str, flag: str, name: str | None, names: Iterable[str]) -> None:
+    """Refuses a name that is not registered, and suggests the nearest ones.
 
     Args:
-      kind: what is named, for the message.
-      flag: the flag that named it.
+      kind: what the name stands for, for the message.
+      flag: the flag that gave the name.
       name: the value of the flag.
-      known: the registered names.
+      names: the registered names.
+
+    Raises:
+      UserError: the name is missing or not registered.
     """
     if not name:
         raise UserError(f"--{flag} is missing: the {kind} to use (rpr list shows them)")
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=4, cutoff=0.5)
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=4, cutoff=0.5)
         raise UserError(f"--{flag}={name}: no such {kind}; "
                         + (f"nearest: {', '.join(near)}; " if near else "") + "rpr list shows all")
 
 
-def registered_hparams(name):
-    """A registered set's hparams; refuses an unknown name."""
-    check_choice("hparams set", "hparams_set", name, registry.list_hparams())
+def check_model(name: str | None) -> None:
+    """Refuses the name of a model that is not registered."""
+    check_choice("model", "model", name, registered_names("model", name))
+
+
+def registered_hparams(name: str | None) -> Any:
+    """The hparams of a registered set; an unknown name is refused."""
+    check_choice("hparams set", "hparams_set", name, registered_names("hparams", name))
     return registry.hparams(name)
 
 
-def register(usr_dir=None):
-    """Registers this project's names and those of a --t2t_usr_dir."""
-    import rpr
-    rpr.register()
+def find_problem(name: str | None) -> Any:
+    """The problem of --problem, which may have T2T's suffixes _rev and _copy.
+
+    An unknown name is refused.
+    """
+    base = registry.parse_problem_name(name).base_name if name else name
+    check_choice("problem", "problem", base, registered_names("problem", base))
+    return registry.problem(name)
+
+
+def register(usr_dir: str | None = None) -> None:
+    """Registers this project's names and those of a --t2t_usr_dir.
+
+    Raises:
+      UserError: there is no such directory, a module of the same name is loaded, or a package
+        named `problems` or `hparams` hides ours.
+    """
+    for name in ("hparams", "problems"):
+        _import_own(name)
+    for name in ("seq2seq", "transformer"):
+        importlib.import_module(f"rpr.models.{name}")
     if not usr_dir:
         return
-    from tensor2tensor.utils import usr_dir as t2t_usr_dir
     path = os.path.abspath(os.path.expanduser(usr_dir.rstrip("/")))
     name = os.path.basename(path)
     if name == "rpr":
@@ -51,39 +82,43 @@ def register(usr_dir=None):
     t2t_usr_dir.import_usr_dir(path)
 
 
-def known(kind, name):
-    """The registered names; T2T's whole lists are imported when a name is not among the first."""
-    from tensor2tensor.utils import registry
-    lists = {"model": registry.list_models, "problem": registry.list_base_problems,
-             "hparams": registry.list_hparams}
-    if name and name not in lists[kind]():
+def _import_own(name: str) -> None:
+    """Imports a top-level package of this project; refuses a package of the same name."""
+    root = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+    own = os.path.join(root, name)
+    module = importlib.import_module(name)
+    paths = [os.path.abspath(path) for path in getattr(module, "__path__", [])]
+    if os.path.realpath(own) not in map(os.path.realpath, paths):
+        place = paths[0] if paths else module.__file__
+        raise UserError(f"{place} hides this project's package '{name}': rename it, or start "
+                        "Python in another directory (or with -P)")
+
+
+def registered_names(kind: str, name: str | None) -> list[str]:
+    """The registered names of a kind.
+
+    Args:
+      kind: `model`, `problem` or `hparams`.
+      name: the wanted name. T2T's complete lists take seconds to import, so they are imported only
+        if this name is not registered yet.
+    """
+    names = {"model": registry.list_models, "problem": registry.list_base_problems,
+             "hparams": registry.list_hparams}[kind]
+    if name and name not in names():
         import_all_of_t2t(kind)
-    return lists[kind]()
+    return names()
 
 
-def import_all_of_t2t(kind):
-    """Registers all problems, or all models and hparams sets, that still import."""
-    import contextlib
-    import importlib
-    import io
-    import pkgutil
+def import_all_of_t2t(kind: str) -> None:
+    """Registers all problems (`problem`), or all models and hparams sets, that can be imported."""
     if kind == "problem":
         from tensor2tensor.data_generators import all_problems
-        names = all_problems.ALL_MODULES
+        modules = all_problems.ALL_MODULES
     else:
         import tensor2tensor.models
-        names = [module.name for module in pkgutil.walk_packages(
+        modules = [module.name for module in pkgutil.walk_packages(
             tensor2tensor.models.__path__, "tensor2tensor.models.")
             if not module.name.endswith("_test")]
-    for name in names:
+    for module in modules:
         with contextlib.suppress(Exception), contextlib.redirect_stdout(io.StringIO()):
-            importlib.import_module(name)
-
-
-def find_problem(name):
-    """The problem of --problem; T2T's suffixes _rev and _copy are understood."""
-    from tensor2tensor.utils import registry
-
-    base = registry.parse_problem_name(name).base_name if name else name
-    check_choice("problem", "problem", base, known("problem", base))
-    return registry.problem(name)
+            importlib.import_module(module)

@@ -19,7 +19,7 @@ ALLOWED = {
     "experiments": {"evaluation", "utils"},
     "nn": {"utils"},
     "positions": {"nn", "utils"},
-    "models": {"positions", "nn", "utils"},
+    "models": {"positions", "nn", "problems", "utils"},
     "problems": {"nn", "utils"},
     "hparams": {"models", "utils"},
     "t2t": {"models", "positions", "nn", "problems", "hparams", "utils"},
