@@ -8,7 +8,12 @@ last, so that its t2t-* launchers stand in place of those of the wheel:
 
     pip install --no-deps tensor2tensor==1.15.7 && pip install '.[cpu]'
 """
+import glob
+import os
+import shutil
+
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 VERBS = {"datagen": "t2t-datagen", "train": "t2t-trainer", "decode": "t2t-decoder",
          "evaluate": "t2t-eval", "average": "t2t-avg-all", "bleu": "t2t-bleu"}
@@ -16,8 +21,22 @@ VERBS = {"datagen": "t2t-datagen", "train": "t2t-trainer", "decode": "t2t-decode
 REPLACED = ["t2t-attack", "t2t-exporter", "t2t-insights-server", "t2t-make-tf-configs",
             "t2t-query-server", "t2t-translate-all"]
 
+
+class BuildWithRecipes(build_py):
+    """Puts gin/*.gin into a wheel, as rpr/recipes; an editable install reads gin/ itself."""
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            folder = os.path.join(self.build_lib, "rpr", "recipes")
+            os.makedirs(folder, exist_ok=True)
+            for path in glob.glob("gin/*.gin"):
+                shutil.copy(path, folder)
+
+
 setup(
     name="rpr",
+    cmdclass={"build_py": BuildWithRecipes},
     version="0.1.0",
     description="A relative-position Transformer experimentation framework on tensor2tensor",
     license="Apache-2.0",

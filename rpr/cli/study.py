@@ -10,6 +10,7 @@ from rpr.experiments import (
     local_pool,
     progress,
     provenance,
+    recipes,
     scheduler,
     slurm,
     study_data,
@@ -92,7 +93,8 @@ def _parser() -> Parser:
         prog="rpr study", epilog=fields.describe([("study", Study), ("run", Run)]),
         description="All runs of a study, on the GPUs or cores of this machine. It can be stopped "
         "at any\ntime: the same command resumes; finished runs are not repeated.")
-    parser.add_argument("gin", nargs="?", help="the file that describes the study (gin/*.gin)")
+    parser.add_argument("gin", nargs="?", type=recipes.resolve,
+                        help="the file that describes the study, or recipe:NAME of one in gin/")
     parser.add_argument("--study_dir", help="default: runs/ and the name of the gin file")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
                         help="a setting (run.NAME or study.NAME) that overrides the file; may be "

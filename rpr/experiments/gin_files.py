@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import gin
+from rpr.experiments import recipes
 from rpr.experiments.config import Run, Study
 from rpr.experiments.fields import shown
 from rpr.utils.errors import UserError
@@ -68,7 +69,7 @@ def is_record(path: str) -> bool:
 
 def _load(path: str, bindings: Sequence[str], is_study: bool) -> tuple[Run, Study | None]:
     if not os.path.exists(path):
-        raise UserError(f"{path}: there is no such gin file")
+        raise UserError(f"{path}: there is no such gin file{recipes.hint(path)}")
     if os.path.isdir(path):
         raise UserError(f"{path}: it is a directory, a gin file is needed")
     try:

@@ -1,0 +1,55 @@
+"""Recipes: the gin files that ship with the project, in a checkout and in a wheel."""
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from rpr.cli import run, study
+from rpr.experiments import gin_files, recipes
+from rpr.utils.errors import UserError
+
+ROOT = pathlib.Path(__file__).parents[2]
+NAMES = sorted(path.stem for path in (ROOT / "gin").glob("*.gin"))
+
+
+def test_a_recipe_is_named_by_its_file():
+    assert recipes.resolve("recipe:toy_reverse") == str(ROOT / "gin" / "toy_reverse.gin")
+    assert recipes.resolve("recipe:small_table2.gin") == str(ROOT / "gin/small_table2.gin")
+    assert recipes.resolve("my/own.gin") == "my/own.gin"
+
+
+def test_an_unknown_recipe_is_refused_with_the_nearest():
+    with pytest.raises(UserError, match="recipe:quickstart_relativ: no such recipe; quickstart_re"):
+        recipes.resolve("recipe:quickstart_relativ")
+    with pytest.raises(UserError, match=r"gin/small_table2\.gin: there is no such gin file; "
+                                        r"recipe:small_table2 is the one that ships"):
+        gin_files.load_study("elsewhere/gin/small_table2.gin")
+
+
+def test_run_and_study_take_recipes():
+    assert run._parser().parse_args(["recipe:quickstart_relative"]).gin.endswith("relative.gin")
+    assert study._parser().parse_args(["recipe:small_table1"]).gin.endswith("small_table1.gin")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_is_valid_and_names_its_command(name):
+    path = str(ROOT / "gin" / f"{name}.gin")
+    text = pathlib.Path(path).read_text(encoding="utf-8")
+    command = "study" if "\nstudy." in text else "run"
+    assert f"rpr {command} gin/{name}.gin" in text
+    (gin_files.load_study if command == "study" else gin_files.load_run)(path)
+
+
+def test_a_wheel_contains_the_recipes(tmp_path):
+    subprocess.run([sys.executable, "setup.py", "-q", "build_py", f"--build-lib={tmp_path}"],
+                   cwd=ROOT, check=True, capture_output=True, timeout=60)
+    code = "from rpr.experiments import recipes; print(recipes.resolve('recipe:small_table2'))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True,
+                          capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    path = pathlib.Path(done.stdout.strip())
+    assert path == tmp_path / "rpr" / "recipes" / "small_table2.gin"
+    assert path.read_text() == (ROOT / "gin" / "small_table2.gin").read_text()
+    assert sorted(file.stem for file in path.parent.iterdir()) == NAMES
