@@ -37,28 +37,32 @@ def generate(problem: Any, data_dir: str, tmp_dir: str) -> None:
         read.
     """
     try:
+        # First: bad text or settings leave no directories behind.
+        sources, settings = problem.sources(tmp_dir), _settings(problem)
         os.makedirs(data_dir, exist_ok=True)
         os.makedirs(tmp_dir, exist_ok=True)
         with locks.locked(checks.staging_path(problem, data_dir)):
-            _generate_or_check(problem, data_dir, tmp_dir)
+            _generate_or_check(problem, sources, settings, data_dir, tmp_dir)
     except (OSError, tf.errors.OpError) as error:     # a full disk, a read-only directory
         raise UserError(f"datagen of {problem.dataset_filename()} in --data_dir={data_dir} "
                         f"stopped: {error}; the same command starts it again") from error
 
 
-def _generate_or_check(problem: Any, data_dir: str, tmp_dir: str) -> None:
+def _generate_or_check(problem: Any, sources: dict[str, str], settings: dict[str, Any],
+                       data_dir: str, tmp_dir: str) -> None:
     staging = checks.staging_path(problem, data_dir)
     record_name = os.path.basename(checks.record_path(problem, data_dir))
     if os.path.exists(os.path.join(staging, record_name)):
         _move_into_place(staging, data_dir, record_name)         # this had been interrupted
     record = checks.read_record(problem, data_dir)
     if record is not None:
-        _check_same_text(problem, record, data_dir, tmp_dir)
+        _check_same_text(problem, record, sources, settings, data_dir)
         checks.check_data(problem, data_dir, record["files"])
     elif _has_foreign_data(problem, data_dir, staging):
         checks.check_data(problem, data_dir, _shard_counts(problem))
     else:
-        record = _generate(problem, data_dir, staging, tmp_dir)
+        record = {"problem": problem.dataset_filename(), "sources": sources, "settings": settings,
+                  **_generate(problem, data_dir, staging, tmp_dir)}
         files.write_atomically(os.path.join(staging, record_name),
                                json.dumps(record, indent=1, sort_keys=True) + "\n")
         _move_into_place(staging, data_dir, record_name)
@@ -86,11 +90,12 @@ def _settings(problem: Any) -> dict[str, Any]:
     return {name: getattr(problem, name, None) for name in ("approx_vocab_size", "packed_length")}
 
 
-def _check_same_text(problem: Any, record: dict[str, Any], data_dir: str, tmp_dir: str) -> None:
-    changed = [f"{name} changed" for name, digest in problem.sources(tmp_dir).items()
+def _check_same_text(problem: Any, record: dict[str, Any], sources: dict[str, str],
+                     settings: dict[str, Any], data_dir: str) -> None:
+    changed = [f"{name} changed" for name, digest in sources.items()
                if record["sources"].get(name) != digest]
     changed += [f"{name} was {record['settings'].get(name)}, now it is {value}"
-                for name, value in _settings(problem).items()
+                for name, value in settings.items()
                 if record["settings"].get(name) != value]
     if changed:
         raise UserError(f"--data_dir={data_dir} contains other data of "
@@ -99,9 +104,8 @@ def _check_same_text(problem: Any, record: dict[str, Any], data_dir: str, tmp_di
 
 
 def _generate(problem: Any, data_dir: str, staging: str, tmp_dir: str) -> dict[str, Any]:
-    """Fills the staging directory; returns the record."""
+    """Fills the staging directory; returns the files and vocabularies of the record."""
     name = problem.dataset_filename()
-    sources, settings = problem.sources(tmp_dir), _settings(problem)
     given = _given_vocabulary(problem, data_dir)
     shutil.rmtree(staging, ignore_errors=True)
     scratch = os.path.join(staging, "scratch")
@@ -119,7 +123,7 @@ def _generate(problem: Any, data_dir: str, staging: str, tmp_dir: str) -> dict[s
         problem.write_text(split, tmp_dir, os.path.join(staging, f"{name}.{split}.source.txt"),
                            os.path.join(staging, f"{name}.{split}.reference.txt"))
     shutil.rmtree(scratch)
-    return {"problem": name, "sources": sources, "settings": settings, "files": written,
+    return {"files": written,
             "vocabulary": {vocabulary: files.sha256(os.path.join(staging, vocabulary))
                            for vocabulary in checks.vocabulary_files(problem)}}
 

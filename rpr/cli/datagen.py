@@ -20,7 +20,7 @@ def main(argv: list[str], logs: Any) -> None:
     from tensor2tensor.bin import t2t_datagen
     from tensor2tensor.utils import registry
 
-    from problems import checks, download
+    from problems import checks, download, translation
     flags, rest = parse(argv, "t2t-datagen")
     if rest:
         raise UserError(f"'{rest[0]}': rpr datagen takes flags only, such as --problem=NAME")
@@ -33,26 +33,31 @@ def main(argv: list[str], logs: Any) -> None:
         flags.tmp_dir = download.default_directory()
     for flag in ("data_dir", "tmp_dir"):
         _check_directory(flag, os.path.expanduser(flags[flag].value))
-    data_dir = os.path.expanduser(flags.data_dir)
-    own = [name for name in names if name not in t2t_datagen._SUPPORTED_PROBLEM_GENERATORS]
-    if flags.num_shards and own:
-        raise UserError(f"--num_shards={flags.num_shards}: the number of files of {own[0]} is "
-                        "fixed")
+    data_dir, tmp_dir = map(os.path.expanduser, (flags.data_dir, flags.tmp_dir))
+    registered = [name for name in names if name not in t2t_datagen._SUPPORTED_PROBLEM_GENERATORS]
+    if flags.num_shards and registered:
+        raise UserError(f"--num_shards={flags.num_shards}: the number of files of {registered[0]} "
+                        "is fixed")
+    for name in names:
+        problem = registry.problem(name) if name in registered else None
+        if isinstance(problem, translation.TranslationProblem):
+            problem.generate_data(data_dir, tmp_dir)  # T2T would create the directory first
+        else:
+            if problem is None or type(problem).__module__.startswith("tensor2tensor."):
+                say(f"{name} is a problem of tensor2tensor itself: what it downloads, often over "
+                    "http, is neither verified nor unpacked safely")
+            flags.problem = name
+            t2t_datagen.main(None)
+        if problem is not None:
+            say(checks.summary(problem, data_dir))
     if logs:
         logs.keep(os.path.join(data_dir, "datagen.log"))
-    for name in names:
-        if name not in own or _is_of_t2t(registry.problem(name)):
-            say(f"{name} is a problem of tensor2tensor itself: what it downloads, often over "
-                "http, is neither verified nor unpacked safely")
-    t2t_datagen.main(None)
-    for name in own:
-        say(checks.summary(registry.problem(name), data_dir))
 
 
 def _problem_names(flags: Any, generators: dict[str, Any]) -> list[str]:
     """The names of --problem: one, several separated by commas, or all with a prefix (PREFIX*).
 
-    Sets --problem to what t2t_datagen understands, which knows no suffix `_rev`.
+    The suffixes _rev and _copy are dropped: such problems share the data of the plain one.
     """
     from tensor2tensor.utils import registry
     if (flags.problem or "").endswith("*"):
@@ -68,14 +73,9 @@ def _problem_names(flags: Any, generators: dict[str, Any]) -> list[str]:
             find_problem(name)
             name = registry.parse_problem_name(name).base_name
         names.append(name)
-    flags.problem = ",".join(names)
     return names
 
 
 def _check_directory(flag: str, path: str) -> None:
     if os.path.exists(path) and not os.path.isdir(path):
         raise UserError(f"--{flag}={path}: it is a file, not a directory")
-
-
-def _is_of_t2t(problem: Any) -> bool:
-    return type(problem).__module__.startswith("tensor2tensor.")

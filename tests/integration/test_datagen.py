@@ -217,6 +217,9 @@ class Stock(translate.TranslateProblem):
     def name(self):
         return "stock"
 
+    def sources(self, tmp_dir):
+        return {}
+
     def generate_samples(self, data_dir, tmp_dir, dataset_split):
         for number in range(60):
             yield {"inputs": f"sentence {number}", "targets": f"Satz {number}"}
