@@ -20,6 +20,9 @@ from rpr.utils.console import Task
 class TrainingHook(tf.train.SessionRunHook):
     """Writes loss and speed of a training to metrics.jsonl and shows its progress.
 
+    It comes before the hook that writes checkpoints: so no record is lost if the process is killed
+    after a checkpoint, and saving and evaluating do not count as time of a step.
+
     Args:
       path: the metrics file; events of steps that a crash lost are removed from it at the start.
       total_steps: the step at which the training ends.
@@ -38,7 +41,6 @@ class TrainingHook(tf.train.SessionRunHook):
         self.detector = DivergenceDetector(max_loss_rise)
         self._batches_per_step, self._log_batches = batches_per_step, log_batches
         self._recent: collections.deque = collections.deque(maxlen=batches_per_step)
-        self.saving_began: float | None = None
         self._task: Task | None = None
 
     def begin(self) -> None:
@@ -64,9 +66,7 @@ class TrainingHook(tf.train.SessionRunHook):
         return tf.train.SessionRunArgs([self._loss, self._throughput.fetches, self._batches])
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        # Checkpoints and evaluations happen earlier in the same step, and do not count.
-        self._busy += max(0.0, (self.saving_began or time.time()) - self._began)
-        self.saving_began = None
+        self._busy += time.time() - self._began
         loss, counts, batches = run_values.results
         self._throughput.add(counts)
         self._recent.append((loss, np.sum([count[1] for count in counts]) or 1))
@@ -145,19 +145,15 @@ class ProfileHook(tf.train.SessionRunHook):
             self._open = False
 
 
-class CheckpointListener(tf.train.CheckpointSaverListener):
-    """Records a CRC-32 of each tensor of a checkpoint; tells a `TrainingHook` when saving began.
+class ChecksumListener(tf.train.CheckpointSaverListener):
+    """Records a CRC-32 of each tensor of a checkpoint.
 
     Args:
-      hook: of the same training.
       model_dir: the directory of the checkpoints.
     """
 
-    def __init__(self, hook: TrainingHook, model_dir: str) -> None:
-        self._hook, self._model_dir = hook, model_dir
-
-    def before_save(self, session: Any, global_step_value: int) -> None:
-        self._hook.saving_began = time.time()
+    def __init__(self, model_dir: str) -> None:
+        self._model_dir = model_dir
 
     def after_save(self, session: Any, global_step_value: int) -> None:
         step = int(global_step_value)

@@ -42,8 +42,10 @@ def run(flags: Any, hparams: Any, requested: dict, metrics_path: str) -> None:
     checkpoint = tf.train.latest_checkpoint(os.path.expanduser(flags.output_dir))
     common = [requested, hparams.values(), flags.train_steps, flags.schedule, flags.worker_gpu,
               checkpoint and os.path.basename(checkpoint)]
-    group = WorkerGroup(machines, hashlib.sha256(json.dumps(
-        common, default=str, sort_keys=True).encode()).hexdigest())
+    fingerprint = hashlib.sha256(json.dumps(
+        common, default=str, sort_keys=True).encode()).hexdigest()
+    group = WorkerGroup(machines, fingerprint, os.path.join(
+        os.path.expanduser(flags.output_dir), ".worker_group"))
     group.join()
     try:
         _train(flags, hparams, requested, metrics_path, machines)
@@ -84,9 +86,7 @@ def _train(flags: Any, hparams: Any, requested: dict, metrics_path: str,
             hparams.problem, hparams, os.path.expanduser(flags.data_dir),
             lambda: _stream(flags, hparams, output_dir, machines)),
         max_steps=min(train_spec.max_steps, flags.stop_at_step or train_spec.max_steps),
-        hooks=(*train_spec.hooks, *([hook] if is_chief else []),
-               *([hooks.ProfileHook(output_dir)] if flags.profile and is_chief else [])),
-        saving_listeners=(hooks.CheckpointListener(hook, output_dir),))
+        hooks=(*train_spec.hooks, *(_chief_hooks(hook, flags, estimator) if is_chief else [])))
     experiment._eval_spec = eval_spec._replace(exporters=(*(eval_spec.exporters or ()), record))
     try:
         _execute(experiment, flags, bool(machines), is_chief, metrics_path, record)
@@ -98,6 +98,15 @@ def _train(flags: Any, hparams: Any, requested: dict, metrics_path: str,
         hook.close()
 
 
+def _chief_hooks(hook: hooks.TrainingHook, flags: Any, estimator: Any) -> list:
+    """The hooks of the process that writes, in the order in which they are called."""
+    config, output_dir = estimator.config, estimator.model_dir
+    return [hook, *([hooks.ProfileHook(output_dir)] if flags.profile else []),
+            tf.train.CheckpointSaverHook(output_dir, config.save_checkpoints_secs,
+                                         config.save_checkpoints_steps,
+                                         listeners=[hooks.ChecksumListener(output_dir)])]
+
+
 def _execute(experiment: Any, flags: Any, several_machines: bool, is_chief: bool,
              metrics_path: str, record: hooks.EvaluationRecord) -> None:
     """Runs the schedule."""
@@ -105,8 +114,7 @@ def _execute(experiment: Any, flags: Any, several_machines: bool, is_chief: bool
     train_spec, eval_spec = experiment._train_spec, experiment._eval_spec
     if flags.schedule == "train":
         estimator.train(train_spec.input_fn, list(train_spec.hooks),
-                        max_steps=train_spec.max_steps,
-                        saving_listeners=train_spec.saving_listeners)
+                        max_steps=train_spec.max_steps)
     elif several_machines or flags.schedule == "continuous_train_and_eval":
         # T2T would evaluate the last checkpoint twice. TensorFlow evaluates on no machine while
         # several train.

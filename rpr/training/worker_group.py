@@ -1,53 +1,109 @@
-"""The processes of a training on several machines begin together, and none waits for the dead.
+"""Starts the processes of a training on several machines together, and detects lost ones.
 
-TensorFlow's all-reduce waits for a machine that is gone for a long time or for ever. So each worker
-keeps a connection to the chief, at the port after the chief's, which ends when a process does:
+TensorFlow's all-reduce waits for a lost machine for a long time or forever. So each worker keeps a
+connection to the chief, at the port after the chief's, which ends when a process does:
 
-  a worker ends      everyone starts over, in the process that it has, from the last checkpoint, as
-                     soon as that worker is back
-  the chief ends     the workers end, with one line
-  one fails          all end, with its line
+  a worker ends      all start over, in their processes, from the last checkpoint, as soon as that
+                     worker is back
+  the chief ends     the workers end with one line
+  a process fails    all end with its reason
+
+A process proves that it belongs to the training by a secret, which the chief writes to a file that
+only its user can read. The connections are not encrypted, and TensorFlow's own are not even
+authenticated: both belong on a private network (docs/security.md).
 
 Nothing here imports TensorFlow.
 """
 import contextlib
-import io
+import hmac
 import os
+import queue
+import secrets
 import socket
 import sys
 import threading
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from rpr.utils.console import terminal
+from rpr.utils.console import say, terminal
 from rpr.utils.errors import UserError
 
-_PATIENCE = 30.0                                      # seconds from one "waiting for" to the next
-# A machine without power does not end its connections: silent for 10 + 6 * 5 s, it is gone.
-_ALIVE = ((socket.SO_KEEPALIVE, 1), (socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5),
-          (socket.TCP_KEEPCNT, 6))
+_REMINDER = 30.0                                      # seconds between "waiting for" messages
+_HANDSHAKE = 10.0                                     # seconds for a connection to introduce itself
+_RETRY = 1.0                                          # seconds between attempts to join
+_POLL = 0.1                                           # seconds
+_MOST_PENDING = 32                                    # connections that introduce themselves
+_LONGEST_LINE = 2000                                  # bytes
+# A machine without power does not end its connections: silent for 10 + 6 * 5 s, it counts as lost.
+_KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 6))
+
+
+class _Peer:
+    """A connection to another process, with lines of limited length."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEP_ALIVE:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+        self.connection = connection
+        self._rest = b""
+
+    def read_line(self, seconds: float | None = None) -> str:
+        """The next line; empty if the connection ended or the line is too long or too late.
+
+        Args:
+          seconds: how long it may take; None: forever.
+        """
+        deadline = time.monotonic() + seconds if seconds is not None else None
+        try:
+            while b"\n" not in self._rest:
+                if len(self._rest) > _LONGEST_LINE:
+                    return ""
+                self.connection.settimeout(
+                    None if deadline is None else max(_POLL, deadline - time.monotonic()))
+                block = self.connection.recv(_LONGEST_LINE)
+                if not block or deadline is not None and time.monotonic() > deadline:
+                    return ""
+                self._rest += block
+        except OSError:
+            return ""
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line.decode(errors="replace")
+
+    def send(self, line: str) -> None:
+        """Sends a line; a lost connection is noticed by its reader."""
+        with contextlib.suppress(OSError):
+            self.connection.sendall(f"{line}\n".encode())
+
+
+class _Introduction(NamedTuple):
+    """The first line of a worker: `join INDEX FINGERPRINT SECRET`."""
+    worker: int
+    fingerprint: str
+    peer: _Peer
 
 
 class WorkerGroup:
-    """One process of several.
+    """One process of a training on several machines.
 
     Args:
-      cluster: `rpr.training.devices.TrainingCluster`.
-      fingerprint: a word that must be the same in all of them.
+      cluster: a `TrainingCluster`.
+      fingerprint: a word that must be equal in all processes.
+      secret_path: the file of the secret, in a directory that all machines see.
     """
 
-    def __init__(self, cluster, fingerprint):
+    def __init__(self, cluster: Any, fingerprint: str, secret_path: str) -> None:
         self._addresses, self._index = cluster.addresses, cluster.index
         host, port = self._addresses[0].rsplit(":", 1)
-        self._meeting = host, int(port) + 1
-        self._fingerprint = fingerprint
-        self._peers = {}                              # index -> connection, its lines
-        self._left = {}                               # index -> an event: it has done its work
+        self._meeting = host.strip("[]"), int(port) + 1
+        self._fingerprint, self._secret_path = fingerprint, secret_path
+        self._peers: dict[int, _Peer] = {}
+        self._done: dict[int, threading.Event] = {}   # by index: that process has finished
         self._ending = threading.Event()
-        self._verdict = threading.Lock()              # never given back: the process ends with it
+        self._verdict = threading.Lock()              # never released: the process ends with it
 
-    def join(self):
-        """Waits until all are there; from then on they are watched.
+    def join(self) -> None:
+        """Waits until all processes are there; from then on they are watched.
 
         Raises:
           UserError: one of them was started for another training.
@@ -56,134 +112,152 @@ class WorkerGroup:
             self._join_chief()
         else:
             self._gather()
-        for index, (_, lines) in self._peers.items():
-            self._left[index] = threading.Event()
-            threading.Thread(target=self._watch, args=(index, lines), daemon=True).start()
+        for index, peer in self._peers.items():
+            self._done[index] = threading.Event()
+            threading.Thread(target=self._watch, args=(index, peer), daemon=True).start()
 
-    def leave(self):
-        """This one has done its work; waits until all have."""
+    def leave(self) -> None:
+        """Says that this process has finished, and waits until all have."""
         if self._index:
-            self._tell("done")
-            self._left[0].wait()
+            self._send("done")
+            self._done[0].wait()
             return
-        for left in self._left.values():
-            left.wait()
+        for done in self._done.values():
+            done.wait()
         self._ending.set()
-        self._tell("done")
+        self._send("done")
 
-    def fail(self, reason):
-        """This one fails: all others end with the same line."""
+    def fail(self, reason: str) -> None:
+        """Ends all processes with the reason of this one."""
         self._ending.set()
-        self._tell(f"failed {self._addresses[self._index]}: {reason}")
+        self._send(f"failed {self._addresses[self._index]}: {reason}")
 
-    def _gather(self):
-        others = []
-        expected = {str(index): index for index in range(1, len(self._addresses))}
-        with socket.create_server(("", self._meeting[1])) as server:
-            server.settimeout(_PATIENCE)
-            while len(self._peers) < len(expected):
-                try:
-                    peer = _peer(server.accept()[0])
-                    word, index, fingerprint = peer.lines.readline().strip().split(" ")
-                except TimeoutError:
-                    _say("waiting for " + ", ".join(self._addresses[index] for index in
-                                                    set(expected.values()) - set(self._peers)))
-                    continue
-                except (ValueError, OSError):
-                    continue                          # not one of us
-                if word != "join" or index not in expected:
-                    continue
-                index = expected[index]
-                peer.connection.settimeout(None)
-                self._peers[index] = peer
-                if fingerprint != self._fingerprint:
-                    others.append(self._addresses[index])
-        if others:                                    # told to all, so not before all are there
-            reason = (f"{', '.join(others)}: started with other flags or hparams, or does not see "
-                      "the same --output_dir")
+    def _gather(self) -> None:
+        """The chief: waits for all workers."""
+        secret = _write_secret(self._secret_path)
+        introductions: queue.Queue[_Introduction] = queue.Queue()
+        pending = threading.BoundedSemaphore(_MOST_PENDING)
+        strangers, reminded = [], time.monotonic()
+        family = socket.getaddrinfo(*self._meeting, type=socket.SOCK_STREAM)[0][0]
+        with socket.create_server(self._meeting, family=family) as server:
+            server.settimeout(_POLL)
+            while len(self._peers) + 1 < len(self._addresses):
+                with contextlib.suppress(OSError):    # TimeoutError is one
+                    connection = server.accept()[0]
+                    if pending.acquire(blocking=False):
+                        threading.Thread(target=self._meet, daemon=True, args=(
+                            connection, secret, introductions, pending)).start()
+                    else:
+                        connection.close()
+                while not introductions.empty():
+                    worker, fingerprint, peer = introductions.get()
+                    self._peers[worker] = peer
+                    if fingerprint != self._fingerprint:
+                        strangers.append(self._addresses[worker])
+                if time.monotonic() - reminded > _REMINDER:
+                    reminded = time.monotonic()
+                    _say("waiting for " + ", ".join(
+                        address for index, address in enumerate(self._addresses)
+                        if index and index not in self._peers))
+        if strangers:                                 # told to all, so not before all are there
+            reason = (f"{', '.join(strangers)}: started with other flags or hparams, or does not "
+                      "see the same --output_dir")
             self.fail(reason)
             raise UserError(reason)
-        self._tell("go")
+        self._send("go")
 
-    def _join_chief(self):
-        told = time.monotonic()
+    def _meet(self, connection: socket.socket, secret: str, introductions: queue.Queue,
+              pending: threading.BoundedSemaphore) -> None:
+        """Reads the introduction of a connection; closes one that is not of this training."""
+        try:
+            peer = _Peer(connection)
+            words = peer.read_line(_HANDSHAKE).split(" ")
+            if (len(words) == 4 and words[0] == "join" and words[1].isdigit()
+                    and 0 < int(words[1]) < len(self._addresses)
+                    and hmac.compare_digest(words[3].encode(), secret.encode())):
+                introductions.put(_Introduction(int(words[1]), words[2], peer))
+            else:
+                connection.close()
+        except OSError:
+            connection.close()
+        finally:
+            pending.release()
+
+    def _join_chief(self) -> None:
+        """A worker: connects to the chief until it lets the training begin."""
+        reminded = time.monotonic()
         while True:
-            try:
-                peer = _peer(socket.create_connection(self._meeting, _PATIENCE))
-                peer.connection.settimeout(None)      # the chief may wait for others
-                peer.connection.sendall(f"join {self._index} {self._fingerprint}\n".encode())
-                word, _, rest = peer.lines.readline().strip().partition(" ")
-            except OSError:
-                word = ""
-            if word == "go":
-                self._peers[0] = peer
-                return
-            if word == "failed":
-                raise UserError(rest)
-            if time.monotonic() - told > _PATIENCE:
-                told = time.monotonic()
+            with contextlib.suppress(OSError):
+                with open(self._secret_path, encoding="utf-8") as file:
+                    secret = file.read().strip()
+                peer = _Peer(socket.create_connection(self._meeting, _HANDSHAKE))
+                peer.send(f"join {self._index} {self._fingerprint} {secret}")
+                word, _, rest = peer.read_line().partition(" ")
+                if word == "go":
+                    self._peers[0] = peer
+                    return
+                if word == "failed":
+                    raise UserError(rest)
+                peer.connection.close()
+            if time.monotonic() - reminded > _REMINDER:
+                reminded = time.monotonic()
                 _say(f"waiting for the chief, {self._addresses[0]}")
-            time.sleep(1)
+            time.sleep(_RETRY)
 
-    def _tell(self, line):
+    def _send(self, line: str) -> None:
         for peer in self._peers.values():
-            with contextlib.suppress(OSError):        # its watch notices
-                peer.connection.sendall(f"{line}\n".encode())
+            peer.send(" ".join(line.splitlines())[:_LONGEST_LINE - 100])
 
-    def _watch(self, index, lines):
-        while True:
-            try:
-                word, _, rest = lines.readline().strip().partition(" ")
-            except OSError:
-                word = ""
-            if word == "done":
-                self._left[index].set()
-                return
-            if self._ending.is_set():
-                return
-            # One loss brings others about, as those that were told of it start over: the first
-            # one alone is told.
-            self._verdict.acquire()
-            if word == "failed":
-                if not self._index:
-                    self._tell(f"failed {rest}")
-                _end(rest)
-            if word == "again":
-                _start_over(rest)
-            if self._index:
-                _end(f"the chief, {self._addresses[0]}, ended; started again, all go on from the "
-                     "last checkpoint")
-            lost = f"lost {self._addresses[index]}"
-            self._tell(f"again {lost}")
-            _start_over(lost)
+    def _watch(self, index: int, peer: _Peer) -> None:
+        """Reads what a process says until it ends; a lost process ends or restarts this one."""
+        word, _, rest = peer.read_line().partition(" ")
+        if word == "done":
+            self._done[index].set()
+            return
+        if self._ending.is_set():
+            return
+        # One loss causes others, since processes that are told of it start over: only the first
+        # one is reported.
+        self._verdict.acquire()
+        if word == "failed":
+            if not self._index:
+                self._send(f"failed {rest}")
+            _end(rest)
+        if word == "again":
+            _start_over(rest)
+        if self._index:
+            _end(f"the chief, {self._addresses[0]}, ended; started again, all resume from the last "
+                 "checkpoint")
+        lost = f"lost {self._addresses[index]}"
+        self._send(f"again {lost}")
+        _start_over(lost)
 
 
-class _Peer(NamedTuple):
-    connection: socket.socket
-    lines: io.TextIOBase
+def _write_secret(path: str) -> str:
+    """A new secret, in a file that only this user can read."""
+    secret = secrets.token_hex(16)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(secret + "\n")
+    return secret
 
 
-def _peer(connection):
-    connection.settimeout(_PATIENCE)
-    connection.setsockopt(socket.SOL_SOCKET, *_ALIVE[0])
-    for option, value in _ALIVE[1:]:
-        connection.setsockopt(socket.IPPROTO_TCP, option, value)
-    return _Peer(connection, connection.makefile(encoding="utf-8"))
+def _say(line: str) -> None:
+    say(f"rpr train: {line}")
 
 
-def _say(line):
-    terminal.print(f"rpr train: {line}", highlight=False, soft_wrap=True)
-
-
-def _end(line):
-    """Ends the process: its main thread may be waiting inside TensorFlow, for ever."""
+def _end(line: str) -> None:
+    """Ends the process, although its main thread may wait inside TensorFlow forever."""
     _say(line)
     os._exit(1)
 
 
-def _start_over(why):
-    """Becomes a new process of the same command, which waits for the others."""
-    _say(f"{why}; going on from the last checkpoint when it is back")
+def _start_over(reason: str) -> None:
+    """Becomes a new process of the same command, which waits for the other processes."""
+    _say(f"{reason}; resuming from the last checkpoint when it is back")
     os.dup2(terminal.file.fileno(), 2)                # the error stream goes to a log
-    os.closerange(3, 4096)                            # connections, and a GPU's, end here
+    os.closerange(3, 4096)                            # closes connections, and those to a GPU
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

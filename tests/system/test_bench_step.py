@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-SCRIPT = pathlib.Path(__file__).parents[2] / "scripts" / "bench_step"
+SCRIPT = pathlib.Path(__file__).parents[2] / "scripts" / "bench_step.py"
 
 
 def bench(*argv):

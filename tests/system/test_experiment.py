@@ -2,6 +2,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -240,3 +241,12 @@ def test_a_run_is_checked_when_it_is_described():
     with pytest.raises(UserError, match="average"):
         config.Run("p", "h", 100, checkpoint_steps=50, average_checkpoints=3)
 
+
+
+def test_a_run_records_its_environment_and_its_training_can_be_verified(undisturbed):
+    _, run_dir, _ = undisturbed
+    environment = json.loads((run_dir / "environment.json").read_text())
+    assert environment["command"][1:2] == ["run"] and environment["tensorflow"]
+    done = rpr_command("verify", run_dir)
+    assert re.search(r"equal bit for bit: 2 losses, and \d+ tensors at steps 0, 20",
+                     " ".join(done.stderr.split()))

@@ -1,4 +1,5 @@
 """Processes of a training on several machines: begin together, start over, end together."""
+import contextlib
 import json
 import os
 import pathlib
@@ -22,7 +23,7 @@ from rpr.utils.errors import UserError
 folder, port, index, fingerprint, failing = sys.argv[1:]
 cluster = types.SimpleNamespace(
     addresses=tuple(f"127.0.0.1:{int(port) + 2 * i}" for i in range(3)), index=int(index))
-group = worker_group.WorkerGroup(cluster, fingerprint)
+group = worker_group.WorkerGroup(cluster, fingerprint, os.path.join(folder, "secret"))
 try:
     group.join()
 except UserError as error:
@@ -109,12 +110,12 @@ def test_a_lost_worker_sends_all_back_to_the_start_in_the_same_processes(group):
     wait_for(lambda: all(group.joined(index) == 2 for index in range(3)))
     codes, told = group.finish()
     assert codes == [0, 0, 0]
-    lost = f"lost 127.0.0.1:{group.port + 2}; going on from the last checkpoint when it is back"
+    lost = f"lost 127.0.0.1:{group.port + 2}; resuming from the last checkpoint when it is back"
     assert lost in " ".join(told[0].split()) and lost in " ".join(told[2].split())
     assert len({*(group.folder / "joined.0").read_text().splitlines()}) == 1
 
 
-def test_the_lost_one_is_named_though_others_start_over_for_it(monkeypatch):
+def test_the_lost_one_is_named_though_others_start_over_for_it(monkeypatch, tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -127,13 +128,15 @@ def test_the_lost_one_is_named_though_others_start_over_for_it(monkeypatch):
         time.sleep(0.5)
 
     monkeypatch.setattr(worker_group, "_start_over", start_over)
-    chief = worker_group.WorkerGroup(types.SimpleNamespace(addresses=addresses, index=0), "same")
+    chief = worker_group.WorkerGroup(types.SimpleNamespace(addresses=addresses, index=0), "same",
+                                     str(tmp_path / "secret"))
     joining = threading.Thread(target=chief.join)
     joining.start()
     others = {}
     for index in (1, 2):
         wait_for(lambda index=index: connect(others, index, port + 1))
-        others[index].sendall(f"join {index} same\n".encode())
+        secret = (tmp_path / "secret").read_text().strip()
+        others[index].sendall(f"join {index} same {secret}\n".encode())
     joining.join()
     others[1].close()
     wait_for(lambda: told)
@@ -219,3 +222,48 @@ def test_a_slurm_job_starts_a_process_on_each_of_its_nodes(tmp_path):
                   key=lambda line: "nodelist=n2" in line)
     assert len(told) == 2 and "--nodelist=n1 " in told[0] and "--nodelist=n2 " in told[1]
     assert all("n1:20014" in line and ".venv/bin/rpr train --worker_gpu=8" in line for line in told)
+
+
+@pytest.fixture
+def chief(tmp_path):
+    """A chief that waits for one worker, its port, and the thread that it waits in."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    cluster = types.SimpleNamespace(index=0, addresses=(f"127.0.0.1:{port}", "127.0.0.1:1"))
+    group = worker_group.WorkerGroup(cluster, "same", str(tmp_path / "secret"))
+    thread = threading.Thread(target=group.join, daemon=True)
+    thread.start()
+    wait_for((tmp_path / "secret").exists)
+    connections = {}
+    wait_for(lambda: connect(connections, 0, port + 1))
+    return tmp_path / "secret", port + 1, thread, connections[0]
+
+
+def test_strangers_cannot_join_or_stop_the_start(chief):
+    secret_path, port, thread, stranger = chief
+    assert secret_path.stat().st_mode & 0o777 == 0o600
+    secret = secret_path.read_text().strip()
+    attempts = [b"join 1 same wrong\n", b"join 1 same\n", b"failed \x1b[2J\n", b"\xff\n",
+                f"join 7 same {secret}\n".encode(), b"x" * 100_000]
+    for attempt in attempts:
+        with socket.create_connection(("127.0.0.1", port)) as connection, \
+                contextlib.suppress(ConnectionError):
+            connection.sendall(attempt)
+            connection.settimeout(5)
+            assert connection.recv(10) == b""                # closed, without an answer
+    assert thread.is_alive()
+    silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(5)]
+    stranger.sendall(b"j")                                   # a byte, and no more
+    with socket.create_connection(("127.0.0.1", port)) as worker:
+        worker.sendall(f"join 1 same {secret}\n".encode())
+        worker.settimeout(5)
+        assert worker.recv(10) == b"go\n"                    # although the others are connected
+    for connection in silent:
+        connection.close()
+
+
+def test_the_port_listens_on_the_address_of_the_cluster_only(chief):
+    _, port, _, _ = chief
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port), timeout=5)

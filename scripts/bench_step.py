@@ -1,35 +1,33 @@
-#!/usr/bin/env bash
-"exec" "${0%/*}/../.venv/bin/python" "$0" "$@"
-__doc__ = """What a whole training step and decoding cost, beside stock tensor2tensor (T2T).
+#!/usr/bin/env python3
+"""Measures a training step, decoding and the start, against stock tensor2tensor (T2T).
 
-Four models take the same batches in one process, in turn, round after round, and each updates its
-own weights. Their hparams are equal but for positions:
+Four models take the same batches in one process, in turn, round after round. Each updates its own
+weights. Their hparams are equal except for positions:
 
   absolute      rpr_transformer with sinusoids
   relative      rpr_transformer with relative positions, k = 16, a table per layer and head
   t2t           T2T's `transformer` with sinusoids
-  t2t_relative  T2T's `transformer` with `dot_product_relative`, k = 20 as in its own set; it has
-                one table for all heads
+  t2t_relative  T2T's `transformer` with `dot_product_relative`, k = 20 as in its own set; its heads
+                share one table
 
 Shapes: `base:N` is rpr_base with 32,768 symbols and sentences of up to N words, `small:N` rpr_small
-with 4,096, `tiny:N` rpr_tiny with 64. A batch has --words places for words, of which 4% of the
-targets and 13% of the inputs are padding, as in T2T's batches of the corpus that ships here.
+with 4,096 symbols, `tiny:N` rpr_tiny with 64. A batch has --words positions, of which 4% of the
+targets and 13% of the inputs are padding, as in T2T's batches of the embedded corpus.
 
-`CPU ms` is the median work of all cores together; where other programs run beside this one it says
-more than the time. `of peak` is what the step's matrix products amount to (counted in the graph
-that TensorFlow runs, from the shapes that it reports) in a second of the step, over the rate of one
-large product, measured in the same rounds.
+`CPU ms` is the median CPU time of all cores together; on a busy machine it is more reliable than
+wall-clock time. `of peak` is the rate of the step's matrix products, relative to the rate of one
+large product that is measured in the same rounds. The products are counted in the graph that
+TensorFlow runs, with the shapes that it reports.
 
-Decoding: the model of the first shape, --sentences of the embedded test set's lengths, beam 4,
-alpha 0.6, with the weights of `absolute` in T2T's model too; random weights, so that every sentence
-runs to the length of its batch's longest, and --more words beyond.
+Decoding: the model of the first shape, --sentences with the lengths of the embedded test set,
+beam 4, alpha 0.6. T2T's model gets the weights of `absolute`. Weights are random, so every sentence
+runs to the length of the longest in its batch, and --more words beyond.
 
-Start: wall-clock seconds from the command to the first training step of rpr_small, and likewise of
-T2T's main program with this project's patches but for those that save time: without the others it
-does not start.
+Start: wall-clock seconds from the command to the first training step of rpr_small, for `rpr train`
+and for T2T's main program with the patches without which it does not start.
 
-  scripts/bench_step                                                 in under 10 minutes
-  scripts/bench_step --shapes=small:30 --sentences=0 --starts=0
+  scripts/bench_step.py                                              in under 10 minutes
+  scripts/bench_step.py --shapes=small:30 --sentences=0 --starts=0
 """
 import argparse
 import gzip
@@ -55,6 +53,8 @@ from tensor2tensor.data_generators import problem_hparams  # noqa: E402
 from tensor2tensor.models import transformer  # noqa: E402
 from tensor2tensor.utils import registry, trainer_lib  # noqa: E402
 
+from rpr.nn.dropout import reproducible_masks  # noqa: E402
+
 VARIANTS = ("absolute", "relative", "t2t", "t2t_relative")
 SETS = {"base": ("rpr_base", 32768), "small": ("rpr_small", 4096), "tiny": ("rpr_tiny", 64)}
 PADDING = {"inputs": 0.26, "targets": 0.08}       # by how much the shortest is shorter
@@ -62,8 +62,9 @@ PEAK = 2048                                       # rows of the large product's 
 CORPUS = pathlib.Path(__file__).parent.parent / "problems" / "libreoffice_help"
 STOCK_TRAINER = """
 import sys
-from rpr import compat
-for name in ("_unicode_tables", "_no_autograph", "_no_graph_as_text", "_examples_in_place"):
+from rpr.t2t import compat
+for name in ("_unicode_tables", "_no_autograph", "_no_graph_as_text", "_examples_in_place",
+             "_ordered_input"):
     setattr(compat, name, lambda: None)
 import rpr
 rpr.register()
@@ -79,7 +80,7 @@ def main():
     print(f"{'shape':10} {'variant':13} {'ms':>8} {'middle half':>17} {'CPU ms':>8} "
           f"{'/absolute':>9} {'/t2t':>6} {'GFLOP':>7} {'of peak':>7}")
     for name in dict.fromkeys(shape.split(":")[0] for shape in args.shapes):
-        steps = {variant: _training(args, variant, *SETS[name]) for variant in args.variants}
+        steps = {variant: TrainingStep(args, variant, *SETS[name]) for variant in args.variants}
         for shape in args.shapes:
             if shape.split(":")[0] == name:
                 records += _steps(args, shape, steps, seconds)
@@ -143,7 +144,7 @@ def _model(variant, name, symbols, mode):
     return cls(hparams, mode, problem)
 
 
-class _training:
+class TrainingStep:
     """One model that trains, in a graph and a session of its own; a call is one step."""
 
     def __init__(self, args, variant, name, symbols):
@@ -152,8 +153,9 @@ class _training:
             with tf.device(f"/{args.device}:0"):
                 self.ids = {side: tf.placeholder(tf.int32, [None, None, 1, 1]) for side in PADDING}
                 model = _model(variant, name, symbols, tf.estimator.ModeKeys.TRAIN)
-                tf.train.create_global_step()
-                _, losses = model(dict(self.ids, target_space_id=tf.constant(1)))
+                batch = tf.train.create_global_step()        # each step is a batch of its own
+                with reproducible_masks(1, tf.identity(batch)):
+                    _, losses = model(dict(self.ids, target_space_id=tf.constant(1)))
                 train = model.optimize(losses["training"])
             self.fetches = [losses["training"], train]
             self.session = tf.Session(config=_config())

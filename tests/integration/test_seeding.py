@@ -1,0 +1,88 @@
+"""The random numbers of a training graph: no state, and equal ones for equal names."""
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+import tiny_models
+
+from rpr.training import seeding
+from rpr.training.input_pipeline import BATCH_NUMBER
+
+INPUTS, TARGETS = tiny_models.sentences([6, 3], seed=1), tiny_models.sentences([4, 5], seed=2)
+TRAIN = tf.estimator.ModeKeys.TRAIN
+
+
+def training_op(values, model="rpr_transformer", seed=1):
+    """Builds the training graph of a model in the default graph."""
+    def model_fn(features, labels, mode, params, config):
+        network = tiny_models.make(values, mode, model)
+        _, losses = network(features)
+        return network.optimize(losses["training"])
+
+    tf.set_random_seed(seed)
+    tf.train.create_global_step()
+    features = tiny_models.features(INPUTS, TARGETS)
+    return seeding.seeded(model_fn, seed)(
+        {**features, BATCH_NUMBER: tf.constant(5, tf.int64)}, None, TRAIN, None, None)
+
+
+def ancestors(op):
+    """The operations that an operation needs."""
+    reached, left = {op}, [op]
+    while left:
+        current = left.pop()
+        needed = {tensor.op for tensor in current.inputs} | set(current.control_inputs)
+        left += needed - reached
+        reached |= needed
+    return reached
+
+
+def mask_keys(values, **kwargs):
+    """The keys of all dropout masks of a training step."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        op = training_op(values, **kwargs)
+        draws = [each for each in ancestors(op) if each.type == "StatelessRandomUniformFullIntV2"]
+        keys = [int(key[0]) for key in session.run([draw.inputs[1] for draw in draws])]
+    assert len(keys) == len(set(keys))                       # no two places share their masks
+    return set(keys)
+
+
+@pytest.mark.parametrize("model, hparams_set", [("rpr_transformer", "rpr_tiny"),
+                                                ("qkv_seq2seq", "qkv_seq2seq_tiny")])
+def test_a_training_step_draws_nothing_from_a_generator_with_state(model, hparams_set):
+    values = tiny_models.hparams(hparams_set)
+    for name in ("attention_dropout", "relu_dropout", "layer_prepostprocess_dropout", "dropout"):
+        if name in values:
+            values.set_hparam(name, 0.1)
+    with tf.Graph().as_default():
+        ops = ancestors(training_op(values, model))
+        stateful = [op.name for op in ops if op.op_def.is_stateful and (
+            "Random" in op.type or "Truncated" in op.type or "Multinomial" in op.type)]
+        assert not stateful
+        assert any(op.type == "StatelessRandomUniformFullIntV2" for op in ops)
+
+
+def test_arms_draw_the_same_masks_at_the_same_places():
+    rates = dict(attention_dropout=0.1, relu_dropout=0.1)
+    relative = mask_keys(tiny_models.hparams(**rates))
+    absolute = mask_keys(tiny_models.hparams(position="sinusoid", **rates))
+    assert absolute == relative and len(relative) > 10
+    assert not relative & mask_keys(tiny_models.hparams(**rates), seed=2)
+
+
+def test_initial_values_depend_on_seed_and_name_only():
+    def initial(position, seed=1):
+        with tf.Graph().as_default(), tf.Session() as session:
+            tf.zeros([])                                     # moves the numbers of the operations
+            training_op(tiny_models.hparams(position=position), seed=seed)
+            session.run(tf.global_variables_initializer())
+            return {variable.name: session.run(variable) for variable in tf.trainable_variables()}
+
+    relative, absolute = initial("relative"), initial("sinusoid")
+    common = relative.keys() & absolute.keys()
+    assert len(common) > 40 and relative.keys() > absolute.keys()
+    for name in common:
+        np.testing.assert_array_equal(relative[name], absolute[name])
+    kernels = [value for value in relative.values() if value.ndim == 2]
+    assert not any(np.array_equal(kernel, other) for number, kernel in enumerate(kernels)
+                   for other in kernels[:number])            # no two variables start alike
+    assert any((value != initial("relative", 2)[name]).any() for name, value in relative.items())

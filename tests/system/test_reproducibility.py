@@ -1,0 +1,156 @@
+"""The same configuration and seed give the same bits, interrupted or not, through the command line.
+
+Every run records a checksum of each tensor of each checkpoint; these are compared.
+"""
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import tensorflow.compat.v1 as tf
+from conftest import refused, train
+
+from rpr.utils import checksums, metrics_log
+
+STEPS, EVERY = 40, 10
+SMALL = "--hparams=batch_size=256,max_length=64"
+
+
+def arguments(text, output_dir, *more):
+    """`rpr train` with a checkpoint every 10 steps."""
+    return [*text.flags, "--model=rpr_transformer", "--hparams_set=rpr_tiny", SMALL,
+            f"--output_dir={output_dir}", f"--train_steps={STEPS}", "--random_seed=3",
+            f"--local_eval_frequency={EVERY}", f"--iterations_per_loop={EVERY}",
+            "--intra_op_parallelism_threads=2", *more]
+
+
+def events(output_dir, kind, *fields):
+    return [tuple(event[field] for field in fields)
+            for event in metrics_log.read(str(output_dir / "metrics.jsonl"))
+            if event["event"] == kind]
+
+
+def assert_equal(output_dir, expected, last=STEPS):
+    """All tensors of all checkpoints, and all losses, up to a step."""
+    ours, theirs = checksums.read(str(output_dir)), checksums.read(str(expected))
+    assert last in ours and last in theirs and len(ours[last]) > 200
+    for step in ours.keys() & theirs.keys():
+        different = {name for name in ours[step] if ours[step][name] != theirs[step].get(name)}
+        assert ours[step].keys() == theirs[step].keys() and not different, (step, different)
+    losses = dict(events(expected, "train", "step", "loss"))
+    assert all(losses[step] == loss for step, loss in events(output_dir, "train", "step", "loss"))
+
+
+@pytest.fixture(scope="module")
+def whole(text, tmp_path_factory):
+    """A training that nothing interrupts."""
+    output_dir = tmp_path_factory.mktemp("whole") / "model"
+    train(text, output_dir, *arguments(text, output_dir, "--log_batches"), steps=STEPS)
+    return output_dir
+
+
+def resumed_copy(output_dir, copy, step):
+    """A copy of a model's directory as it was when the checkpoint at `step` was the last one."""
+    shutil.copytree(output_dir, copy)
+    for path in copy.glob("model.ckpt-*"):
+        if int(path.name.split("-")[1].split(".")[0]) > step:
+            path.unlink()
+    tf.train.update_checkpoint_state(str(copy), str(copy / f"model.ckpt-{step}"))
+    (copy / "checksums.jsonl").unlink()
+    return copy
+
+
+def test_killed_at_five_random_moments_and_evaluated_it_ends_as_undisturbed(text, whole, tmp_path):
+    dice, output_dir = random.Random(5), tmp_path / "killed"
+    command = [sys.executable, "-m", "rpr.cli", "train", *arguments(
+        text, output_dir, "--eval_throttle_seconds=0", "--eval_steps=2", "--log_batches")]
+    kills = 0
+    while kills < 5:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        begun = events_written(output_dir)
+        if kills < 4:                                 # the first kills come in the midst of steps
+            while process.poll() is None and events_written(output_dir) <= begun + 3:
+                time.sleep(0.02)
+        time.sleep(dice.random())
+        if process.poll() is not None:
+            assert process.returncode == 0
+            break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    assert_equal(output_dir, whole)
+    assert kills >= 2 and len(events(output_dir, "start", "step")) >= 2
+    assert events(output_dir, "eval", "step")[-1] == (STEPS,)
+    assert events(output_dir, "batch", "number", "sha256") == events(
+        whole, "batch", "number", "sha256")
+
+
+def events_written(output_dir):
+    """Lines of the metrics file."""
+    try:
+        return len((output_dir / "metrics.jsonl").read_bytes().splitlines())
+    except FileNotFoundError:
+        return 0
+
+
+def test_with_one_thread_it_is_equal_to_itself(text, tmp_path):
+    for name in "ab":
+        train(text, tmp_path / name, SMALL, "--intra_op_parallelism_threads=1")
+    assert_equal(tmp_path / "a", tmp_path / "b", 20)
+
+
+@pytest.mark.parametrize("mode", [
+    ["--worker_gpu=2"], ["--worker_gpu=2", "--optionally_use_dist_strat"],
+    [SMALL + ",optimizer=multistep_adam,optimizer_multistep_accumulate_steps=2"],
+    [SMALL + ",pack_dataset=True"]], ids=["towers", "mirrored", "accumulated", "packed"])
+def test_resumed_from_a_checkpoint_it_ends_as_undisturbed(mode, text, tmp_path):
+    train(text, tmp_path / "whole", SMALL, *mode)
+    resumed = resumed_copy(tmp_path / "whole", tmp_path / "resumed", 10)
+    train(text, resumed, SMALL, *mode)
+    assert events(resumed, "start", "step") == [(0,), (10,)]
+    assert set(checksums.read(str(resumed))) == {10, 20}
+    assert_equal(resumed, tmp_path / "whole", 20)
+
+
+def test_arms_share_batches_and_initial_values(text, whole, tmp_path):
+    """As those of a study with one seed."""
+    arm = tmp_path / "arm"
+    train(text, arm, *arguments(text, arm, "--log_batches", SMALL + ",position=sinusoid",
+                                "--stop_at_step=10"))
+    batches = events(arm, "batch", "number", "sha256")
+    assert len(set(batches)) == 10 and batches == events(whole, "batch", "number", "sha256")[:10]
+    ours, theirs = checksums.read(str(arm))[0], checksums.read(str(whole))[0]
+    common = ours.keys() & theirs.keys()
+    assert len(common) > 200 and {name: ours[name] for name in common} == {
+        name: theirs[name] for name in common}
+    assert events(arm, "train", "loss") != events(whole, "train", "loss")[:1]
+
+
+def test_another_seed_gives_other_batches_and_values(text, whole, tmp_path):
+    train(text, tmp_path / "other", SMALL, "--random_seed=4", "--log_batches", steps=1)
+    assert events(tmp_path / "other", "batch", "sha256") != events(whole, "batch", "sha256")[:1]
+    ours, theirs = (checksums.read(str(directory))[0] for directory in (tmp_path / "other", whole))
+    assert sum(ours[name] != theirs[name] for name in ours) > 40
+
+
+def test_another_seed_or_a_checkpoint_of_stock_t2t_when_it_resumes(text, whole, tmp_path):
+    assert "--random_seed=4" in refused("train", *arguments(text, whole, "--random_seed=4"))
+    stock = resumed_copy(whole, tmp_path / "stock", 10)
+    for name in ("rpr.json", "metrics.jsonl"):
+        os.unlink(stock / name)
+    train(text, stock, *arguments(text, stock), steps=STEPS)
+    assert_equal(stock, whole)
+
+
+def test_the_threads_of_the_first_start_are_kept(text, whole, tmp_path):
+    """Sums depend on them, so a machine with more cores must not change them."""
+    resumed = resumed_copy(whole, tmp_path / "resumed", 30)
+    train(text, resumed, *[flag for flag in arguments(text, resumed) if "threads" not in flag],
+          steps=STEPS)
+    assert '"threads": 2' in (resumed / "rpr.json").read_text()
+    assert_equal(resumed, whole)

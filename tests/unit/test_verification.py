@@ -1,0 +1,70 @@
+"""`rpr verify` names the first difference; a run says in which environment it is resumed."""
+import json
+
+import pytest
+
+from rpr.experiments import environment, verification
+from rpr.experiments.run_directory import RunDirectory
+from rpr.utils import checksums, metrics_log
+from rpr.utils.errors import UserError
+
+
+def recorded(path, losses, tensors):
+    """A run directory with these losses by step and checksums by step and tensor."""
+    run_dir = RunDirectory(str(path))
+    (path / "model").mkdir(parents=True)
+    for step, loss in losses.items():
+        metrics_log.append(run_dir.metrics, "train", step=step, loss=loss)
+    for step, values in tensors.items():
+        checksums.append(run_dir.model, step, values)
+    return run_dir
+
+
+@pytest.mark.parametrize("losses, tensors, difference", [
+    ({10: 3.5, 20: 3.25}, {0: {"a": "1", "b": "2"}, 20: {"a": "3", "b": "4"}}, ""),
+    ({10: 3.5, 20: 3.125}, {0: {"a": "1", "b": "2"}, 20: {"a": "3", "b": "4"}},
+     "the loss at step 20 was 3.25 and is 3.125"),
+    ({10: 3.5, 20: 3.125}, {0: {"a": "1", "b": "0"}, 20: {"a": "0", "b": "0"}},
+     "1 of 2 tensors differ at step 0; the first is b"),
+    ({10: 3.5, 20: 3.25}, {0: {"a": "1", "b": "2"}, 20: {"a": "3"}},
+     "1 of 2 tensors differ at step 20; the first is b"),
+    ({10: 3.5, 20: 3.25, 30: 9.0}, {0: {"a": "1", "b": "2"}, 20: {"a": "3", "b": "4"}}, "")])
+def test_the_first_difference_is_named(losses, tensors, difference, tmp_path):
+    run = recorded(tmp_path / "run", {10: 3.5, 20: 3.25, 30: 3.0},
+                   {0: {"a": "1", "b": "2"}, 20: {"a": "3", "b": "4"}, 30: {}})
+    repeated = recorded(tmp_path / "repeated", losses, tensors)
+    result = verification._compare(run, repeated, 20)
+    assert result == verification.Comparison(2, [0, 20], 2, difference)
+
+
+def test_a_run_that_did_not_come_so_far_is_refused(tmp_path):
+    run = recorded(tmp_path / "run", {}, {0: {"a": "1"}, 20: {"a": "2"}})
+    with pytest.raises(UserError, match="recorded 20 steps.*--steps=30"):
+        verification.repeat_training(None, run, 30)
+    with pytest.raises(UserError, match="nothing to compare"):
+        verification.repeat_training(None, recorded(tmp_path / "new", {}, {0: {"a": "1"}}))
+
+
+def test_a_line_of_checksums_that_was_cut_off_is_ignored(tmp_path):
+    checksums.append(str(tmp_path), 0, {"a": "1"})
+    with open(tmp_path / "checksums.jsonl", "a", encoding="utf-8") as lines:
+        lines.write('{"step": 10, "tens')
+    assert checksums.read(str(tmp_path)) == {0: {"a": "1"}}
+
+
+def test_a_changed_environment_is_reported_once_and_the_first_one_is_kept(tmp_path, capfd):
+    run_dir = RunDirectory(str(tmp_path))
+    environment.record_environment(run_dir)
+    path = tmp_path / "environment.json"
+    first = json.loads(path.read_text())
+    assert first["numpy"] and first["tensorflow"] and first["cpu"] and first["command"]
+    environment.record_environment(run_dir)
+    assert not capfd.readouterr().err
+    path.write_text(json.dumps({**first, "cpu": "Z80", "numpy": "0.9", "cores": 99,
+                                "command": ["other"]}))
+    environment.record_environment(run_dir)
+    told = capfd.readouterr().err
+    assert len(told.splitlines()) == 1 and "the last bits may differ" in told
+    assert f"numpy 0.9 -> {first['numpy']}" in told and "cpu Z80 -> " in told
+    assert "cores" not in told and "command" not in told
+    assert json.loads(path.read_text())["cpu"] == "Z80"
