@@ -93,7 +93,7 @@ def main():
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:
             json.dump(records, file, indent=1)
-    print(f"{args.words} places for words, float32, {args.device}, TensorFlow {tf.VERSION}, "
+    print(f"{args.words} positions, float32, {args.device}, TensorFlow {tf.VERSION}, "
           f"{len(os.sched_getaffinity(0))} CPU cores")
 
 
@@ -103,7 +103,7 @@ def _arguments():
     parser.add_argument("--shapes", type=lambda x: x.split(","),
                         default="small:30,base:28,base:128,base:256")
     parser.add_argument("--variants", type=lambda x: x.split(","), default=",".join(VARIANTS))
-    parser.add_argument("--words", type=int, default=1024, help="places for words in a batch")
+    parser.add_argument("--words", type=int, default=1024, help="positions in a batch")
     parser.add_argument("--seconds", type=float, default=240, help="for all training steps")
     parser.add_argument("--sentences", type=int, default=64, help="to decode; 0: no decoding")
     parser.add_argument("--more", type=int, default=10, help="words beyond the longest input")
@@ -145,7 +145,7 @@ def _model(variant, name, symbols, mode):
 
 
 class TrainingStep:
-    """One model that trains, in a graph and a session of its own; a call is one step."""
+    """One model with its graph and session; a call is one training step."""
 
     def __init__(self, args, variant, name, symbols):
         with tf.Graph().as_default():
@@ -169,7 +169,7 @@ class TrainingStep:
         return {self.ids[side]: batch[side] for side in batch}
 
     def flops(self, batch):
-        """Of the matrix products of one step: their graph as it runs, and its shapes."""
+        """FLOP of the matrix products of one step, from the graph that runs and its shapes."""
         metadata = tf.RunMetadata()
         options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE, output_partition_graphs=True)
         self.session.run(self.fetches, self._feed(batch), options=options, run_metadata=metadata)
@@ -213,7 +213,7 @@ def _batch(shape, words):
 
 
 def _peak(args):
-    """Rate of one large matrix product, FLOP/s, by a function that measures it once."""
+    """A function that measures the rate of one large matrix product, in FLOP/s."""
     graph = tf.Graph()
     with graph.as_default(), tf.device(f"/{args.device}:0"):
         matrix = tf.get_variable("matrix", [PEAK, PEAK])
@@ -224,9 +224,9 @@ def _peak(args):
     return lambda: 2 * 2 * PEAK ** 3 / _timed(call)
 
 
-def _timed(function, *args):
+def _timed(call, *args):
     start = time.perf_counter()
-    function(*args)
+    call(*args)
     return time.perf_counter() - start
 
 
@@ -242,11 +242,11 @@ def _steps(args, shape, steps, seconds):
             before = time.process_time()
             times[variant].append(_timed(step, batch))
             work[variant].append(time.process_time() - before)
-    medians = {variant: statistics.median(found) for variant, found in times.items()}
+    medians = {variant: statistics.median(values) for variant, values in times.items()}
     peak, records = statistics.median(peaks), []
-    for variant, found in times.items():
+    for variant, values in times.items():
         median = medians[variant]
-        low, high = np.percentile(found, [25, 75]) * 1e3
+        low, high = np.percentile(values, [25, 75]) * 1e3
         records.append({
             "what": "training step", "shape": shape, "variant": variant, "words": args.words,
             "seconds": median, "cpu_seconds": statistics.median(work[variant]),
@@ -287,7 +287,7 @@ def _decoding(args):
                 tf.set_random_seed(1)
                 ids = tf.placeholder(tf.int32, [None, None, 1, 1])
                 model = _model(variant, name, symbols, tf.estimator.ModeKeys.PREDICT)
-                found = model.infer({"inputs": ids, "target_space_id": tf.constant(1)},
+                decoded = model.infer({"inputs": ids, "target_space_id": tf.constant(1)},
                                     args.more, 4, 1, 0.6)["outputs"]
                 session = tf.Session(config=_config())
                 session.run(tf.global_variables_initializer())
@@ -295,7 +295,7 @@ def _decoding(args):
                     tf.train.Saver().save(session, f"{folder}/model")
                 elif variant == "t2t" and "absolute" in calls:
                     tf.train.Saver().restore(session, f"{folder}/model")
-                calls[variant] = session.make_callable(found, [ids])
+                calls[variant] = session.make_callable(decoded, [ids])
     times = {variant: [] for variant in calls}
     for turn in range(6):
         for variant, call in calls.items():
@@ -303,7 +303,7 @@ def _decoding(args):
             outputs[variant] = [call(ids) for ids in batches]
             if turn:                                          # the first allocates
                 times[variant].append(time.perf_counter() - start)
-    medians = {variant: statistics.median(found) for variant, found in times.items()}
+    medians = {variant: statistics.median(values) for variant, values in times.items()}
     records = []
     for variant, median in medians.items():
         records.append({"what": "decoding", "shape": args.shapes[0], "variant": variant,
@@ -312,9 +312,9 @@ def _decoding(args):
         speed = "" if "t2t" not in medians else f"{medians['t2t'] / median:.2f} times t2t's"
         print(f"decoding   {variant:13} {len(lengths) / median:8.1f} sentences/s  {speed}")
     if {"absolute", "t2t"} <= set(outputs):
-        same = sum(np.array_equal(row, other) for one, two in zip(
-            outputs["absolute"], outputs["t2t"], strict=True) if one.shape == two.shape
-            for row, other in zip(one, two, strict=True))
+        same = sum(np.array_equal(row, t2t_row) for ours, theirs in zip(
+            outputs["absolute"], outputs["t2t"], strict=True) if ours.shape == theirs.shape
+            for row, t2t_row in zip(ours, theirs, strict=True))
         print(f"decoding   {same} of {len(lengths)} hypotheses are the same in absolute and t2t")
     return records
 
@@ -354,12 +354,12 @@ def _starts(args):
             for variant, program, model in (
                     ("absolute", ["-m", "rpr.cli", "train", "--verbose"], "rpr_transformer"),
                     ("t2t", ["-c", STOCK_TRAINER], "transformer")):
-                found = _first_step([
+                seconds = _first_step([
                     sys.executable, *program, *problem, f"--model={model}", "--train_steps=2",
                     "--hparams_set=rpr_small_absolute", "--schedule=train",
                     f"--output_dir={folder}/{variant}-{turn}", "--worker_gpu=0"], environment)
-                records.append({"what": "start", "variant": variant, "seconds": found})
-                print(f"start      {variant:13} {found:8.1f} s")
+                records.append({"what": "start", "variant": variant, "seconds": seconds})
+                print(f"start      {variant:13} {seconds:8.1f} s")
     return records
 
 
