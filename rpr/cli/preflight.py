@@ -7,6 +7,7 @@ from concurrent import futures
 from rpr.experiments import provenance
 from rpr.experiments.config import Run
 from rpr.experiments.run_directory import RunDirectory
+from rpr.utils.console import QuietLogs
 from rpr.utils.processes import with_parent
 
 
@@ -29,7 +30,12 @@ def check_new_runs(runs: Iterable[tuple[Run, RunDirectory]]) -> None:
 
 
 def _check(runs: list[Run]) -> None:
-    from rpr.t2t import compat
-    compat.install()                                  # before anything imports T2T
-    from rpr.t2t import preflight
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    logs = QuietLogs()
+    try:
+        from rpr.t2t import compat
+        compat.install()                              # before anything imports T2T
+        from rpr.t2t import preflight
+    finally:
+        logs.end()
     preflight.check_runs(runs)

@@ -3,6 +3,7 @@ import argparse
 import os
 
 from rpr.cli.arguments import Parser
+from rpr.utils import files
 from rpr.utils.errors import UserError
 
 MOST_MODELS = 10                                      # drawn unless --plot_model names some
@@ -14,6 +15,7 @@ def main(argv: list[str]) -> None:
     from rich.console import Console
 
     from rpr.report import columns, comparison, record, study_reader, tables, tensorboard, writer
+    files.below(args.dir, "plots")                    # a link must not lead the figures away
     is_record = _is_record(args.dir)
     if is_record:
         if args.baseline or args.against:

@@ -8,6 +8,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from rpr.experiments.run_directory import read_state
 from rpr.experiments.study import StudyRun
 from rpr.utils import metrics_log
 from rpr.utils.console import printable, say, terminal
@@ -43,11 +44,8 @@ def of(study_run: StudyRun) -> Progress:
     """The progress of a run."""
     run_dir = study_run.run_dir
     try:
-        state = study_run.state()
-        if state == "waiting" and not os.path.exists(run_dir.status):
-            return Progress(state)
-        status, scores = run_dir.read_status(), run_dir.read_scores()
-        last = metrics_log.last(run_dir.metrics)
+        state, status, scores = read_state(run_dir)
+        last = metrics_log.last(run_dir.metrics) if status else {}
     except UserError as error:                        # a damaged file
         return Progress("failed", reason=str(error))
     train, bleu = last.get("train", {}), last.get("eval", {}).get("approx_bleu_score")

@@ -120,18 +120,28 @@ def state(run_dir: RunDirectory) -> str:
 
     A stage that was ended by a signal did not fail: it waits to be resumed.
     """
+    return read_state(run_dir)[0]
+
+
+def read_state(run_dir: RunDirectory) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """`state`, and what status.json and scores.json hold."""
+    is_running = False
     try:
         with contextlib.suppress(PermissionError), open(run_dir.lock, encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return "running"
-    except FileNotFoundError:
-        return "waiting"
-    if "step" in run_dir.read_scores():
-        return "done"
+        is_running = True
+    except FileNotFoundError:                         # not begun, or copied without the lock
+        if not os.path.exists(run_dir.status):
+            return "waiting", {}, {}
+    status, scores = run_dir.read_status(), run_dir.read_scores()
+    if is_running:
+        return "running", status, scores
+    if "step" in scores:
+        return "done", status, scores
     failed = any(entry["state"] == "failed" and entry.get("code", 1) >= 0
-                 for entry in run_dir.read_status().values())
-    return "failed" if failed else "waiting"
+                 for entry in status.values())
+    return "failed" if failed else "waiting", status, scores
 
 
 def trained_model_flags(path: str, data_dir: str | None = None, usr_dir: str | None = None

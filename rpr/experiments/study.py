@@ -11,6 +11,7 @@ Since a run is named by its configuration, another arm or seed adds runs and rep
 """
 import contextlib
 import dataclasses
+import glob
 import hashlib
 import json
 import os
@@ -130,16 +131,24 @@ def _record(study: Study, runs: list[StudyRun]) -> dict[str, Any]:
 
 
 def discard(runs: list[StudyRun], study_dir: str) -> None:
-    """Removes what `prepare` wrote for a new study, with its directories if they are empty."""
-    paths = [study_run.run_dir.config for study_run in runs]
+    """Removes what `prepare` wrote for a new study, and its directories if no data is in them."""
+    data_dir = os.path.join(study_dir, "data")
+    traces = [*glob.glob(os.path.join(glob.escape(data_dir), ".*.lock")),
+              *glob.glob(os.path.join(glob.escape(data_dir), "*.log"))]
+    paths = []
+    if os.path.isdir(data_dir) and set(os.listdir(data_dir)) <= {
+            "download", *map(os.path.basename, traces)}:
+        paths += traces
+    paths += [study_run.run_dir.config for study_run in runs]
     paths += [os.path.join(study_dir, name)
-              for name in (gin_files.STUDY_FILE, "study.json", "datagen.json", ".lock")]
+              for name in (gin_files.STUDY_FILE, "study.json", "datagen.json", ".lock",
+                           ".datagen.lock")]
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
     for directory in (*(study_run.run_dir.path for study_run in runs),
-                      os.path.join(study_dir, "runs"), os.path.join(study_dir, "data", "download"),
-                      os.path.join(study_dir, "data"), study_dir):
+                      os.path.join(study_dir, "runs"), os.path.join(data_dir, "download"), data_dir,
+                      study_dir):
         with contextlib.suppress(OSError):            # what is not empty stays
             os.rmdir(directory)
 

@@ -14,16 +14,16 @@ class Makers:
 
     Args:
       folder: where they are made.
-      text: the fixture with a data directory.
+      request: of pytest, for the fixture with a data directory.
     """
 
-    def __init__(self, folder, text):
-        self._folder, self._text = folder, text
+    def __init__(self, folder, request):
+        self._folder, self._request = folder, request
 
     def make(self, name):
         """The directory "data", "run" or "study"; made on first use."""
         if name == "data":
-            return self._text.data_dir
+            return self._request.getfixturevalue("text").data_dir
         path = self._folder / name
         if not path.exists():
             {"run": write_run, "study": write_study}[name](path)

@@ -34,11 +34,11 @@ def runner():
 
 
 @pytest.fixture(scope="module")
-def finished(text, tmp_path_factory):
+def finished(request, tmp_path_factory):
     """Fixtures that cases copy: {name: function that returns its directory}."""
     import finished_runs
     folder = tmp_path_factory.mktemp("finished")
-    return finished_runs.Makers(folder, text)
+    return finished_runs.Makers(folder, request)
 
 
 def snapshot(folder):

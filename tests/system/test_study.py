@@ -14,7 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_experiment import SETTINGS, STAGES, status
 
-from rpr.experiments import config, gin_files, gpu_leases, local_pool, run_directory, study
+from rpr.experiments import (
+    config,
+    gin_files,
+    gpu_leases,
+    local_pool,
+    run_directory,
+    study,
+    study_data,
+)
 from rpr.utils.errors import UserError
 
 BASE = config.Run("p", "h", 100, hparams="dropout=0.1,boundaries=[1,2],max_length=20",
@@ -240,6 +248,48 @@ def test_a_setting_that_does_not_exist_is_refused_before_anything_is_written(tmp
     line = refused("study", gin, f"--study_dir={tmp_path}/study")
     assert "no hparam 'max_relative_positon'; nearest: max_relative_position" in line
     assert not (tmp_path / "study").exists()
+
+
+def test_a_study_that_is_refused_for_its_data_leaves_no_directory(text, tmp_path, monkeypatch):
+    lines = (text.folder / "train.en").read_text(encoding="utf-8").splitlines()
+    (tmp_path / "train.en").write_text("\n".join(["", *lines[1:]]) + "\n", encoding="utf-8")
+    monkeypatch.setenv("RPR_TEXT_SOURCE", str(tmp_path / "train.en"))
+    gin = write_study(tmp_path / "x.gin", {"relative": {}})
+    done = rpr_command("study", gin, f"--study_dir={tmp_path}/study", check=False)
+    assert done.returncode == 1 and "train.en" in done.stderr and "empty" in done.stderr
+    assert not (tmp_path / "study").exists()
+
+
+def test_the_status_shows_data_generation(tmp_path, capsys):
+    study.prepare(config.Study("absolute", arms=ARMS), BASE, str(tmp_path))
+    assert study_data.data_line(str(tmp_path)) == ""
+    (tmp_path / "datagen.json").write_text(json.dumps(
+        {"problem": "p", "state": "running", "started": time.time() - 120, "reason": ""}))
+    assert study_data.data_line(str(tmp_path)) == "data of p: begun 2 min ago"
+
+
+def test_another_user_cannot_take_a_leased_gpu(monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu_leases, "PREFIX", f"\0{os.path.basename(tmp_path)}-")
+    if os.getuid():
+        pytest.skip("only root can start a process of another user")
+
+    def as_nobody():
+        """What another user finds, in a fork."""
+        found, answer = os.pipe()
+        child = os.fork()
+        if not child:
+            os.setuid(65534)
+            lease = gpu_leases.lease("0")
+            os.write(answer, f"{lease is not None} {gpu_leases.holder('0')}".encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        os.close(answer)
+        with os.fdopen(found) as text:
+            return text.read().split()
+    lease = gpu_leases.lease("0")
+    assert as_nobody() == ["False", "process", str(os.getpid()), "of", "root"]
+    lease.close()
+    assert as_nobody()[0] == "True"
 
 
 def test_a_study_and_a_run_are_not_mistaken_for_each_other(finished, tmp_path):
