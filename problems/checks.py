@@ -148,7 +148,8 @@ def _check_sizes(split: str, data_dir: str, record: dict[str, Any], command: str
 
 def data_files(problem: Any, split: str, data_dir: str) -> list[str]:
     """The paths of the TFRecord files of a split, sorted."""
-    return sorted(glob.glob(problem.filepattern(glob.escape(data_dir), SPLITS[split])))
+    return sorted(glob.glob(os.path.join(
+        glob.escape(data_dir), f"{glob.escape(problem.dataset_filename())}-{split}*")))
 
 
 def _check_structure(problem: Any, split: str, data_dir: str, vocab_size: int | None,

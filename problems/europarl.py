@@ -13,8 +13,9 @@ unknown word.
 | RPR_WORDS_VOCAB_SIZE | largest size of each vocabulary (20000; embedded corpus: 4000) |
 
 If vectors are given, those of the vocabulary are written next to the data, as
-vectors.PROBLEM.LANGUAGE.vec, for the hparams `source_embeddings` and `target_embeddings`. If a file
-has a word in several spellings, such as `Die` and `die`, the first row counts.
+vectors.PROBLEM.LANGUAGE.vec, for the hparams `pretrained_source_embeddings` and
+`pretrained_target_embeddings`. If a file has a word in several spellings, such as `Die` and `die`,
+the first row counts.
 """
 import collections
 import functools

@@ -1,4 +1,5 @@
 """The base class of the translation problems: three splits, text in, TFRecords out."""
+import glob
 from collections.abc import Iterator
 from typing import Any
 
@@ -59,6 +60,10 @@ class TranslationProblem(translate.TranslateProblem):
         return parallel_text.write_pairs(self.text_pairs(split, tmp_dir), *paths)
 
     # The interface of T2T's problems.
+
+    def filepattern(self, data_dir: str, mode: str, shard: int | None = None) -> str:
+        """A pattern of the TFRecord files. T2T's fails if the path of data_dir has brackets."""
+        return super().filepattern(glob.escape(data_dir), mode, shard)
 
     @property
     def dataset_splits(self) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ import time
 
 import pytest
 import tensorflow.compat.v1 as tf
+from conftest import rpr_command
 from tensor2tensor.data_generators import generator_utils, text_problems, translate
 from tensor2tensor.utils import registry
 
@@ -335,6 +336,48 @@ def test_a_cut_vocabulary_is_not_used(undisturbed, tmp_path, keep):
     with pytest.raises(UserError, match="vocabulary is (empty|cut off)"):
         generate(tmp_path / "data")
     assert not glob.glob(str(tmp_path / "data" / f"{NAME}-*"))
+
+
+# Through the command line.
+
+def test_the_command_ends_with_what_it_made_and_where(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for _ in range(2):                                # generated, then found
+        done = rpr_command("datagen", "--problem=toy_reverse_repeats_5_rev",
+                           f"--data_dir={tmp_path}/[1]")
+        assert done.stderr.splitlines()[-1] == (
+            "toy_reverse_repeats_5: 5,000 training, 500 development, 1,000 test examples in "
+            f"{tmp_path}/[1]")
+        assert "tensor2tensor" not in done.stderr
+    assert (tmp_path / "cache" / "rpr").is_dir()      # and not a directory that all users share
+
+
+T2T_PROBLEM = '''
+from tensor2tensor.data_generators import problem, text_problems
+from tensor2tensor.utils import registry
+
+@registry.register_problem
+class TinyProblem(text_problems.Text2TextProblem):
+    __module__ = "tensor2tensor.data_generators.tiny"
+    approx_vocab_size = 50
+    is_generate_per_split = True
+    dataset_splits = [{"split": problem.DatasetSplit.TRAIN, "shards": 1},
+                      {"split": problem.DatasetSplit.EVAL, "shards": 1}]
+
+    def generate_samples(self, data_dir, tmp_dir, dataset_split):
+        for number in range(20):
+            yield {"inputs": f"a {number}", "targets": f"b {number}"}
+'''
+
+
+def test_a_problem_of_t2t_comes_with_a_warning(tmp_path):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "__init__.py").write_text(T2T_PROBLEM)
+    done = rpr_command("datagen", "--problem=tiny_problem", f"--data_dir={tmp_path}/data",
+                       f"--tmp_dir={tmp_path}/tmp", f"--t2t_usr_dir={tmp_path}/own")
+    warning, last = done.stderr.splitlines()
+    assert "tiny_problem is a problem of tensor2tensor itself" in warning and "http" in warning
+    assert last == f"tiny_problem: 20 training, 20 development examples in {tmp_path}/data"
 
 
 def test_the_benchmark_of_the_input_reads_batches(text):

@@ -2,6 +2,7 @@
 import collections
 import gzip
 import hashlib
+import json
 import os
 import pathlib
 import tracemalloc
@@ -92,6 +93,16 @@ def test_the_corpus_ships_with_its_notice():
     for part in ("Mozilla Public License, version 2.0", "2000, 2010 Oracle", "2000, 2010 LibreOff",
                  "https://mozilla.org/MPL/2.0/", "Apache License", "What was done"):
         assert part in notice
+
+
+def test_data_is_found_in_a_directory_with_brackets(tmp_path):
+    """File managers append [1] to a name."""
+    problem, data_dir = registry.problem("toy_reverse_repeats_5"), str(tmp_path / "data [1]*?")
+    problem.generate_data(data_dir, data_dir)
+    for split, count in (("train", 5000), ("dev", 500), ("test", 1000)):
+        path, = checks.data_files(problem, split, data_dir)
+        assert tf.gfile.Glob(problem.filepattern(data_dir, checks.SPLITS[split])) == [path]
+        assert checks.count_records(path) == count
 
 
 # Text files.
@@ -230,6 +241,37 @@ def test_lines_are_hashed_as_they_are_stored(tmp_path_factory, content, is_gzip)
     digest = hashlib.sha256()
     assert b"".join(parallel_text.read_lines(str(path), digest)) == content
     assert digest.hexdigest() == hashlib.sha256(stored).hexdigest()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.binary(max_size=60) | st.sampled_from([b"\n", b"\r\n", b"\xff", b"\x00"]),
+                max_size=8), st.sampled_from(["", ".gz", "packed.gz"]))
+def test_any_bytes_are_read_or_refused_in_one_line(tmp_path_factory, parts, suffix):
+    folder = tmp_path_factory.mktemp("fuzz")
+    content = b"".join(parts)
+    for name in ("a", "b"):
+        (folder / f"{name}{suffix}").write_bytes(
+            gzip.compress(content)[:-len(parts) or None] if "packed" in suffix else content)
+    paths = [str(folder / f"{name}{suffix}") for name in ("a", "b")]
+    try:
+        checked = text_files.check_pair(*paths)
+        assert checked.lines == len(list(parallel_text.read_pairs(*paths))) > 0
+    except UserError as error:
+        assert "\n" not in str(error)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+                        st.sampled_from(["files", "sources", "train", "bytes", "vocabulary"]),
+                        inner), max_leaves=8))
+def test_any_record_is_read_or_refused_in_one_line(tmp_path_factory, record):
+    folder = tmp_path_factory.mktemp("record")
+    problem = registry.problem("toy_reverse_repeats_5")
+    (folder / f"{problem.name}.datagen.json").write_text(json.dumps(record))
+    with pytest.raises(UserError) as caught:
+        checks.check_data(problem, str(folder), ["train"])
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["translate_text_files", "graph_text_files"])
