@@ -53,3 +53,20 @@ def test_a_wheel_contains_the_recipes(tmp_path):
     assert path == tmp_path / "rpr" / "recipes" / "small_table2.gin"
     assert path.read_text() == (ROOT / "gin" / "small_table2.gin").read_text()
     assert sorted(file.stem for file in path.parent.iterdir()) == NAMES
+
+
+def test_multi30k_has_the_settings_of_wu_et_al():
+    import rpr
+    rpr.register()
+    from tensor2tensor.utils import registry
+    values = registry.hparams("rpr_multi30k").values()
+    published = {"num_hidden_layers": 4, "hidden_size": 128, "filter_size": 256, "num_heads": 4,
+                 "layer_prepostprocess_dropout": 0.3, "attention_dropout": 0.0,
+                 "shared_embedding_and_softmax_weights": True, "label_smoothing": 0.1}
+    assert {name: values[name] for name in published} == published
+    peak = values["learning_rate_constant"] * values["learning_rate_warmup_steps"] ** -0.5
+    assert peak == pytest.approx(0.005, rel=1e-3)
+    for pair in ("ende", "enfr"):
+        _, settings = gin_files.load_study(str(ROOT / "gin" / f"multi30k_{pair}.gin"))
+        assert (settings.average_checkpoints, settings.beam_size) == (10, 5)
+        assert registry.problem(settings.problem).approx_vocab_size == 10_000

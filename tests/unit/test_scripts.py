@@ -1,0 +1,76 @@
+"""Scripts: bad input ends in one line, every Python script has --help."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+SCRIPTS = pathlib.Path(__file__).parents[2] / "scripts"
+PYTHON_SCRIPTS = sorted(path.name for path in SCRIPTS.glob("*.py"))
+
+
+def run(name, *arguments, **env):
+    command = [sys.executable] if name.endswith(".py") else ["bash"]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
+    return subprocess.run([*command, str(SCRIPTS / name), *arguments], capture_output=True,
+                          text=True, timeout=120, env={**environment, **env})
+
+
+@pytest.mark.parametrize(("command", "says"), [
+    (["tf_config", "a,b", "7"], "tf_config: INDEX=7: a,b has the indices 0 to 1"),
+    (["tf_config", "a,b", "-1"], "INDEX=-1: a,b has the indices 0 to 1"),
+    (["tf_config", "a,b", "one"], "INDEX=one: a,b has the indices 0 to 1"),
+    (["tf_config", "a,b", "99999999999999999999"], "has the indices 0 to 1"),
+    (["tf_config", "", "0"], "HOSTS is empty"),
+    (["tf_config", "a,,b", "0"], "'' is not HOST[:PORT]"),
+    (["tf_config", 'a"b', "0"], "'a\"b' is not HOST[:PORT]"),
+    (["tf_config", "a:port", "0"], "'a:port' is not HOST[:PORT]"),
+    (["tf_config", "-oProxyCommand=x", "0"], "is not HOST[:PORT]"),
+    (["train_on_hosts", "a;b", "true"], "'a;b' is not HOST[:PORT]"),
+    (["train.sbatch", "--worker_gpu=8"], "train.sbatch: not in a Slurm job; submit it: sbatch"),
+    (["expression_graphs.py", "/dev/null/x"], "Not a directory"),
+    (["small_vectors.py", "x", "--problem=toy_reverse_repeats_5"], "not a problem of words"),
+])
+def test_bad_input_ends_in_one_line(command, says):
+    done = run(*command)
+    lines = done.stderr.strip().splitlines()
+    assert done.returncode == 1 and len(lines) == 1 and says in lines[0], done.stderr
+    assert not done.stdout
+
+
+@pytest.mark.parametrize(("command", "says"), [
+    (["tf_config"], "scripts/tf_config HOST[:PORT]"),
+    (["train_on_hosts", "a"], "scripts/train_on_hosts HOST[:PORT]"),
+    (["expression_graphs.py", "x", "0"], "pairs=0: at least 1"),
+    (["expression_graphs.py", "x", "many"], "pairs: invalid int value"),
+    (["small_vectors.py", "x", "--dimension=0"], "--dimension=0: at least 1"),
+])
+def test_a_wrong_use_is_explained(command, says):
+    done = run(*command)
+    assert done.returncode == 2 and says in done.stderr
+
+
+def test_each_process_of_a_cluster_has_its_task():
+    tasks = [json.loads(run("tf_config", "a,b:7,c", str(index)).stdout) for index in range(3)]
+    assert all(task["cluster"] == {"chief": ["a:2222"], "worker": ["b:7", "c:2222"]}
+               for task in tasks)
+    assert [task["task"] for task in tasks] == [
+        {"type": "chief", "index": 0}, {"type": "worker", "index": 0},
+        {"type": "worker", "index": 1}]
+
+
+@pytest.mark.parametrize("name", PYTHON_SCRIPTS)
+def test_python_scripts_are_ordinary_programs_with_help(name):
+    path = SCRIPTS / name
+    assert path.read_text(encoding="utf-8").startswith("#!/usr/bin/env python3\n")
+    assert os.access(path, os.X_OK)
+    done = run(name, "--help")
+    assert done.returncode == 0 and done.stdout.startswith("usage: ") and not done.stderr
+
+
+def test_other_scripts_are_shell_scripts():
+    for path in SCRIPTS.iterdir():
+        if path.suffix not in (".py", ".png") and not path.name.startswith("Dockerfile"):
+            assert path.read_text(encoding="utf-8").startswith("#!/usr/bin/env bash\n"), path.name
