@@ -35,6 +35,7 @@ T2T's programs, with T2T's flags and this project's models, hparams sets and pro
 Also
   translate RUN one sentence, lines or typed text: scores, probabilities, attention plots
   score         BLEU, chrF and TER with signatures; paired significance of two or more systems
+  test-set      register text files of your own as a test set, for --test_set
   list          models, hparams sets, problems and position schemes
 
   --verbose     with T2T's programs: their logs on the terminal instead of in a file
@@ -120,7 +121,7 @@ COMMANDS: dict[str, Command] = {
     **{name: _command(name) for name in ("run", "study", "report", "verify")},
     **{name: _t2t_command(name) for name in ("datagen", "train", "decode", "evaluate", "average",
                                              "bleu", "translate")},
-    "score": _command("score"),
+    "score": _command("score"), "test-set": _command("test_set"),
     "list": _t2t_command("list")}
 
 

@@ -1,15 +1,22 @@
-"""Reads lines of text and the test sets that sacreBLEU knows."""
+"""Reads lines of text, and test sets: those that sacreBLEU knows, and registered ones.
+
+`register` copies a source and its references to $RPR_TEST_SETS (default:
+~/.local/share/rpr/test_sets), where they are found by name, as sacreBLEU's are.
+"""
 import contextlib
 import difflib
 import gzip
 import http.client
 import logging
 import os
+import re
 import tarfile
+import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from rpr.utils import files
 from rpr.utils.errors import UserError
 
 
@@ -33,16 +40,111 @@ def read_lines(path: str) -> list[str]:
 
 
 def test_set_source(name: str, language_pair: str) -> list[str]:
-    """The source lines of a test set that `sacrebleu --list` shows, in their order."""
+    """The source lines of a test set, registered or of `sacrebleu --list`, in their order."""
+    directory = _registered(name, language_pair)
+    if directory:
+        return read_lines(os.path.join(directory, "source"))
     with _sacrebleu_data(name, language_pair) as dataset:
         return list(dataset.source(language_pair))
 
 
 def test_set_references(name: str, language_pair: str) -> dict[str, list[str]]:
     """The references of a test set: {name: lines}."""
+    directory = _registered(name, language_pair)
+    if directory:
+        return {file: read_lines(os.path.join(directory, file))
+                for file in sorted(os.listdir(directory)) if file.startswith("reference.")}
     with _sacrebleu_data(name, language_pair) as dataset:
         return {os.path.basename(path): read_lines(path)
                 for path in dataset.get_reference_files(language_pair)}
+
+
+def register(name: str, language_pair: str, source: str, references: Sequence[str]) -> str:
+    """Registers a test set of plain text files, one sentence per line.
+
+    Args:
+      name: by which --test_set finds it.
+      language_pair: such as en-de.
+      source: path of the source text, UTF-8, .gz allowed.
+      references: paths of one or more references.
+
+    Returns:
+      the directory with the copies.
+
+    Raises:
+      UserError: a name that is not allowed or taken by other text, files of unequal length.
+    """
+    from sacrebleu.dataset import DATASETS
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        raise UserError(f"{name!r}: a name has letters, digits and . _ - only")
+    if not re.fullmatch(r"[a-z]{2,3}-[a-z]{2,3}", language_pair):
+        raise UserError(f"--language_pair={language_pair}: two language codes, such as en-de")
+    if name in DATASETS:
+        raise UserError(f"{name}: sacreBLEU has a test set of this name; choose another one")
+    texts = {"source": read_lines(source)}
+    for number, path in enumerate(references):
+        texts[f"reference.{number}"] = read_lines(path)
+        if len(texts[f"reference.{number}"]) != len(texts["source"]):
+            raise UserError(f"{path} has {len(texts[f'reference.{number}'])} lines, {source} has "
+                            f"{len(texts['source'])}")
+    directory = _directory(name, language_pair)
+    if os.path.exists(directory):
+        if {file: read_lines(os.path.join(directory, file))
+                for file in sorted(os.listdir(directory))} != texts:
+            raise UserError(f"{name} {language_pair} is registered with other text, in "
+                            f"{directory}; choose another name, or remove that directory")
+        return directory
+    os.makedirs(os.path.dirname(directory), exist_ok=True)
+    temporary = tempfile.mkdtemp(dir=os.path.dirname(directory), prefix=".")
+    for file, lines in texts.items():
+        files.write_atomically(os.path.join(temporary, file),
+                               "".join(line + "\n" for line in lines))
+    os.rename(temporary, directory)
+    return directory
+
+
+def registered() -> list[tuple[str, str, str]]:
+    """Name, language pair and directory of each registered test set."""
+    root = _root()
+    names = sorted(os.listdir(root)) if os.path.isdir(root) else []
+    pairs = [(name.rpartition("."), name) for name in names if not name.startswith(".")]
+    return [(name, pair, os.path.join(root, file)) for (name, _, pair), file in pairs]
+
+
+def _root() -> str:
+    return os.environ.get("RPR_TEST_SETS") or os.path.join(
+        os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share"), "rpr",
+        "test_sets")
+
+
+def _directory(name: str, language_pair: str) -> str:
+    return os.path.join(_root(), f"{name}.{language_pair}")
+
+
+def _registered(name: str, language_pair: str) -> str | None:
+    """The directory of a registered test set; None if there is none of that name."""
+    if re.search(r"[/\0]", name + language_pair):
+        return None
+    directory = _directory(name, language_pair)
+    if os.path.isdir(directory):
+        return directory
+    pairs = [pair for other, pair, _ in registered() if other == name]
+    if pairs:
+        raise UserError(f"--language_pair={language_pair}: the registered test set {name} has "
+                        f"{', '.join(pairs)}")
+    return None
+
+
+def _cache_files(dataset: Any, language_pair: str) -> str:
+    """The files from which sacreBLEU takes a test set without a network."""
+    archives = [os.path.join(dataset._rawdir, dataset._get_tarball_filename(url))
+                for url in dataset.data]
+    wanted = "its archive" + "s" * (len(archives) > 1) + f" {', '.join(archives)}"
+    with contextlib.suppress(Exception):              # some need the archive to know their fields
+        texts = [dataset._get_txt_file_path(language_pair, field)
+                 for field in dataset.fieldnames(language_pair)]
+        wanted += f", or as plain text {', '.join(texts)}"
+    return wanted
 
 
 @contextlib.contextmanager
@@ -53,7 +155,7 @@ def _sacrebleu_data(name: str, language_pair: str) -> Iterator[Any]:
         near = difflib.get_close_matches(name, DATASETS, n=4, cutoff=0.5)
         raise UserError(f"--test_set={name}: no such test set"
                         + (f"; nearest: {', '.join(near)}" if near else "")
-                        + "; sacrebleu --list shows all")
+                        + "; sacrebleu --list and rpr test-set list show all")
     dataset = DATASETS[name]
     if language_pair not in dataset.langpairs:
         raise UserError(f"--language_pair={language_pair}: {name} has "
@@ -70,7 +172,7 @@ def _sacrebleu_data(name: str, language_pair: str) -> Iterator[Any]:
         reason = "a damaged download" if isinstance(error, SystemExit) else str(error)
         raise UserError(
             f"--test_set={name}: sacreBLEU could not get it from {' '.join(dataset.data)} "
-            f"({reason}); its cache is {dataset._outdir} (below $SACREBLEU): without a network, "
-            "copy it from a machine that has one; if it is damaged, remove it") from None
+            f"({reason}). Without a network it needs {_cache_files(dataset, language_pair)}; if "
+            f"the cache {dataset._outdir} is damaged, remove it") from None
     finally:
         logger.setLevel(level)

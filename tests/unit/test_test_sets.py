@@ -1,0 +1,91 @@
+"""Registered test sets, and what is said about one of sacreBLEU's that cannot be fetched."""
+import gzip
+import os
+
+import pytest
+
+from rpr import cli
+from rpr.evaluation import test_sets
+from rpr.utils.errors import UserError
+
+
+@pytest.fixture
+def texts(tmp_path, monkeypatch):
+    monkeypatch.setenv("RPR_TEST_SETS", str(tmp_path / "sets"))
+    (tmp_path / "src").write_text("one\ntwo \n\n", encoding="utf-8")
+    (tmp_path / "ref").write_text("eins\nzwei\n\n", encoding="utf-8")
+    with gzip.open(tmp_path / "ref2.gz", "wt", encoding="utf-8") as text:
+        text.write("ein\nzwo\n\n")
+    return tmp_path
+
+
+def add(texts, *more, name="mine", pair="en-de"):
+    return cli.main(["test-set", "add", name, str(texts / "src"), str(texts / "ref"), *more,
+                     f"--language_pair={pair}"])
+
+
+def test_a_registered_test_set_is_found_by_its_name(texts, capsys):
+    assert add(texts, str(texts / "ref2.gz")) == 0
+    assert test_sets.test_set_source("mine", "en-de") == ["one", "two", ""]
+    assert test_sets.test_set_references("mine", "en-de") == {
+        "reference.0": ["eins", "zwei", ""], "reference.1": ["ein", "zwo", ""]}
+    (texts / "src").unlink()
+    assert test_sets.test_set_source("mine", "en-de") == ["one", "two", ""]
+    capsys.readouterr()
+    assert cli.main(["test-set", "list"]) == 0
+    assert capsys.readouterr().out == f"mine\ten-de\t{texts}/sets/mine.en-de\n"
+
+
+def test_the_same_text_may_be_registered_again_and_no_other(texts, capsys):
+    assert add(texts) == add(texts) == 0
+    (texts / "ref").write_text("eins\ndrei\n\n", encoding="utf-8")
+    assert add(texts) == 1
+    assert "registered with other text" in capsys.readouterr().err
+    assert test_sets.test_set_references("mine", "en-de")["reference.0"][1] == "zwei"
+    assert os.listdir(texts / "sets") == ["mine.en-de"]
+
+
+@pytest.mark.parametrize("arguments, says", [
+    (dict(name="../mine"), "letters, digits"), (dict(name="a/b"), "letters, digits"),
+    (dict(name="wmt14"), "sacreBLEU has a test set of this name"),
+    (dict(pair="english"), "--language_pair=english"),
+])
+def test_names_that_are_refused(texts, capsys, arguments, says):
+    assert add(texts, **arguments) == 1
+    assert says in capsys.readouterr().err and not (texts / "sets").exists()
+
+
+def test_files_of_unequal_length_are_refused(texts, capsys):
+    (texts / "ref").write_text("eins\n", encoding="utf-8")
+    assert add(texts) == 1
+    line = capsys.readouterr().err
+    assert "has 1 lines" in line and "has 3" in line and not (texts / "sets").exists()
+
+
+def test_another_language_pair_is_named(texts):
+    add(texts)
+    with pytest.raises(UserError, match="the registered test set mine has en-de"):
+        test_sets.test_set_source("mine", "de-en")
+    with pytest.raises(UserError, match="--test_set=min: no such test set"):
+        test_sets.test_set_source("min", "en-de")
+
+
+@pytest.mark.parametrize("name, files", [
+    ("wmt21", ["raw/wmt21.test.tgz"]),
+    ("wmt14/full", ["raw/wmt14_full.test-full.tgz", "wmt14_full.en-de.src",
+                    "wmt14_full.en-de.ref"])])
+def test_without_a_network_the_files_of_the_cache_are_named(monkeypatch, tmp_path, name, files):
+    from sacrebleu.dataset import DATASETS
+
+    def fail(*args, **kwargs):
+        raise OSError("no network")
+
+    dataset = DATASETS[name]
+    monkeypatch.setattr(dataset, "_outdir", str(tmp_path))
+    monkeypatch.setattr(dataset, "_rawdir", str(tmp_path / "raw"))
+    monkeypatch.setattr(dataset, "maybe_download", fail)
+    with pytest.raises(UserError) as raised:
+        test_sets.test_set_source(name, "en-de")
+    line = str(raised.value)
+    assert all(f"{tmp_path}/{file}" in line for file in files)
+    assert "no network" in line and "\n" not in line
