@@ -74,10 +74,10 @@ def results(path: str) -> Any:
 def _prepare(usr_dir: str | None) -> None:
     """Registers names with T2T, and silences what TensorFlow and T2T log."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    import rpr
-    rpr.register()
     import tensorflow.compat.v1 as tf
 
-    from rpr.t2t import registration
+    import rpr
     tf.logging.set_verbosity(tf.logging.ERROR)
+    rpr.register()
+    from rpr.t2t import registration  # imports T2T
     registration.register(usr_dir)

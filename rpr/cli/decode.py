@@ -1,4 +1,5 @@
 """`rpr decode`: translates a file or a test set with a run, with T2T's flags, or an ensemble."""
+import logging
 import os
 import re
 import shutil
@@ -197,6 +198,18 @@ def _decode(argv: Sequence[str], flags: Any, models: Sequence[trained_model.Trai
         estimator = file_decoder.build_estimator(flags, models[0], decode_hparams)
     if in_batches:
         return file_decoder.decode_file(argv, flags, models, estimator, decode_hparams)
+    if flags.decode_interactive:
+        logging.getLogger("tensorflow").addHandler(_HypothesisPrinter())
+        t2t_decoder.decode(estimator, hparams, decode_hparams)
+        return None
     counted = ProgressEstimator(estimator, None)
     t2t_decoder.decode(counted, hparams, decode_hparams)
     return counted.event()
+
+
+class _HypothesisPrinter(logging.Handler):
+    """Prints the hypotheses of T2T's interactive decoding, which it writes to its log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.funcName == "decode_interactively":
+            print(record.getMessage(), flush=True)

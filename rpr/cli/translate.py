@@ -1,18 +1,19 @@
 """`rpr translate`: sentences through a trained model, with scores, probabilities and attention."""
-import argparse
 import json
-import math
 import os
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from collections.abc import Iterator
 
+from rpr.cli import arguments
 from rpr.experiments import run_directory
 from rpr.inference.attention_plots import draw_attention
 from rpr.inference.inspector import Inspector, Translation
 from rpr.t2t import registration, trained_model
 from rpr.utils.console import QuietLogs, say, terminal
 from rpr.utils.errors import UserError
+
+# With --output_dir they name a model; a run directory decides them itself.
+_MODEL_FLAGS = ("problem", "model", "hparams_set", "hparams", "checkpoint_path")
 
 
 def main(argv: list[str], logs: QuietLogs | None = None) -> None:
@@ -39,17 +40,17 @@ def main(argv: list[str], logs: QuietLogs | None = None) -> None:
 
 
 def _parse(argv):
-    parser = argparse.ArgumentParser(
+    parser = arguments.Parser(
         prog="rpr translate", description="Translates one sentence, the lines of the standard "
-        "input, or what is typed. Shows the score of the beam search (log probability divided by "
-        "the length penalty) and the probability of each token; in a pipe a line has the "
-        "translation, the score and the probabilities, separated by tabs. rpr decode is faster "
+        "input, or what is typed.\nShows the score of the beam search (log probability divided by "
+        "the length penalty)\nand the probability of each token. In a pipe a line has the "
+        "translation, the score and\nthe probabilities, separated by tabs. rpr decode is faster "
         "for a whole file.")
     parser.add_argument("words", nargs="*", metavar="RUN [TEXT]",
                         help="a run directory, unless --output_dir names the model; a sentence")
-    parser.add_argument("--beam_size", type=_at_least(int, 1),
+    parser.add_argument("--beam_size", type=arguments.whole_number(1),
                         help="hypotheses kept, at least 1 (default: the run's, else 4)")
-    parser.add_argument("--alpha", type=_at_least(float, 0), help="exponent of the length "
+    parser.add_argument("--alpha", type=arguments.number(0), help="exponent of the length "
                         "penalty, at least 0 (default: the run's, else 0.6)")
     parser.add_argument("--show_attention", metavar="DIR", help="draw the attention weights of "
                         "every layer and head for each sentence: DIR/1.encoder.png, ...")
@@ -59,29 +60,9 @@ def _parse(argv):
     parser.add_argument("--data_dir", help="vocabulary (default: where rpr run and rpr study "
                         "put the data)")
     model = parser.add_argument_group("a model without a run directory, by T2T's flags")
-    for name in ("output_dir", "problem", "model", "hparams_set", "hparams", "checkpoint_path",
-                 "t2t_usr_dir"):
+    for name in (*_MODEL_FLAGS, "output_dir", "t2t_usr_dir"):
         model.add_argument(f"--{name}", default="" if name == "hparams" else None)
-    parser.error = _refuse                            # the error stream is a log by now
     return parser.parse_intermixed_args(argv)
-
-
-def _refuse(message: str) -> NoReturn:
-    raise UserError(message)
-
-
-def _at_least(kind: type, least: int) -> Callable[[str], Any]:
-    """A parser of finite numbers that are at least `least`."""
-    def parse(text):
-        try:
-            value = kind(text)
-        except ValueError:
-            value = math.nan
-        if not least <= value < math.inf:
-            noun = "whole number" if kind is int else "number"
-            raise argparse.ArgumentTypeError(f"{text}: a {noun} of at least {least} is needed")
-        return value
-    return parse
 
 
 def _model_and_text(args):
@@ -92,6 +73,10 @@ def _model_and_text(args):
         if not words:
             raise UserError("name a run directory, or a model by --output_dir, --problem, "
                             "--data_dir, --model and --hparams_set")
+        for name in _MODEL_FLAGS:
+            if getattr(args, name):
+                raise UserError(f"--{name}={getattr(args, name)}: the run directory {words[0]} "
+                                "decides it")
         run, flags = run_directory.trained_model_flags(words[0], args.data_dir,
                                                        args.t2t_usr_dir)
         beam_size, alpha, words = run.beam_size, run.alpha, words[1:]

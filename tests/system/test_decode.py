@@ -1,6 +1,7 @@
 """`rpr decode` of a file: T2T's bytes, on several devices and after a crash."""
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -98,3 +99,12 @@ def test_batches_of_another_make_are_dropped(tmp_path):
 
 def test_devices_need_a_file(trained):
     assert "--worker_gpu=2" in refused("decode", *trained.flags, "--worker_gpu=2")
+
+
+def test_interactive_decoding_prints_hypotheses_and_no_warnings(trained, lively):
+    done = rpr_command("decode", *trained.flags, f"--checkpoint_path={lively}",
+                       "--decode_interactive", "--decode_hparams=beam_size=2,extra_length=9",
+                       input="Click the button.\nq\n")
+    hypothesis = re.sub(r"INTERACTIVE MODE.*?\n>", "", done.stdout, flags=re.DOTALL).strip()
+    assert hypothesis and "INTERACTIVE MODE" in done.stdout
+    assert not done.stderr.strip()
