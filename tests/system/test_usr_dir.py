@@ -1,0 +1,89 @@
+"""Problems, hparams sets and schemes in a directory of the user's own, through runs and studies."""
+import json
+import os
+
+import pytest
+from conftest import refused, rpr_command
+from test_study import TINY, runs
+
+CODE = '''
+"""Code of a user."""
+import tensorflow.compat.v1 as tf
+from tensor2tensor.utils import registry
+
+import problems.text_files
+import rpr.positions
+
+
+@rpr.positions.register("own_scheme")
+class OwnScheme(rpr.positions.Scheme):
+    """-c log(1 + |i - j|)."""
+    settings = (rpr.positions.Setting("own_slope", 1.0, "slope", minimum=0),)
+
+    def __init__(self, hparams, side):
+        self._slope = hparams.own_slope
+
+    def bias(self, layout, dtype):
+        distances = tf.cast(tf.abs(layout.relative_positions()), dtype)
+        return -self._slope * tf.math.log(1 + distances)[None, None]
+
+
+@registry.register_problem("translate_own_text")
+class TranslateOwnText(problems.text_files.TranslateTextFiles):
+    """Our text."""
+
+
+@registry.register_hparams("own_tiny")
+def own_tiny():
+    """A tiny model."""
+    hparams = registry.hparams("rpr_tiny")
+    hparams.position = "own_scheme"
+    return hparams
+'''
+
+
+@pytest.fixture
+def own(tmp_path):
+    folder = tmp_path / "own_code"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(CODE)
+    return folder
+
+
+def write(path, **changes):
+    settings = {**TINY, "problem": "translate_own_text", "hparams_set": "own_tiny",
+                "average_checkpoints": 1, **changes}
+    path.write_text("".join(f"run.{name} = {value!r}\n" for name, value in settings.items())
+                    + "study.baseline = 'own_slope=1.0'\nstudy.grid = {'own_slope': (1.0, 2.0)}\n")
+    return path
+
+
+def test_a_study_of_own_code(own, text, tmp_path):
+    gin = write(tmp_path / "own.gin", usr_dir=str(own))
+    done = rpr_command("study", gin, f"--study_dir={tmp_path}/study")
+    assert "own_slope" in done.stdout and "report.html" in done.stdout    # the table and its page
+    for name, run in runs(tmp_path / "study").items():
+        assert json.loads((run / "model" / "hparams.json").read_text())["own_slope"] == float(
+            name.removeprefix("own_slope="))
+        code = json.loads((run / "code.json").read_text())
+        assert code["usr_dir"] == str(own) and list(code["files"]) == ["__init__.py"]
+    run = next(iter(runs(tmp_path / "study").values()))
+    line = refused("translate", run, "hello")
+    assert f"--t2t_usr_dir={own}" in line
+    rpr_command("translate", run, "hello", f"--t2t_usr_dir={own}")
+    (own / "__init__.py").write_text(CODE + "# changed\n")
+    done = rpr_command("run", run / "config.gin", f"--run_dir={run}",
+                       f"--data_dir={tmp_path}/study/data", f"--t2t_usr_dir={own}")
+    assert "changed in run.usr_dir since this run began: __init__.py" in done.stderr
+
+
+@pytest.mark.parametrize("changes, words", [
+    ({"usr_dir": "nowhere"}, ["run.usr_dir = ", "nowhere", "no such directory"]),
+    ({}, ["translate_own_text"]),
+    ({"usr_dir": "own_code", "hparams": "own_slope=-1"}, ["own_slope"]),
+])
+def test_what_own_code_does_not_have_is_refused(own, text, tmp_path, changes, words):
+    gin = write(tmp_path / "own.gin", **changes)
+    line = refused("study", gin, f"--study_dir={tmp_path}/study", cwd=tmp_path)
+    assert all(word in line for word in words), line
+    assert sorted(os.listdir(tmp_path)) == ["own.gin", "own_code"]
