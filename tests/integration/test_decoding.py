@@ -144,9 +144,9 @@ def test_beam_scores_are_those_of_the_whole_model(case):
     total, count, ends = scores(whole(np.repeat(INPUTS, beam, axis=0), ids), ids)
     # T2T gives what did not end in time its plain log probability.
     expected = (total / np.where(ends, (5 + count) / 6, 1) ** alpha).reshape(len(INPUTS), beam)
-    found = got["scores"] > -1e6                             # T2T's mark of a place left empty
-    assert found[:, 0].all() and (np.diff(got["scores"]) <= 0).all()
-    np.testing.assert_allclose(got["scores"][found], expected[found], atol=1e-4)
+    filled = got["scores"] > -1e6                            # T2T marks empty places by -1e7
+    assert filled[:, 0].all() and (np.diff(got["scores"]) <= 0).all()
+    np.testing.assert_allclose(got["scores"][filled], expected[filled], atol=1e-4)
 
 
 def test_the_encoder_is_projected_once_and_not_in_every_step():

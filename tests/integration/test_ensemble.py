@@ -56,7 +56,7 @@ def features():
     return {"inputs": tf.constant(INPUTS), "target_space_id": tf.constant(1)}
 
 
-def found(models, which, beams=1):
+def decode(models, which, beams=1):
     session, built, _ = models
     hparams = decoding.decode_hparams(
         f"beam_size={beams},alpha=0.6,extra_length=4,return_beams={beams > 1}")
@@ -70,7 +70,8 @@ def test_the_mean_is_of_probabilities(seed, models, scale):
     chances = np.exp(logits - logits.max(axis=2, keepdims=True))
     expected = (chances / chances.sum(axis=2, keepdims=True)).mean(axis=0)
     with tf.Graph().as_default(), tf.Session() as session:
-        got = session.run(ensemble.mean_log_probabilities([tf.constant(model_logits, tf.float32) for model_logits in logits]))
+        got = session.run(ensemble.mean_log_probabilities(
+            [tf.constant(model_logits, tf.float32) for model_logits in logits]))
     np.testing.assert_allclose(np.exp(got), expected, rtol=1e-4, atol=1e-6)
 
 
@@ -83,16 +84,16 @@ def test_a_model_with_itself_is_the_model(models, member, beams):
         alone = model.infer(features(), decode_length=4, beam_size=beams, top_beams=beams,
                             alpha=0.6)
     alone = session.run({name: alone[name] for name in ("outputs", "scores")})
-    twice = found(models, [member, member], beams)
+    twice = decode(models, [member, member], beams)
     real = np.atleast_2d(alone["scores"]) > -1e6             # else: fewer have ended than beams
     np.testing.assert_allclose(np.atleast_2d(twice["scores"])[real],
                                np.atleast_2d(alone["scores"])[real], atol=1e-4)
     steps = twice["outputs"].shape[-1]                       # T2T's greedy search goes on after all
     ids = alone["outputs"][..., :steps].reshape(-1, steps)
-    for one, other in zip(ids[real.ravel()], twice["outputs"].reshape(-1, steps)[real.ravel()],
-                          strict=True):
-        end = np.append(np.flatnonzero(one == EOS), steps)[0] + 1
-        np.testing.assert_array_equal(one[:end], other[:end])
+    ids_of_two = twice["outputs"].reshape(-1, steps)
+    for ids_alone, ids_twice in zip(ids[real.ravel()], ids_of_two[real.ravel()], strict=True):
+        end = np.append(np.flatnonzero(ids_alone == EOS), steps)[0] + 1
+        np.testing.assert_array_equal(ids_alone[:end], ids_twice[:end])
 
 
 def test_unlike_models_choose_together(models):
@@ -100,7 +101,7 @@ def test_unlike_models_choose_together(models):
     _, _, whole = models
     which = [0, 1, 2]
     for beams in (1, 2):
-        got = found(models, which, beams)
+        got = decode(models, which, beams)
         ids = got["outputs"].reshape(3 * beams, -1)
         chances = np.exp(whole(which, np.repeat(INPUTS, beams, axis=0), ids)).mean(axis=0)
         for row, symbols, score in zip(chances, ids, got["scores"].ravel(), strict=True):
@@ -112,8 +113,8 @@ def test_unlike_models_choose_together(models):
                 penalty = ((5 + count) / 6) ** 0.6 if len(ends) and beams > 1 else 1
                 total = np.log(row[np.arange(count), symbols[:count]]).sum()
                 assert score == pytest.approx(total / penalty, abs=1e-4)
-    alone = [found(models, [number])["outputs"] for number in which]
-    assert any(one.shape != alone[0].shape or (one != alone[0]).any() for one in alone[1:])
+    alone = [decode(models, [number])["outputs"] for number in which]
+    assert any(ids.shape != alone[0].shape or (ids != alone[0]).any() for ids in alone[1:])
 
 
 @pytest.fixture(scope="module")
@@ -136,17 +137,17 @@ def test_from_the_command_line(trained, lively, runs, tmp_path):
     (tmp_path / "in").write_text("\n".join(lines) + "\n", encoding="utf-8")
     flags = [f"--data_dir={trained.text.data_dir}", f"--decode_from_file={tmp_path}/in",
              "--decode_hparams=beam_size=2,alpha=0.6,batch_size=3,extra_length=9"]
-    one, recurrent = runs / "transformer", runs / "recurrent"
+    transformer, recurrent = runs / "transformer", runs / "recurrent"
     (tmp_path / "tmp").mkdir()
-    rpr_command("decode", *flags, f"--ensemble={one},{one}", f"--decode_to_file={tmp_path}/twice",
-                f"--metrics_file={tmp_path}/metrics",
+    rpr_command("decode", *flags, f"--ensemble={transformer},{transformer}",
+                f"--decode_to_file={tmp_path}/twice", f"--metrics_file={tmp_path}/metrics",
                 env={**os.environ, "TMPDIR": str(tmp_path / "tmp")})
     assert not list((tmp_path / "tmp").iterdir())
     rpr_command("decode", *flags, *trained.flags, f"--checkpoint_path={lively}",
                 f"--decode_to_file={tmp_path}/alone")
     assert (tmp_path / "twice").read_text() == (tmp_path / "alone").read_text()
     assert json.loads((tmp_path / "metrics").read_text())["sentences"] == 8
-    rpr_command("decode", *flags, f"--ensemble={one},{recurrent}",
+    rpr_command("decode", *flags, f"--ensemble={transformer},{recurrent}",
                 f"--decode_to_file={tmp_path}/both")
     both = (tmp_path / "both").read_text()
     assert both.count("\n") == 8 and both != (tmp_path / "alone").read_text()
@@ -165,8 +166,8 @@ def test_a_recurrent_model_translates_and_shows_where_it_looks(trained, runs, tm
 def test_bad_ensembles_are_refused_in_one_line(trained, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
-    said = json.loads((trained.output_dir / "rpr.json").read_text())
-    (other / "rpr.json").write_text(json.dumps({**said, "vocabulary": {"vocab.other": "0" * 64}}))
+    record = json.loads((trained.output_dir / "rpr.json").read_text())
+    (other / "rpr.json").write_text(json.dumps({**record, "vocabulary": {"vocab.other": "0" * 64}}))
     data_dir = str(trained.text.data_dir)
     with pytest.raises(UserError, match=f"{other} was trained with another vocabulary .vocab.othe"):
         ensemble.find_members([str(trained.output_dir), str(other)], data_dir)

@@ -26,8 +26,8 @@ def flags(trained, checkpoint=None):
 
 @pytest.fixture(scope="module")
 def model(trained, lively):
-    return inspector.Inspector(trained_model.find_trained_model(flags(trained, lively)), BEAM, ALPHA,
-                                extra_length=20)
+    return inspector.Inspector(trained_model.find_trained_model(flags(trained, lively)), BEAM,
+                               ALPHA, extra_length=20)
 
 
 @pytest.fixture(scope="module")
@@ -40,30 +40,30 @@ def test_hypotheses_are_those_of_decode(model, trained, lively, lines, tmp_path)
     rpr_command("decode", *trained.flags, f"--checkpoint_path={lively}",
                 f"--decode_from_file={tmp_path}/in", f"--decode_to_file={tmp_path}/out",
                 f"--decode_hparams=beam_size={BEAM},alpha={ALPHA},batch_size=1,extra_length=20")
-    found = [model.translate(line).text for line in lines]
-    assert found == (tmp_path / "out").read_text(encoding="utf-8").splitlines()
-    assert len(set(found)) > 4
+    texts = [model.translate(line).text for line in lines]
+    assert texts == (tmp_path / "out").read_text(encoding="utf-8").splitlines()
+    assert len(set(texts)) > 4
 
 
 def test_the_score_is_made_of_the_probabilities(model, lines):
     ended = 0
     for line in lines:
-        found = model.translate(line)
-        assert len(found.ids) == len(found.tokens) == len(found.probabilities)
-        expected = np.log(found.probabilities.astype(np.float64)).sum()
-        if found.ids[-1] == inspector.EOS:
-            expected /= ((5 + len(found.ids)) / 6) ** ALPHA
+        translation = model.translate(line)
+        assert len(translation.ids) == len(translation.tokens) == len(translation.probabilities)
+        expected = np.log(translation.probabilities.astype(np.float64)).sum()
+        if translation.ids[-1] == inspector.EOS:
+            expected /= ((5 + len(translation.ids)) / 6) ** ALPHA
             ended += 1
-        np.testing.assert_allclose(found.score, expected, rtol=1e-4)
+        np.testing.assert_allclose(translation.score, expected, rtol=1e-4)
     assert ended
 
 
 def test_a_greedy_score_is_the_log_probability(trained, lively, lines):
-    model = inspector.Inspector(trained_model.find_trained_model(flags(trained, lively)), beam_size=1,
-                                 extra_length=20)
-    found = model.translate(lines[1])
-    np.testing.assert_allclose(found.score, np.log(found.probabilities.astype("d")).sum(),
-                               rtol=1e-4)
+    model = inspector.Inspector(trained_model.find_trained_model(flags(trained, lively)),
+                                beam_size=1, extra_length=20)
+    translation = model.translate(lines[1])
+    total = np.log(translation.probabilities.astype("d")).sum()
+    np.testing.assert_allclose(translation.score, total, rtol=1e-4)
 
 
 def test_weights_are_distributions_over_what_may_be_seen(model, lines):
@@ -98,26 +98,26 @@ def test_attention_by_distance_counts_each_pair_once():
 @pytest.fixture
 def run_of_trained(trained, tmp_path):
     """The run's directory that `trained` would have been made in."""
-    where = run_directory.RunDirectory(str(tmp_path / "run"), str(trained.text.data_dir))
+    run_dir = run_directory.RunDirectory(str(tmp_path / "run"), str(trained.text.data_dir))
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "model").symlink_to(trained.output_dir)
     (tmp_path / "run" / "config.gin").write_text(
         "run.problem = 'translate_text_files'\nrun.hparams_set = 'rpr_tiny'\n"
         "run.train_steps = 20\nrun.checkpoint_steps = 10\n", encoding="utf-8")
-    for name, language in ((where.source, "en"), (where.reference, "de")):
+    for name, language in ((run_dir.source, "en"), (run_dir.reference, "de")):
         with open(name, "w", encoding="utf-8") as out:
             out.write((trained.text.folder / f"test.{language}").read_text(encoding="utf-8"))
-    return where
+    return run_dir
 
 
 def test_attention_by_distance_of_a_run(run_of_trained):
-    found = model_analysis.attention_by_distance(run_of_trained.path, run_of_trained.data_dir,
+    by_side = model_analysis.attention_by_distance(run_of_trained.path, run_of_trained.data_dir,
                                                  sentences=5, max_distance=4)
-    assert {side: shares.shape for side, shares in found.items()} == {
+    assert {side: shares.shape for side, shares in by_side.items()} == {
         "encoder": (2, 2, 9), "decoder": (2, 2, 9)}
-    for shares in found.values():
+    for shares in by_side.values():
         np.testing.assert_allclose(shares.sum(axis=-1), 1, atol=1e-5)
-    assert not found["decoder"][:, :, 5:].any() and found["encoder"][:, :, 5:].all()
+    assert not by_side["decoder"][:, :, 5:].any() and by_side["encoder"][:, :, 5:].all()
 
 
 def test_a_directory_without_a_run_is_refused(tmp_path):

@@ -31,19 +31,19 @@ def test_lines_become_lines(flags, tmp_path):
 
 
 def test_one_sentence_as_json(flags):
-    found = json.loads(rpr_command("translate", *flags, "Click the button.", "--json").stdout)
-    assert found["source"] == "Click the button."
-    assert len(found["tokens"]) == len(found["probabilities"]) > 0
-    total = np.log(found["probabilities"]).sum()
-    ends = found["tokens"][-1] == "⏎"
-    penalty = ((5 + len(found["tokens"])) / 6) ** 0.6 if ends else 1
-    assert found["score"] == pytest.approx(total / penalty, rel=1e-3)
+    record = json.loads(rpr_command("translate", *flags, "Click the button.", "--json").stdout)
+    assert record["source"] == "Click the button."
+    assert len(record["tokens"]) == len(record["probabilities"]) > 0
+    total = np.log(record["probabilities"]).sum()
+    ends = record["tokens"][-1] == "⏎"
+    penalty = ((5 + len(record["tokens"])) / 6) ** 0.6 if ends else 1
+    assert record["score"] == pytest.approx(total / penalty, rel=1e-3)
 
 
 def test_words_probabilities_and_score_stand_in_one_line():
-    found = inspector.Translation("portugal , spain", -0.1284, np.zeros(4), [],
+    translation = inspector.Translation("portugal , spain", -0.1284, np.zeros(4), [],
                                    np.array([0.8981, 0.9374, 0.5, 1.0]))
-    assert translate._to_line(found) == (
+    assert translate._to_line(translation) == (
         "portugal , spain [0.898 0.937 0.500 1.000] Score: -0.128")
 
 

@@ -1,17 +1,21 @@
-"""`rpr decode` of a file: T2T's bytes, on several devices and after a crash."""
+"""`rpr decode` of a file: T2T's bytes, on several devices and after a crash; `rpr evaluate`."""
+import glob
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from conftest import refused, rpr_command
 
-from rpr.inference import batches
+from rpr.inference import batches, file_decoder
 from rpr.utils import metrics_log
+from rpr.utils.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -69,32 +73,145 @@ def test_a_shard_has_files_of_its_own(command, by_t2t, tmp_path):
     rpr_command("decode", *flags)
     assert (tmp_path / "out001").read_bytes() == by_t2t and os.listdir(tmp_path) == ["out001"]
     flags = [flag for flag in flags if not flag.startswith("--decode_from_file")]
-    said = refused("decode", *flags, "--test_set=wmt14", "--language_pair=en-de")
-    assert "--decode_shards=2" in said
+    line = refused("decode", *flags, "--test_set=wmt14", "--language_pair=en-de")
+    assert "--decode_shards=2" in line
 
 
-def test_batches_of_another_make_are_dropped(tmp_path):
-    sentences = [f"sentence {number}" for number in range(7)]
+def decoding_of(tmp_path, settings, sentences=None):
+    """The batches of a decoding to OUT of 7 sentences, 3 at a time."""
+    sentences = sentences or [f"sentence {number}" for number in range(7)]
+    made = batches.Batches(str(tmp_path / "out"), sentences, 3, settings)
+    made.prepare()
+    return made
 
-    def begun(made_from, sentences=sentences):
-        made = batches.Batches(str(tmp_path / "out"), sentences, 3, made_from)
-        made.prepare()
-        return made
 
-    made = begun(["a checkpoint"])
-    results = ({"outputs": [number, 5, 0]} for number in range(1, 8))
+def first_symbol(prediction):
+    return str(prediction["outputs"][0])
+
+
+def test_finished_batches_of_other_settings_are_discarded(tmp_path):
+    made = decoding_of(tmp_path, ["a checkpoint"])
+    predictions = ({"outputs": np.array([number, 5, 0])} for number in range(1, 8))
     assert made.missing() == [0, 1, 2] and made.missing(1, 2) == [1]
-    made.save([0, 1], results, lambda result: str(result["outputs"][0]))
-    assert begun(["a checkpoint"]).missing() == [2] and made.tokens([0, 1]) == 12
-    assert made.sentences([2]) == sentences[6:]
-    made.save([2], results, lambda result: str(result["outputs"][0]))
-    assert made.count_cut() == 6                      # only the first has the end mark
+    made.save([0, 1], predictions, first_symbol)
+    assert decoding_of(tmp_path, ["a checkpoint"]).missing() == [2]
+    assert made.tokens([0, 1]) == 12 and made.sentences([2]) == ["sentence 6"]
+    made.save([2], predictions, first_symbol)
     made.assemble({number: 6 - number for number in range(7)}, "\n")
     assert (tmp_path / "out").read_text() == "7\n6\n5\n4\n3\n2\n1\n"
     assert os.listdir(tmp_path) == ["out"]
-    begun(["a checkpoint"]).save([0], iter([{"outputs": [1]}] * 3), json.dumps)
-    assert begun(["a checkpoint"]).missing() == [1, 2]
-    assert begun(["another"]).missing() == [0, 1, 2]
+    decoding_of(tmp_path, ["a checkpoint"]).save([0], iter([{"outputs": np.array([1])}] * 3),
+                                                 first_symbol)
+    assert decoding_of(tmp_path, ["a checkpoint"]).missing() == [1, 2]
+    assert decoding_of(tmp_path, ["another"]).missing() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("content", ["thesis.txt", "0.json", "sub/0.json"])
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path, content):
+    path = tmp_path / "out.parts" / content
+    path.parent.mkdir(parents=True)
+    path.write_text("mine")
+    with pytest.raises(UserError, match="out.parts is there, but rpr decode did not make it"):
+        decoding_of(tmp_path, ["a checkpoint"])
+    assert path.read_text() == "mine"
+
+
+def test_our_folder_with_a_users_file_in_it_is_left_alone(tmp_path):
+    decoding_of(tmp_path, ["a checkpoint"])
+    (tmp_path / "out.parts" / "notes").write_text("mine")
+    with pytest.raises(UserError, match="did not make it"):
+        decoding_of(tmp_path, ["another"])
+    assert (tmp_path / "out.parts" / "notes").exists()
+
+
+def test_a_link_in_place_of_the_folder_is_not_followed(tmp_path):
+    decoding_of(tmp_path, ["a checkpoint"])
+    os.rename(tmp_path / "out.parts", tmp_path / "elsewhere")
+    os.symlink("elsewhere", tmp_path / "out.parts")
+    with pytest.raises(UserError, match="did not make it"):
+        decoding_of(tmp_path, ["another"])
+    assert os.listdir(tmp_path / "elsewhere")
+
+
+def test_a_folder_that_was_killed_before_its_key_was_written_is_used(tmp_path):
+    (tmp_path / "out.parts").mkdir()
+    (tmp_path / "out.parts" / ".rpr-decode-key.0123456789abcdef.tmp").touch()
+    assert decoding_of(tmp_path, ["a checkpoint"]).missing() == [0, 1, 2]
+
+
+def test_waiting_for_several_devices_looks_for_one_batch_per_device(tmp_path, monkeypatch):
+    """Not for every batch: the cost of waiting must not grow with the file."""
+    made = decoding_of(tmp_path, [], [f"sentence {number}" for number in range(300)])
+    polls, looked = iter(range(10**6)), []
+
+    class Worker:
+        """A decoder that finishes one batch whenever it is polled."""
+
+        def __init__(self, argv, env, **_):
+            part, parts = map(int, env["RPR_DECODE_PART"].split("/"))
+            self._todo = made.missing(part, parts)
+
+        def poll(self):
+            next(polls)
+            if not self._todo:
+                return 0
+            made.save(self._todo[:1], iter([{"outputs": np.array([3, 1])}] * 3), first_symbol)
+            del self._todo[0]
+            return None
+
+        def kill(self):
+            pass
+
+        wait = kill
+
+    exists = os.path.exists
+    monkeypatch.setattr(file_decoder.processes, "spawn", Worker)
+    monkeypatch.setattr(file_decoder, "_POLL_SECONDS", 0)
+    missing = made.missing()
+    monkeypatch.setattr(file_decoder.os.path, "exists",
+                        lambda path: looked.append(path) or exists(path))
+    file_decoder._decode_on_devices(2, [], made, missing)
+    assert len(looked) <= 100 + next(polls)          # batches, and a look per device and poll
+    monkeypatch.undo()
+    assert made.missing() == []
+
+
+@pytest.fixture(scope="module")
+def run(trained, lively, tmp_path_factory):
+    """The directory of a run with an averaged checkpoint, and its data next to it."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "data").symlink_to(trained.text.data_dir)
+    average = folder / "run" / "average"
+    average.mkdir(parents=True)
+    (folder / "run" / "model").symlink_to(trained.output_dir)
+    for path in glob.glob(lively + "*"):
+        shutil.copy(path, average)
+    (folder / "run" / "config.gin").write_text(
+        "run.problem = 'translate_text_files'\nrun.hparams_set = 'rpr_tiny'\n"
+        "run.train_steps = 20\nrun.checkpoint_steps = 10\nrun.average_checkpoints = 2\n"
+        "run.beam_size = 2\nrun.decode_batch_size = 3\n", encoding="utf-8")
+    return folder / "run"
+
+
+def test_a_run_directory_decodes_without_flags(command, by_t2t, run, tmp_path):
+    folder, _ = command
+    done = rpr_command("decode", run, f"--input={folder}/in", "--decode_hparams=extra_length=9")
+    assert done.stdout.encode() == by_t2t
+    rpr_command("decode", run, f"--input={folder}/in", f"--output={tmp_path}/out",
+                "--decode_hparams=extra_length=9", "--worker_gpu=2")
+    assert (tmp_path / "out").read_bytes() == by_t2t and os.listdir(tmp_path) == ["out"]
+
+
+def test_a_run_directory_is_evaluated_and_the_command_ends(run, trained, tmp_path):
+    done = rpr_command("evaluate", run, "--eval_steps=2", f"--json={tmp_path}/metrics.json")
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    assert metrics["checkpoint"] == str(run / "average" / "model.ckpt-20")
+    assert metrics["loss"] > 0 and metrics["global_step"] == 20
+    assert json.loads(done.stdout.splitlines()[-1]) == metrics
+    assert f"{metrics['accuracy']:.4f}" in done.stdout
+    newest = rpr_command(*trained.flags, "--eval_steps=2", launcher="t2t-eval").stdout
+    assert newest.splitlines()[0] == str(trained.output_dir / "model.ckpt-20")
+    assert json.loads(newest.splitlines()[-1])["loss"] != metrics["loss"]
 
 
 def test_devices_need_a_file(trained):
