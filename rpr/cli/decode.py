@@ -104,8 +104,13 @@ def _decode_hparams(flags: Any, run: Run | None) -> Any:
 
 def _check_devices(count):
     gpus = len(tf.config.list_physical_devices("GPU"))
-    if gpus and count > gpus:                         # without any GPU, processes share the CPU
+    cores = len(os.sched_getaffinity(0))
+    if count < 0:
+        raise UserError(f"--worker_gpu={count}: at least 1")
+    if gpus and count > gpus:
         raise UserError(f"--worker_gpu={count}: {gpus} GPUs are visible")
+    if not gpus and count > cores:                    # the processes share the CPU
+        raise UserError(f"--worker_gpu={count}: no GPU is visible, and there are {cores} cores")
 
 
 def _take_shard(flags, decode_hparams):

@@ -172,7 +172,7 @@ _CAUSES = (
      "a variable of shape {} has shape {} there: " + _OTHER_HPARAMS),
     (r"tensor shape (\S+) does not match|Shape of variable (\S+)",
      "the shape of {} differs: " + _OTHER_HPARAMS),
-    (r"((?:Checksum does not match|Read (?:less|fewer) bytes|[Tt]runcated|TensorBundle)[^\n]*)",
+    (r"((?:Checksum does not match|Read (?:less|fewer) bytes|TensorBundle)[^\n]*)",
      "its data is damaged ({}); take another checkpoint"),
 )
 
@@ -183,7 +183,7 @@ def explain(error: BaseException) -> str | None:
     Args:
       error: raised by a session, a Saver or a checkpoint reader.
     """
-    text = str(error)
+    text = str(error).partition("Original stack trace")[0]
     if not isinstance(error, tf.errors.OpError | ValueError | IndexError) or not re.search(
             r"checkpoint|save/|restore|TensorBundle", text, re.IGNORECASE):
         return None
