@@ -216,6 +216,8 @@ def _analyse(run_dir: RunDirectory, usr_dir: str | None) -> dict[str, np.ndarray
 
 def main(path: str, data_dir: str, usr_dir: str = "") -> None:
     """Writes RUN/learned.npz."""
+    from rpr.t2t import compat
+    compat.install()                                  # before anything imports T2T
     run_dir = RunDirectory(path, data_dir)
     arrays = _analyse(run_dir, usr_dir or None)
     with files.atomic_path(_cache_path(run_dir)) as path, open(path, "wb") as out:
