@@ -17,8 +17,10 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _parser() -> Parser:
-    parser = Parser(prog="rpr test-set", description="Test sets of your own, by name. Their files "
-                    "are copied to $RPR_TEST_SETS (default: ~/.local/share/rpr/test_sets).")
+    parser = Parser(prog="rpr test-set", description="rpr test-set add NAME SOURCE REFERENCE... "
+                    "--language_pair=en-de\nregisters text files of your own as a test set, for "
+                    "--test_set=NAME and run.test_set.\nThe files are copied to $RPR_TEST_SETS "
+                    "(default: ~/.local/share/rpr/test_sets).")
     actions = parser.add_subparsers(dest="action", required=True, metavar="add|list",
                                     parser_class=Parser)
     add = actions.add_parser("add", help="register a source and its references")

@@ -41,20 +41,34 @@ def workplace(trained, tmp_path_factory):
     return folder
 
 
+def run_python(code, workplace):
+    """What a program prints that runs in the workplace."""
+    done = subprocess.run([sys.executable, "-c", code], cwd=workplace, check=False, text=True,
+                          capture_output=True,
+                          env={**os.environ, "PYTHONPATH": str(PAGE.parents[1]),
+                               "MPLBACKEND": "Agg"})
+    assert not done.returncode, done.stderr
+    assert "deprecated" not in done.stderr
+    return done.stdout
+
+
 def test_the_blocks_of_the_page_run(workplace):
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"),
                         re.MULTILINE | re.DOTALL)
     assert len(blocks) == 6
     if not HAS_PANDAS:
         blocks = [block for block in blocks if "rpr.results" not in block]
-    done = subprocess.run([sys.executable, "-c", "\n".join(blocks)], cwd=workplace, check=False,
-                          capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": str(PAGE.parents[1])})
-    assert not done.returncode, done.stderr
+    printed = run_python("\n".join(blocks), workplace)
     assert sorted(path.name for path in (workplace / "pictures").iterdir()) == [
         f"1.{kind}.png" for kind in ("cross", "decoder", "encoder")]
-    assert "(2, 3, 50)" in done.stdout and "p = 0." in done.stdout
-    assert "encoder_keys" in done.stdout and "deprecated" not in done.stderr
+    assert "(2, 3, 50)" in printed and "p = 0." in printed and "encoder_keys" in printed
+
+
+def test_the_cells_of_the_tour_run(workplace):
+    tour = json.loads((PAGE.parent / "tour.ipynb").read_text(encoding="utf-8"))
+    cells = ["".join(cell["source"]) for cell in tour["cells"] if cell["cell_type"] == "code"]
+    assert len(cells) == 4 and not any(cell.get("outputs") for cell in tour["cells"])
+    assert "max_relative_position=16 1 done" in run_python("\n".join(cells), workplace)
 
 
 @pytest.fixture(scope="module")
