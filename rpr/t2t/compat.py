@@ -75,7 +75,10 @@ def _tensorflow_1_behavior():
     and every eager call trains its own weights. Control flow v2 breaks beam search ("Tensor is
     unhashable"), and avg_all, avg_checkpoints and --score_file fail on tf.placeholder()."""
     import tensorflow.compat.v1 as tf
+    verbosity = tf.logging.get_verbosity()
+    tf.logging.set_verbosity(tf.logging.ERROR)        # the call logs a deprecation warning
     tf.disable_v2_behavior()
+    tf.logging.set_verbosity(verbosity)
 
 
 def _absent_modules():
