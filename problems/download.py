@@ -9,6 +9,7 @@ import gzip
 import hashlib
 import os
 import posixpath
+import re
 import stat
 import tarfile
 import time
@@ -73,6 +74,8 @@ def fetch(remote: Remote, tmp_dir: str) -> str:
             raise UserError(f"RPR_MIRROR={mirror}: there is no {remote.name} in it")
         _verify(remote, path)
         return path
+    if mirror and not re.match(r"https?://[^/]", mirror):
+        raise UserError(f"RPR_MIRROR={mirror}: neither a directory nor an http or https URL")
     url = f"{mirror.rstrip('/')}/{remote.name}" if mirror else remote.url
     path = os.path.join(tmp_dir, remote.name)
     os.makedirs(tmp_dir, exist_ok=True)

@@ -65,7 +65,7 @@ class GraphEncoder(text_encoder.TextEncoder):
         for edge_text in edge_texts:
             start, end, label = self._parse_edge(edge_text, len(positions), line)
             if (start, end) in labels:
-                raise UserError(f"'{line[:60]}': two edges from {start} to {end}")
+                raise UserError(f"'{_shown(line)}': two edges from {start} to {end}")
             labels[start, end] = label
         for (start, end), label in list(labels.items()):
             labels.setdefault((end, start), label + len(self._labels))
@@ -76,15 +76,15 @@ class GraphEncoder(text_encoder.TextEncoder):
         parts = edge.split()
         # Nine digits: Python refuses to convert numbers of thousands of digits.
         if len(parts) != 3 or not all(part.isdecimal() and len(part) < 10 for part in parts[:2]):
-            raise UserError(f"'{line[:60]}': the edge '{edge[:60]}' is not two positions and a "
+            raise UserError(f"'{_shown(line)}': the edge '{edge[:60]}' is not two positions and a "
                             "label")
         start, end = int(parts[0]), int(parts[1])
         if max(start, end) >= word_count:
-            raise UserError(f"'{line[:60]}': the edge '{edge[:60]}' is outside the line's "
+            raise UserError(f"'{_shown(line)}': the edge '{edge[:60]}' is outside the line's "
                             f"{word_count} words")
         if parts[2] not in self._labels:
-            raise UserError(f"'{line[:60]}': the edge '{edge[:60]}' has an unknown label; known: "
-                            f"{', '.join(self._labels[:20])}")
+            raise UserError(f"'{_shown(line)}': the edge '{edge[:60]}' has an unknown label; "
+                            f"known: {', '.join(self._labels[:20])}")
         return start, end, 1 + self._labels.index(parts[2])
 
     def decode(self, ids: Sequence[int], strip_extraneous: bool = False) -> str:
@@ -99,6 +99,10 @@ class GraphEncoder(text_encoder.TextEncoder):
     def num_edge_labels(self) -> int:
         """The number of labels: "no edge", and each label in both directions."""
         return 1 + 2 * len(self._labels)
+
+
+def _shown(line: str) -> str:
+    return line[:60].strip().replace("\t", "<TAB>")
 
 
 class GraphProblem:
