@@ -3,7 +3,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 import tiny_models
 
-from rpr.models import tied_embeddings as tables
+from rpr.models import tied_embeddings
 
 
 def test_the_gradient_of_a_table_is_the_sum_of_its_uses():
