@@ -132,7 +132,7 @@ def test_every_setting_is_the_recipes():
 
 def test_a_learning_rate_is_drawn(tmp_path):
     out = tmp_path / "rate.png"
-    subprocess.run([sys.executable, str(ROOT / "scripts" / "plot_learning_rate"), str(out),
+    subprocess.run([sys.executable, str(ROOT / "scripts" / "plot_learning_rate.py"), str(out),
                     "--hparams_set=europarl_lite"], check=True, timeout=120)
     assert out.read_bytes().startswith(b"\x89PNG")
 

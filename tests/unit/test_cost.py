@@ -1,17 +1,16 @@
-"""scripts/cost: its count of a step is that of the papers' matrix products."""
-import importlib.machinery
+"""scripts/cost.py: its count of a step is that of the papers' matrix products."""
 import importlib.util
 import pathlib
 
 from tensor2tensor.utils import registry
 
-SCRIPT = pathlib.Path(__file__).parents[2] / "scripts" / "cost"
+SCRIPT = pathlib.Path(__file__).parents[2] / "scripts" / "cost.py"
 
 
 def load():
-    loader = importlib.machinery.SourceFileLoader("cost", str(SCRIPT))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("cost", loader))
-    loader.exec_module(module)
+    spec = importlib.util.spec_from_file_location("cost", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module
 
 
