@@ -190,7 +190,7 @@ def test_vectors_of_another_size_are_refused_before_anything_is_written(tmp_path
     problem = registry.problem(EUROPARL)
     problem.get_or_create_vocab(str(tmp_path), folder)
     hparams = registration.registered_hparams("europarl_lite")
-    with pytest.raises(UserError, match="vectors of 1 numbers; hidden_size=300"):
+    with pytest.raises(UserError, match="the vectors have 1 dimensions; hidden_size=300"):
         pretrained_embeddings.check(hparams, problem, str(tmp_path))
     hparams.hidden_size = 1
     pretrained_embeddings.check(hparams, problem, str(tmp_path))
