@@ -86,18 +86,18 @@ class Run:
         if bool(self.test_set) != bool(self.language_pair):
             raise UserError("run.test_set and run.language_pair go together")
         for name in TEXT_FILES:
-            other = name.replace("source", "target")
-            if bool(getattr(self, name)) != bool(getattr(self, other)) and name != other:
-                raise UserError(f"run.{name} and run.{other} go together")
+            target = name.replace("source", "target")
+            if bool(getattr(self, name)) != bool(getattr(self, target)):
+                raise UserError(f"run.{name} and run.{target} go together")
         if (self.text_source or self.text_vocab_size) and self.problem != "translate_text_files":
             raise UserError(f"run.problem = {self.problem}: run.text_... are settings of the "
                             "problem translate_text_files")
 
     def environment(self) -> dict[str, str]:
         """The environment variables that the settings for text files set."""
-        found = {variable: getattr(self, name) for name, variable in TEXT_FILES.items()}
-        found["RPR_TEXT_VOCAB_SIZE"] = str(self.text_vocab_size or "")
-        return {variable: value for variable, value in found.items() if value}
+        variables = {variable: getattr(self, name) for name, variable in TEXT_FILES.items()}
+        variables["RPR_TEXT_VOCAB_SIZE"] = str(self.text_vocab_size or "")
+        return {variable: value for variable, value in variables.items() if value}
 
     def identity(self) -> dict[str, Any]:
         """{name: value}: what makes it this run, without defaults and MUTABLE_FIELDS."""
@@ -158,16 +158,16 @@ class Study:
 
     def changes(self) -> dict[str, dict[str, Any]]:
         """{arm: {setting: value}}, the arms of the grid first."""
-        found = {}
+        arms = {}
         if self.grid:
             for values in itertools.product(*self.grid.values()):
                 changes = dict(zip(self.grid, values, strict=True))
-                found[",".join(f"{name}={value}" for name, value in changes.items())] = changes
+                arms[",".join(f"{name}={value}" for name, value in changes.items())] = changes
         for name, changes in self.arms.items():
-            if name in found:
+            if name in arms:
                 raise UserError(f"study.arms: {shown(name)} is an arm of the grid already")
-            found[name] = changes
-        return found
+            arms[name] = changes
+        return arms
 
 
 def _check_arm(name: Any, changes: dict[Any, Any]) -> None:

@@ -66,15 +66,15 @@ def text_files(run: Run) -> dict[str, str]:
     """
     if run.problem != "translate_text_files":
         return {}
-    found = {}
+    paths = {}
     for setting, variable in TEXT_FILES.items():
         path = getattr(run, setting) or os.environ.get(variable)
         if path:
             name = setting.removeprefix("text_").replace("_", " ")
-            found[name if " " in name else f"train {name}"] = os.path.abspath(path)
+            paths[name if " " in name else f"train {name}"] = os.path.abspath(path)
             if not os.path.isfile(path):
                 raise UserError(f"run.{setting} or {variable} = {path}: there is no such file")
-    return found
+    return paths
 
 
 def with_usr_dir(run: Run, usr_dir: str | None, gin_file: str) -> Run:
@@ -122,13 +122,13 @@ def digests(usr_dir: str) -> dict[str, str]:
     """{relative path: SHA-256} of the Python files below a directory."""
     if not os.path.isdir(usr_dir):
         raise UserError(f"run.usr_dir = {usr_dir}: there is no such directory")
-    found = {}
+    hashes = {}
     for directory, _, names in os.walk(usr_dir):
         for name in names:
             if name.endswith(".py"):
                 path = os.path.join(directory, name)
-                found[os.path.relpath(path, usr_dir)] = files.sha256(path)
-    return dict(sorted(found.items()))
+                hashes[os.path.relpath(path, usr_dir)] = files.sha256(path)
+    return dict(sorted(hashes.items()))
 
 
 def _datagen_sources(run: Run, run_dir: RunDirectory) -> dict[str, dict[str, Any]]:

@@ -64,8 +64,8 @@ class RunDirectory:
 
     def read_status(self) -> dict[str, dict[str, Any]]:
         """status.json; empty before the first stage."""
-        return files.read_json(self.status, _STATUS, "remove it and run again: what is finished "
-                               "is found again")
+        return files.read_json(self.status, _STATUS, "remove it and run again: finished "
+                               "stages are checked and end quickly")
 
     def read_scores(self) -> dict[str, Any]:
         """scores.json; empty before the run has been scored."""

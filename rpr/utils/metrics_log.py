@@ -68,12 +68,12 @@ def read(path: str, most_train: int | None = None) -> list[Event]:
     if most_train and os.path.exists(path):
         with open(path, "rb") as lines:
             every = max(1, -(-sum(line.startswith(_TRAIN) for line in lines) // most_train))
-    found = list(events(path, every))
-    if not found and os.path.exists(path):
+    kept = list(events(path, every))
+    if not kept and os.path.exists(path):
         with open(path, "rb") as lines:
             if b"\n" in lines.read(_TAIL):
                 raise UserError(f"{path} is damaged: no event in it; remove it")
-    return found
+    return kept
 
 
 def last(path: str) -> dict[str, Event]:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from rpr.experiments import progress
+from rpr.experiments import progress, run_directory
 
 STATES = ["done"] * 3 + ["waiting"] * 3 + ["running", "failed"]
 
@@ -33,3 +33,42 @@ def test_numbers_are_whole_on_a_narrow_terminal(width):
 def test_what_runs_and_what_failed_stays_in_sight():
     lines = printed(80, 4)
     assert [int(line.split("-")[1]) for line in lines[1:]] == [6, 7, 0, 1]
+
+
+def a_run(name, steps=100):
+    return SimpleNamespace(name=name, run=SimpleNamespace(train_steps=steps))
+
+
+def test_the_time_left_is_unknown_before_a_run_is_done():
+    runs = [a_run("a"), a_run("b")]
+    going = progress.Progress("running", "train", 90, 5.0, 3.0, None, 60.0)
+    assert progress.seconds_left(runs, {"a": going, "b": progress.Progress("waiting")}, 1) is None
+    assert "left" not in progress.summary(
+        runs, {"a": going, "b": progress.Progress("waiting")}, 1)
+
+
+def test_the_time_left_comes_from_whole_runs():
+    runs = [a_run("a"), a_run("b"), a_run("c"), a_run("d", 200)]
+    states = {"a": progress.Progress("done", "score", 100, 5.0, 3.0, 12.0, 100.0),
+              "b": progress.Progress("running", "decode", 100, 5.0, 3.0, None, 70.0),
+              "c": progress.Progress("failed"), "d": progress.Progress("waiting")}
+    assert progress.seconds_left(runs, states, 1) == pytest.approx(30 + 200)
+    assert progress.seconds_left(runs, states, 2) == pytest.approx(200)     # the longest one
+
+
+def test_a_finished_run_is_not_read_again(tmp_path, monkeypatch):
+    run_dir = run_directory.RunDirectory(str(tmp_path))
+    (tmp_path / "status.json").write_text('{"train": {"state": "done", "seconds": 2.0}}')
+    (tmp_path / "scores.json").write_text('{"step": 100, "bleu": {"score": 12.5}}')
+    member = SimpleNamespace(name="a", run=SimpleNamespace(train_steps=100), run_dir=run_dir)
+    reader = progress.Reader([member])
+    assert reader.read()["a"].bleu == 12.5
+    monkeypatch.setattr(progress, "of", None)
+    assert reader.read()["a"].state == "done"
+
+
+def test_a_damaged_file_is_a_failure_with_its_reason(tmp_path):
+    run_dir = run_directory.RunDirectory(str(tmp_path))
+    (tmp_path / "status.json").write_text("[]")
+    found = progress.of(SimpleNamespace(name="a", run_dir=run_dir))
+    assert found.state == "failed" and "status.json is damaged" in found.reason

@@ -1,0 +1,128 @@
+"""Files of settings: a user's own may use gin, those in run and study directories are data."""
+import dataclasses
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rpr import cli
+from rpr.experiments import config, gin_files
+from rpr.utils.errors import UserError
+
+BASE = ("run.problem = 'p'\nrun.hparams_set = 'h'\nrun.train_steps = 100\n"
+        "run.checkpoint_steps = 50\n")
+DYNAMIC = "from __gin__ import dynamic_registration\nimport os\n"
+
+
+@pytest.mark.parametrize("text", [
+    DYNAMIC + "run.problem = @os.system()\nos.system.command = 'touch pwned'\n" + BASE,
+    BASE + "run.seed = @os.getpid()\n",
+    "run.problem = __import__('os').system('touch pwned')\n" + BASE,
+    "run.problem = open('pwned', 'w')\n" + BASE,
+    "include 'x.gin'\n" + BASE,
+    "name = 'p'\n" + BASE + "run.hparams = %name\n",
+    BASE + "run.seed = 1 if True else 2\n",
+    BASE + "run.problem, run.model = 'a', 'b'\n",
+    BASE + "run.problem = run.model = 'a'\n",
+    BASE + "run.hparams.x = 'a'\n",
+    BASE + "import os\n",
+    BASE + "run.hparams = f'{1}'\n",
+])
+@pytest.mark.parametrize("name", ["config.gin", "study.gin"])
+def test_a_file_of_a_run_directory_is_data(tmp_path, monkeypatch, text, name):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / name
+    path.write_text(text)
+    for load in (gin_files.load_run, gin_files.load_study):
+        with pytest.raises(UserError, match=name) as error:
+            load(str(path))
+        assert "\n" not in str(error.value)
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_a_file_of_your_own_keeps_the_features_of_gin(tmp_path):
+    (tmp_path / "base.gin").write_text(BASE)
+    path = tmp_path / "mine.gin"
+    path.write_text("include 'base.gin'\nSEED = 7\nrun.seed = %SEED\n")
+    assert gin_files.load_run(str(path)).seed == 7
+    assert gin_files.load_run(str(path), ["run.seed = 8"]).seed == 8
+
+
+def test_bindings_change_a_record(tmp_path):
+    path = tmp_path / "config.gin"
+    path.write_text(BASE)
+    assert gin_files.load_run(str(path), ["run.eval_seconds = 5"]).eval_seconds == 5
+    with pytest.raises(UserError, match="no setting 'run.seeed'"):
+        gin_files.load_run(str(path), ["run.seeed = 5"])
+
+
+@given(st.text() | st.binary())
+def test_any_text_in_a_run_directory_is_read_or_refused_in_one_line(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("fuzz") / "config.gin"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode(errors="replace"))
+    with pytest.raises(UserError) as error:
+        gin_files.load_run(str(path))
+    assert "\n" not in str(error.value)
+
+
+lines = st.lists(st.sampled_from([*BASE.splitlines(), "run.alpha = ", "run.seed", "= 3", "(", "'",
+                                  "@run()", "%x", "#", "study.seeds = (1,)", "\\", "run.x.y = 1"]))
+
+
+@given(lines)
+def test_any_gin_file_is_read_or_refused_in_one_line(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("fuzz") / "x.gin"
+    path.write_text("\n".join(text))
+    try:
+        gin_files.load_run(str(path))
+    except UserError as error:
+        assert "\n" not in str(error) and str(path) in str(error)
+
+
+values = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | (
+    st.lists(st.integers(), max_size=3))
+
+
+@given(st.sampled_from([field.name for field in dataclasses.fields(config.Run)]), values)
+def test_any_value_of_a_setting_is_accepted_or_refused_by_name(name, value):
+    settings = {"problem": "p", "hparams_set": "h", "train_steps": 100, "checkpoint_steps": 50}
+    try:
+        run = config.Run(**{**settings, name: value})
+    except UserError as error:
+        assert f"run.{name}" in str(error) or "run.train_steps" in str(error)
+        return
+    field = next(field for field in dataclasses.fields(run) if field.name == name)
+    kind = (int, float) if field.type is float else field.type
+    assert isinstance(value, kind) and not isinstance(value, bool)
+    low, high = field.metadata["low"], field.metadata["high"]
+    assert (low is None or value >= low) and (high is None or value <= high)
+
+
+names = st.text(st.characters(blacklist_categories=["Cs"]), max_size=120)
+
+
+@given(st.dictionaries(names, st.dictionaries(names, values, max_size=2), max_size=3))
+def test_any_arms_are_accepted_and_read_back_or_refused(tmp_path_factory, arms):
+    baseline = next(iter(arms), "")
+    try:
+        study = config.Study(baseline, arms=arms)
+    except UserError as error:
+        assert "\n" not in str(error)
+        return
+    path = tmp_path_factory.mktemp("studies") / "study.gin"
+    path.write_text(BASE + gin_files.as_gin(study), encoding="utf-8")
+    assert gin_files.load_study(str(path))[0] == study
+
+
+@pytest.mark.parametrize("command, kinds", [
+    ("run", {"run": config.Run}), ("study", {"run": config.Run, "study": config.Study})])
+def test_help_lists_every_setting_and_no_internal_flag(command, kinds, capsys):
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    text = capsys.readouterr().out
+    for prefix, kind in kinds.items():
+        for field in dataclasses.fields(kind):
+            assert f"  {prefix}.{field.name} (" in text
+            assert " ".join(field.metadata["meaning"].split()) in " ".join(text.split())
+    assert "from 1 to 1,000, default 4" in text and "skip_datagen" not in text
