@@ -148,8 +148,9 @@ def test_a_run_from_text_and_vectors_to_a_translation(tmp_path, monkeypatch):
     """Europarl's own files, 3,000 pairs of the embedded corpus in their place."""
     text = corpus(tmp_path / "text", list(zip(some_words("de", 3000), some_words("en", 3000),
                                               strict=True)))
-    subprocess.run([sys.executable, str(ROOT / "scripts" / "small_vectors.py"), tmp_path / "vectors",
-                    f"--problem={EUROPARL}", f"--tmp_dir={text}", "--dimension=20"],
+    script = ROOT / "scripts" / "small_vectors.py"
+    subprocess.run([sys.executable, script, tmp_path / "vectors", f"--problem={EUROPARL}",
+                    f"--tmp_dir={text}", "--dimension=20"],
                    check=True, timeout=120)
     for language in ("de", "en"):
         monkeypatch.setenv(f"RPR_VECTORS_{language.upper()}", f"{tmp_path}/vectors/{language}.vec")

@@ -4,6 +4,7 @@ import os
 import random
 import runpy
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -320,7 +321,7 @@ def test_an_operators_edges_lead_to_its_operands(seed, operators):
 
 def test_own_relations_go_through_the_command_line(tmp_path, monkeypatch):
     script = ROOT / "scripts" / "expression_graphs.py"
-    subprocess.run([script, tmp_path / "text", "300"], check=True)
+    subprocess.run([sys.executable, script, tmp_path / "text", "300"], check=True)
     for name in list(os.environ):
         if name.startswith("RPR_TEXT_"):
             monkeypatch.delenv(name)
