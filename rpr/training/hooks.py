@@ -4,6 +4,7 @@ import hashlib
 import os
 import time
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ class TrainingHook(tf.train.SessionRunHook):
     """
 
     EVERY = 10                                        # steps
+    MOST_RECORDS = 10_000                             # of earlier losses, evenly spaced if more
 
     def __init__(self, path: str, total_steps: int, model_dir: str, max_loss_rise: float,
                  batches_per_step: int = 1, log_batches: bool = False) -> None:
@@ -54,7 +56,7 @@ class TrainingHook(tf.train.SessionRunHook):
         self.step = self._known = self._recorded = int(session.run(self._step_tensor))
         self._since, self._busy = 0, 0.0
         metrics_log.forget_after(self._path, self.step)
-        for event in metrics_log.read(self._path):
+        for event in metrics_log.read(self._path, self.MOST_RECORDS):
             if event["event"] == "train":
                 self.detector.add(event["step"], event["loss"])
         metrics_log.append(self._path, "start", step=self.step, parameters=self._parameters,
@@ -143,6 +145,22 @@ class ProfileHook(tf.train.SessionRunHook):
         if self._open:
             tf2.profiler.experimental.stop()
             self._open = False
+
+
+class GraphBuiltHook(tf.train.SessionRunHook):
+    """Calls a function when the training graph is built, before anything else is written.
+
+    Args:
+      on_graph_built: called once.
+    """
+
+    def __init__(self, on_graph_built: Callable[[], None]) -> None:
+        self._on_graph_built: Callable[[], None] | None = on_graph_built
+
+    def begin(self) -> None:
+        if self._on_graph_built:
+            self._on_graph_built()
+        self._on_graph_built = None
 
 
 class ChecksumListener(tf.train.CheckpointSaverListener):
