@@ -62,6 +62,14 @@ class RunDirectory:
         return self.file("average" if run.average_checkpoints > 1 else "model",
                          f"model.ckpt-{run.train_steps}")
 
+    def refuse_links(self) -> None:
+        """Refuses files that are symbolic links: a report must not show what they lead to."""
+        for path in (self.config, self.status, self.metrics, self.scores, self.data, self.source,
+                     self.reference, self.hypotheses):
+            if os.path.islink(path):
+                raise UserError(f"{path} is a symbolic link: a run's files must be in its "
+                                "directory")
+
     def read_status(self) -> dict[str, dict[str, Any]]:
         """status.json; empty before the first stage."""
         return files.read_json(self.status, _STATUS, "remove it and run again: finished "

@@ -168,6 +168,7 @@ def _read_run(study_dir: str, path: str, environments: list[dict[str, Any]],
     Its environment is appended to `environments` unless it is among them.
     """
     run_dir = RunDirectory(os.path.join(study_dir, path), "")
+    run_dir.refuse_links()
     if seed is None:
         seed = gin_files.load_run(run_dir.config).seed
     scores, status = run_dir.read_scores(), run_dir.read_status()
@@ -184,6 +185,7 @@ def _read_run(study_dir: str, path: str, environments: list[dict[str, Any]],
     if "train" in run.seconds:
         run.train_minutes = round(run.seconds["train"] / 60, 2)
     environment = files.read_json(run_dir.file("environment.json"))
+    environment.pop("command", None)                  # it differs in every run
     if environment:
         if environment not in environments:
             environments.append(environment)
