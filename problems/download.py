@@ -27,6 +27,7 @@ _ATTEMPTS = 5                                         # in a row that receive no
 _WAIT_SECONDS = 1.0                                   # before the second attempt; doubles each time
 _TIMEOUT_SECONDS = 60
 _LARGEST_UNKNOWN = 10**8                              # bytes, of a file without a published size
+_T2T_DEFAULT = "/tmp/t2t_datagen"                     # of --tmp_dir; all users share it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +53,11 @@ def default_directory() -> str:
     """The directory of downloads of this user, who alone may write to it."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(cache, "rpr")
+
+
+def private_directory(tmp_dir: str) -> str:
+    """The directory of --tmp_dir; `default_directory` instead of T2T's default."""
+    return default_directory() if tmp_dir == _T2T_DEFAULT else os.path.expanduser(tmp_dir)
 
 
 def fetch(remote: Remote, tmp_dir: str) -> str:

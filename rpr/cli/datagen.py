@@ -7,8 +7,6 @@ from rpr.t2t.registration import find_problem, registered_names
 from rpr.utils.console import say
 from rpr.utils.errors import UserError
 
-_T2T_TMP_DIR = "/tmp/t2t_datagen"                     # every user's default, and nobody's own
-
 
 def main(argv: list[str], logs: Any) -> None:
     """Runs the command.
@@ -29,11 +27,10 @@ def main(argv: list[str], logs: Any) -> None:
         print("\n".join(names))
         return
     need(flags, "data_dir")
-    if flags.tmp_dir == _T2T_TMP_DIR:
-        flags.tmp_dir = download.default_directory()
+    flags.tmp_dir = download.private_directory(flags.tmp_dir)
     for flag in ("data_dir", "tmp_dir"):
         _check_directory(flag, os.path.expanduser(flags[flag].value))
-    data_dir, tmp_dir = map(os.path.expanduser, (flags.data_dir, flags.tmp_dir))
+    data_dir = os.path.expanduser(flags.data_dir)
     registered = [name for name in names if name not in t2t_datagen._SUPPORTED_PROBLEM_GENERATORS]
     if flags.num_shards and registered:
         raise UserError(f"--num_shards={flags.num_shards}: the number of files of {registered[0]} "
@@ -41,7 +38,7 @@ def main(argv: list[str], logs: Any) -> None:
     for name in names:
         problem = registry.problem(name) if name in registered else None
         if isinstance(problem, translation.TranslationProblem):
-            problem.generate_data(data_dir, tmp_dir)  # T2T would create the directory first
+            problem.generate_data(data_dir, flags.tmp_dir)    # T2T would create the directory first
         else:
             if problem is None or type(problem).__module__.startswith("tensor2tensor."):
                 say(f"{name} is a problem of tensor2tensor itself: what it downloads, often over "
