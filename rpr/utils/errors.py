@@ -10,6 +10,10 @@ LONGEST_REASON = 2000                                 # characters
 
 _CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
 
+_IN_THE_WAY = {errno.EEXIST: "a file is there, where a directory is needed",
+               errno.EISDIR: "a directory is there, where a file is needed",
+               errno.ENOTDIR: "one of its parents is a file, not a directory"}
+
 
 class UserError(Exception):
     """Bad input. One line that names the flag or file, its value and what is allowed."""
@@ -41,7 +45,7 @@ def resource_error(error: BaseException) -> str | None:
         if error.errno in _CANNOT_WRITE:
             cause = f"{error.filename or 'cannot write'}: {os.strerror(error.errno)}"
         elif error.filename and error.errno:
-            return f"{error.filename}: {os.strerror(error.errno)}"
+            return f"{error.filename}: {_IN_THE_WAY.get(error.errno) or os.strerror(error.errno)}"
         else:
             return None
     else:                                             # TensorFlow has its own classes of errors
