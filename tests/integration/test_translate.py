@@ -6,7 +6,7 @@ import pytest
 from conftest import refused, rpr_command
 
 from rpr.cli import translate
-from rpr.inference import attention_plots, inspector
+from rpr.inference import attention_plots, inspector, model_session
 from rpr.utils.errors import UserError
 
 
@@ -77,4 +77,4 @@ def test_pictures_of_a_long_sentence_stay_small():
 
 
 def test_kinds_of_weights_all_have_a_title():
-    assert set(attention_plots.TITLES) == set(inspector.AttentionWeights._fields)
+    assert set(attention_plots.TITLES) == set(model_session.AttentionWeights._fields)

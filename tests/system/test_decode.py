@@ -142,14 +142,14 @@ def test_a_folder_that_was_killed_before_its_key_was_written_is_used(tmp_path):
 def test_waiting_for_several_devices_looks_for_one_batch_per_device(tmp_path, monkeypatch):
     """Not for every batch: the cost of waiting must not grow with the file."""
     made = decoding_of(tmp_path, [], [f"sentence {number}" for number in range(300)])
-    polls, looked = iter(range(10**6)), []
+    polls, looked, missing = iter(range(10**6)), [], made.missing()
 
     class Worker:
         """A decoder that finishes one batch whenever it is polled."""
 
         def __init__(self, argv, env, **_):
             part, parts = map(int, env["RPR_DECODE_PART"].split("/"))
-            self._todo = made.missing(part, parts)
+            self._todo = missing[part::parts]
 
         def poll(self):
             next(polls)
@@ -167,7 +167,6 @@ def test_waiting_for_several_devices_looks_for_one_batch_per_device(tmp_path, mo
     exists = os.path.exists
     monkeypatch.setattr(file_decoder.processes, "spawn", Worker)
     monkeypatch.setattr(file_decoder, "_POLL_SECONDS", 0)
-    missing = made.missing()
     monkeypatch.setattr(file_decoder.os.path, "exists",
                         lambda path: looked.append(path) or exists(path))
     file_decoder._decode_on_devices(2, [], made, missing)
