@@ -31,6 +31,7 @@ import argparse
 import functools
 import importlib.util
 import json
+import logging
 import multiprocessing
 import os
 import re
@@ -40,6 +41,7 @@ import warnings
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 warnings.simplefilter("ignore")
+logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
 import rpr.t2t.compat  # noqa: E402
 
@@ -54,8 +56,6 @@ from rpr.nn import attention  # noqa: E402
 from rpr.nn.additive import additive_logits  # noqa: E402
 from rpr.positions import relative  # noqa: E402
 from rpr.positions.layout import Layout  # noqa: E402
-
-tf.logging.set_verbosity(tf.logging.ERROR)
 
 VARIANTS = ("ours", "absolute", "t2t", "t2t_v2", "torch")
 SCHEMES = ("additive", *(name for name in positions.SCHEMES if name != "none"))

@@ -22,7 +22,7 @@ NAMES = ("q", "k", "v", "keys", "values")
 
 
 # MAX_BAND_CLIP that forces each of the two algorithms of `relative`.
-ALGORITHMS = {"banded": 99, "skewed": -1}
+ALGORITHMS = {"banded": {"CPU": 99}, "skewed": {"CPU": -1}}
 
 
 def attend(q, k, v, keys, values, layout, bias=None, **kwargs):
@@ -154,11 +154,12 @@ def test_queries_keys_and_values_from_one_tensor(algorithm, causal):
                 np.testing.assert_allclose(dtables, [dkeys, dvalues], atol=1e-9)
 
 
-@pytest.mark.parametrize("k, banded", [(0, True), (64, True), (65, False)])
-def test_small_clipping_distances_use_the_band(k, banded, monkeypatch):
+@pytest.mark.parametrize("device, k, banded", [
+    ("", 0, True), ("", 64, True), ("", 65, False), ("/gpu:0", 16, True), ("/gpu:0", 64, False)])
+def test_small_clipping_distances_use_the_band(device, k, banded, monkeypatch):
     calls = []
     monkeypatch.setattr(relative, "Band", lambda *args: calls.append(args) or 1 / 0)
-    with tf.Graph().as_default():
+    with tf.Graph().as_default(), tf.device(device):
         q = tf.zeros([1, 1, 3, 2])
         for layout in (Layout(3, 3), Layout(3, 3, causal=True)):
             with contextlib.suppress(ZeroDivisionError):
@@ -180,7 +181,7 @@ def test_every_mask_with_every_table(bias, k, shared, algorithm):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("n, k", [(1, 2), (2, 1), (2, 2), (5, 1), (5, 2), (5, 3), (5, 4), (5, 9)])
-def test_lengths_that_the_graph_knows(n, k, causal, algorithm):
+def test_static_lengths(n, k, causal, algorithm):
     random = np.random.RandomState(n)
     bias = decoder_bias if causal else encoder_bias
     check(random, 2, 2, n, n, 3, k, bool(n % 2), True, True, bias(random, 2, n), causal=causal,
@@ -191,8 +192,8 @@ def test_lengths_that_the_graph_knows(n, k, causal, algorithm):
 @given(seed=st.integers(0, 2 ** 16), step=st.integers(0, 8), spare=st.integers(0, 3),
        k=st.sampled_from([0, 2, 12]), shared=st.booleans(), causal=st.booleans(),
        known=st.sampled_from(["queries", False]))
-def test_a_cached_step_with_any_cache_length(seed, step, spare, k, shared, causal, known):
-    """One query at `step`: over step + 1 keys, and over a cache with places to spare."""
+def test_a_cached_step_with_spare_places_in_the_cache(seed, step, spare, k, shared, causal, known):
+    """One query at `step`, over step + 1 keys and over a longer cache."""
     keys = step + 1 + spare
     check(np.random.RandomState(seed), 2, 3, 1, keys, 4, k, shared, True, True,
           reference.causal(1, keys, step), step, causal, known=known)
@@ -202,8 +203,8 @@ def test_a_cached_step_with_any_cache_length(seed, step, spare, k, shared, causa
 @given(seed=st.integers(0, 2 ** 16), n=st.integers(1, 4), keys=st.integers(0, 5),
        spare=st.integers(0, 3), k=st.sampled_from([0, 1, 3, 12]), shared=st.booleans(),
        causal=st.booleans(), algorithm=st.sampled_from(list(ALGORITHMS)))
-def test_some_queries_among_more_keys(seed, n, keys, spare, k, shared, causal, algorithm):
-    """A piece of a sentence after a cache, whose places need not all be taken."""
+def test_queries_in_the_middle_of_the_keys(seed, n, keys, spare, k, shared, causal, algorithm):
+    """A part of a sentence after a cache, which may have spare places."""
     check(np.random.RandomState(seed), 2, 3, n, keys + n + spare, 4, k, shared, True, True,
           reference.causal(n, keys + n + spare, keys), keys, causal, algorithm)
 
@@ -329,7 +330,7 @@ print("eager and function agree")
 """
 
 
-def test_functions_serve_eager_programs_and_tf_function():
+def test_functions_work_eagerly_and_in_tf_function():
     run = subprocess.run([sys.executable, "-c", EAGER], cwd=Path(__file__).parents[1],
                          capture_output=True, text=True)
     assert "eager and function agree" in run.stdout, run.stderr

@@ -58,9 +58,9 @@ ABSOLUTE = {"sinusoid", "scaled_sinusoid", "learned"}
 
 
 @functools.cache
-def beside_others(position, side):
-    """What a layer gives for some words alone, and for the same words behind others, which its
-    weights leave out."""
+def alone_and_after_others(position, side):
+    """Scores and outputs of a layer for some words alone, and for the same words after others that
+    have no attention weight."""
     causal = side == "targets"
     values = tiny_models.hparams(position=position, hidden_size=8, max_length=20,
                                  max_relative_position=3, t5_num_buckets=4, t5_max_distance=5,
@@ -94,10 +94,10 @@ def beside_others(position, side):
 @pytest.mark.parametrize("position", positions.SCHEMES)
 @settings(deadline=None, max_examples=15)
 @given(n=st.integers(2, 7), shift=st.integers(1, 9), seed=st.integers(0, 2**16))
-def test_where_words_stand_matters_to_absolute_schemes_alone(position, side, n, shift, seed):
+def test_only_absolute_schemes_depend_on_a_shift_of_all_positions(position, side, n, shift, seed):
     random = np.random.RandomState(seed)
     weights = random.rand(1, 2, n, n)
-    alone, behind = beside_others(position, side)(
+    alone, behind = alone_and_after_others(position, side)(
         random.randn(1, shift, 8), random.randn(1, n, 8),
         np.tril(weights) if side == "targets" else weights)
     if position in ABSOLUTE:
@@ -114,7 +114,7 @@ def test_learned_takes_the_row_of_each_position():
     np.testing.assert_array_equal(got, table[[[0, 4], [2, 2]]])
 
 
-def test_learned_says_so_when_a_sequence_is_too_long():
+def test_learned_refuses_a_sequence_that_is_too_long():
     with tf.Graph().as_default(), tf.Session() as session:
         table = tf.zeros([5, 2])
         length = tf.placeholder(tf.int32, [])
@@ -124,7 +124,7 @@ def test_learned_says_so_when_a_sequence_is_too_long():
             session.run(rows, {length: 6})
 
 
-def test_a_command_that_meets_a_longer_sequence_ends_in_that_line(monkeypatch):
+def test_a_command_reports_a_sequence_that_is_too_long(monkeypatch):
     def verb(argv, logs):
         with tf.Graph().as_default(), tf.Session() as session:
             length = tf.placeholder(tf.int32, [])
@@ -149,7 +149,7 @@ def test_a_command_that_meets_a_longer_sequence_ends_in_that_line(monkeypatch):
     ({"max_relative_position": -1}, r"max_relative_position=-1: .* at least 0"),
     ({"position": "learned", "max_length": 0}, r"max_length=0: position=learned needs"),
 ])
-def test_what_cannot_be_built_is_said(overrides, message):
+def test_invalid_hparams_are_refused(overrides, message):
     values = tiny_models.hparams(**overrides)
     for side in SIDES:
         with pytest.raises(ValueError, match=message):
@@ -159,7 +159,7 @@ def test_what_cannot_be_built_is_said(overrides, message):
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_two_schemes_are_summed_or_refused_in_a_line(side):
+def test_any_two_schemes_are_summed_or_refused(side):
     sums = set()
     for pair in map("+".join, itertools.combinations(sorted(positions.SCHEMES), 2)):
         with tf.Graph().as_default():
@@ -180,14 +180,14 @@ def test_two_schemes_are_summed_or_refused_in_a_line(side):
 
 
 @pytest.mark.parametrize("position", ["graph+relative", "sinusiod"])
-def test_a_command_says_so_before_it_begins(position):
+def test_a_command_refuses_an_invalid_position_before_it_starts(position):
     flags = SimpleNamespace(model="rpr_transformer", hparams_set="rpr_tiny", output_dir="",
                             hparams=f"position={position}")
     with pytest.raises(UserError, match=rf"--hparams: position={re.escape(position)}: "):
         trained_model.build_hparams(flags)
 
 
-def test_the_sides_differ_where_they_are_told_to():
+def test_encoder_and_decoder_can_have_different_schemes():
     values = tiny_models.hparams(position="learned", decoder_position="none", max_length=9)
     with tf.Graph().as_default():
         x = tf.zeros([2, 3, 8])
@@ -196,7 +196,7 @@ def test_the_sides_differ_where_they_are_told_to():
         assert [v.op.name for v in tf.global_variables()] == ["inputs_positional_embedding"]
 
 
-def test_what_layers_share_is_made_once_per_layout():
+def test_shared_tensors_are_made_once_per_layout():
     scheme = positions.Scheme(None, "inputs")
     first, second = Layout(3, 3), Layout(3, 3)
     made = iter("abc")
@@ -230,7 +230,7 @@ PREFIX = "layer/dot_product_attention_relative/relative_positions_"
 @pytest.mark.parametrize("shared, shape", [(True, [9, 16]), (False, [2, 9, 16])])
 @pytest.mark.parametrize("keys", [True, False])
 @pytest.mark.parametrize("values", [True, False])
-def test_tables_exist_as_far_as_they_are_asked_for(position, shared, shape, keys, values):
+def test_tables_exist_only_if_keys_or_values_are_relative(position, shared, shape, keys, values):
     with tf.Graph().as_default():
         score, value, variables = terms(
             tf.zeros([3, 2, 5, 16]), tf.zeros([3, 2, 5, 5]), position=position, relative_keys=keys,
@@ -242,7 +242,7 @@ def test_tables_exist_as_far_as_they_are_asked_for(position, shared, shape, keys
     assert value.shape.as_list() == [3, 2, 5, 16]
 
 
-def test_k_0_is_one_row_and_says_nothing_of_the_distance():
+def test_k_0_has_one_row_for_all_distances():
     with tf.Graph().as_default(), tf.Session() as session:
         score, _, variables = terms(tf.ones([1, 2, 5, 16]), tf.ones([1, 2, 5, 5]),
                                     max_relative_position=0)

@@ -105,7 +105,8 @@ def test_a_scheme_in_half_precision(position, compatibility, kind, dtype):
             session.run(tf.global_variables_initializer())
             for x in variables:
                 x.load(np.random.RandomState(1).randn(*x.shape.as_list()) / 4, session)
-            fetches = [tensors[-1], *(dx for dx in gradients if dx is not None)]
+            fetches = [tensors[-1], *(tf.convert_to_tensor(dx) for dx in gradients
+                                      if dx is not None)]
             runs.append(session.run([tf.cast(x, tf.float64) for x in fetches]))
     for exact, half in zip(*runs, strict=True):
         tolerance = 0.06 if dtype == tf.bfloat16 else 0.01

@@ -96,7 +96,7 @@ def visible(shape):
 
 @functools.cache
 def graph(scheme, causal, side, one):
-    """Logits and gradients, with lengths left to the session but for a cached step's."""
+    """Logits and gradients with dynamic lengths; a single query is static."""
     with tf.Graph().as_default():
         values = tiny_models.hparams(position=scheme, num_heads=HEADS, hidden_size=HIDDEN,
                                      max_length=9, **BUCKETS)
@@ -182,7 +182,7 @@ def test_logits_and_gradients_are_those_of_the_equation(scheme, shape):
         np.testing.assert_allclose(gradient, expected[variable.op.name], atol=3e-5)
 
 
-def test_t5s_buckets_are_the_known_ones():
+def test_t5_buckets_are_those_of_t5():
     """32 buckets up to 128, as T5's models have them."""
     away = np.arange(200)
     starts = [*range(8), 8, 12, 16, 23, 32, 46, 64, 91]
@@ -199,14 +199,14 @@ def test_t5s_buckets_are_the_known_ones():
 
 
 @pytest.mark.parametrize("exact, most", [(32, 128), (8, 20), (256, 512)])
-def test_log_buckets_are_debertas(exact, most):
+def test_log_buckets_are_those_of_deberta(exact, most):
     distances = np.arange(-2 * most, 2 * most, dtype=np.int32)
     with tf.Graph().as_default(), tf.Session() as session:
         got = session.run(buckets.log_buckets(tf.constant(distances), exact, most))
     assert got.tolist() == [deberta_delta(int(d), exact, most) - exact for d in distances]
 
 
-def test_alibis_slopes_are_the_papers():
+def test_alibi_slopes_are_those_of_the_paper():
     assert bias.alibi_slopes(8) == [2.0 ** -i for i in range(1, 9)]
     assert bias.alibi_slopes(16)[:3] == [2 ** -0.5, 2 ** -1, 2 ** -1.5]
     assert bias.alibi_slopes(12) == bias.alibi_slopes(8) + bias.alibi_slopes(16)[:8:2]
@@ -231,7 +231,7 @@ def test_a_clipping_distance_for_each_side(n, more, left, right, causal, shared,
     layout = Layout(n, m, more, causal)
     if causal:
         weights *= visible(layout[:4])
-    with (mock.patch.object(relative, "MAX_BAND_CLIP", max_band_clip), tf.Graph().as_default(),
+    with (mock.patch.dict(relative.MAX_BAND_CLIP, CPU=max_band_clip), tf.Graph().as_default(),
           tf.Session() as session):
         got, z = session.run([
             relative.scores(*map(tf.constant, (q, k, keys)), layout, left),
@@ -293,7 +293,7 @@ def test_additive_compatibility_is_its_formula(edges):
                                      "separately: encoder_position=graph.relative,decoder_posit"),
     ({"compatibility": "cosine"}, "compatibility=cosine: .*dot_product.* additive"),
 ])
-def test_what_cannot_be_is_said(overrides, message):
+def test_invalid_combinations_are_refused(overrides, message):
     with tf.Graph().as_default(), pytest.raises(ValueError, match=message):
         tiny_models.make(tiny_models.hparams(**overrides))
 
@@ -370,6 +370,6 @@ print(len(eager), "equal")
 '''
 
 
-def test_the_functions_serve_eager_programs_tf_function_and_graphs():
+def test_functions_agree_eagerly_in_tf_function_and_in_graphs():
     out = subprocess.run([sys.executable, "-c", PLAIN], capture_output=True, text=True, check=False)
     assert out.stdout.split() == ["22", "equal"], out.stderr[-2000:]
