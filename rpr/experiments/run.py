@@ -10,12 +10,14 @@ import glob
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import time
 from typing import Any
 
+from rpr.evaluation.length_checks import length_warnings
 from rpr.experiments import gin_files, provenance
 from rpr.experiments.config import MUTABLE_FIELDS, Run
 from rpr.experiments.environment import record_environment
@@ -211,3 +213,15 @@ def _complete_scores(run: Run, run_dir: RunDirectory, status: dict[str, Any]) ->
         scores |= {"step": run.train_steps, "parameters": parameters,
                    "seconds": {name: entry.get("seconds") for name, entry in status.items()}}
         files.write_atomically(run_dir.scores, json.dumps(scores, indent=1) + "\n")
+        _warn_about_lengths(run_dir, scores)
+
+
+def _warn_about_lengths(run_dir: RunDirectory, scores: dict[str, Any]) -> None:
+    """Says if hypotheses are empty, stop at the length limit, or are too short."""
+    with open(run_dir.hypotheses, encoding="utf-8", errors="replace") as lines:
+        words = [bool(line.strip()) for line in lines]
+    cut = metrics_log.last(run_dir.metrics).get("decode", {}).get("cut")
+    penalty = re.search(r"BP = ([\d.]+)", scores.get("bleu", {}).get("details", ""))
+    for warning in length_warnings(len(words), words.count(False), cut,
+                                   float(penalty[1]) if penalty else None):
+        say(f"{run_dir.path}: warning: {warning}", style="yellow")

@@ -36,7 +36,13 @@ class Note(NamedTuple):
 
 
 def columns(results: StudyResults) -> list[Column]:
-    """The columns of the results, without empty ones.
+    """The columns of the results, without empty ones."""
+    return [column for column in _all_columns(results)
+            if column.key == "model" or any(column.cells)]
+
+
+def _all_columns(results: StudyResults) -> list[Column]:
+    """All columns, also empty ones.
 
     An arm of a grid is identified by its settings alone, as in the paper's table 2.
     """
@@ -50,12 +56,10 @@ def columns(results: StudyResults) -> list[Column]:
                                   [_setting(arm.settings.get(name)) for arm in arms], "arm"))
 
     def add(key: str, heading: str, group: str, cell: Callable[[ArmResult], Any]) -> None:
-        cells = [cell(arm) or "" for arm in arms]
-        if any(cells):
-            all_columns.append(Column(key, heading, cells, group))
+        all_columns.append(Column(key, heading, [cell(arm) or "" for arm in arms], group))
 
-    if any(len(arm.runs) > 1 for arm in arms):
-        add("seeds", "seeds", "result", _seeds)
+    several = any(len(arm.runs) > 1 for arm in arms)
+    add("seeds", "seeds", "result", lambda arm: several and _seeds(arm))
     add("bleu", "BLEU", "result", lambda arm: _mean(arm.bleu))
     add("paper", "paper", "result",
         lambda arm: arm.paper_bleu is not None and f"{arm.paper_bleu:.1f}")
@@ -80,16 +84,16 @@ def columns(results: StudyResults) -> list[Column]:
 
 
 def choose(results: StudyResults, keys: Sequence[str]) -> list[Column]:
-    """The columns with these keys, in this order.
+    """The columns with these keys, in this order, without empty ones.
 
     Raises:
       UserError: there is no such column.
     """
-    available = {column.key: column for column in columns(results)}
+    available = {column.key: column for column in _all_columns(results)}
     for key in keys:
         if key not in available:
             raise UserError(f"--columns={key}: one of {', '.join(available)}")
-    return [available[key] for key in keys]
+    return [available[key] for key in keys if any(available[key].cells)]
 
 
 def _setting(value: Any) -> str:

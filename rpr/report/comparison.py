@@ -1,12 +1,12 @@
 """Scores the translations of all runs and compares the arms with each other."""
 import itertools
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from rpr.evaluation import significance, test_sets
+from rpr.evaluation.length_checks import brevity_penalty
 from rpr.evaluation.metrics import METRICS, Metric
 from rpr.evaluation.sentence_statistics import sentence_statistics
 from rpr.evaluation.significance import RunScores
@@ -22,6 +22,7 @@ from rpr.utils.errors import UserError
 
 SCORED = ("bleu", "chrf")                             # of `evaluation.metrics.METRICS`
 MOST_RANKED_ARMS = 30                                 # with more, a ranking cannot be read
+MANY_RUNS = 50                                        # scoring takes long enough to say so
 SAMPLES, SAMPLE_WORDS, MOST_SAMPLED_ARMS = 6, (4, 40), 12
 
 
@@ -46,7 +47,8 @@ def score_runs(results: StudyResults, path: str) -> None:
     lengths = _fill_buckets(results, source, run_dirs)
     run = next(iter(runs.values()))
     metrics = [Metric(name, len(references), language_pair=run.language_pair) for name in SCORED]
-    say(f"scoring {len(hypotheses):,} runs")
+    if len(hypotheses) > MANY_RUNS:
+        say(f"scoring {len(hypotheses):,} runs")
     statistics_of = sentence_statistics(metrics, hypotheses, references, {
         name: run_dir.hypotheses for name, run_dir in run_dirs.items()})
     for metric in metrics:
@@ -130,15 +132,8 @@ def _fill_lengths(results: StudyResults, metric: Metric, counts: Mapping[str, np
             by_length.append([metric.corpus_score(run_counts[bucket.contains(lengths)])[0]
                               for bucket in results.buckets])
             run.empty = sum(not line.strip() for line in hypotheses[run.path])
-            run.brevity_penalty = _brevity_penalty(*run_counts[:, :2].sum(axis=0))
+            run.brevity_penalty = round(brevity_penalty(*run_counts[:, :2].sum(axis=0)), 4)
         arm.bleu_by_length = [statistics.fmean(column) for column in zip(*by_length, strict=True)]
-
-
-def _brevity_penalty(hypothesis_length: float, reference_length: float) -> float:
-    """BLEU's factor for hypotheses that are shorter than the references (Papineni et al. 2002)."""
-    if not hypothesis_length:
-        return 0.0
-    return round(math.exp(min(0.0, 1 - reference_length / hypothesis_length)), 4)
 
 
 def _fill_samples(results: StudyResults, source: Sequence[str], reference: Sequence[str],

@@ -6,11 +6,9 @@ Tables, figures and pages only read these classes, so they can also be made from
 import dataclasses
 from typing import Any
 
+from rpr.evaluation.length_checks import length_warnings
 from rpr.evaluation.significance import ArmScore, Comparison
 from rpr.report.length_buckets import Bucket
-
-LEAST_BREVITY_PENALTY = 0.9                           # below it a report warns
-MOST_CUT_SHARE = 0.01                                 # of the hypotheses; above it a report warns
 
 
 @dataclasses.dataclass
@@ -182,21 +180,9 @@ class StudyResults:
     def warnings(self) -> list[str]:
         """A line for each finished run whose translations are empty, cut off or too short."""
         return [f"{run.path}: {', '.join(problems)}" for arm in self.arms for run in arm.done
-                if (problems := _problems(run, self.sentences))]
+                if (problems := length_warnings(self.sentences, run.empty, run.cut,
+                                                run.brevity_penalty))]
 
     def as_dict(self) -> dict[str, Any]:
         """All attributes as plain dicts and lists, for JSON."""
         return dataclasses.asdict(self)
-
-
-def _problems(run: RunResult, sentences: int) -> list[str]:
-    """What is wrong with the length of a run's translations."""
-    problems = []
-    if run.empty:
-        problems.append(f"{run.empty:,} of {sentences:,} hypotheses are empty")
-    if run.cut and run.cut > MOST_CUT_SHARE * sentences:
-        problems.append(f"{run.cut:,} of {sentences:,} hypotheses stop at the length limit")
-    if run.brevity_penalty is not None and run.brevity_penalty < LEAST_BREVITY_PENALTY:
-        problems.append(f"brevity penalty {run.brevity_penalty:.2f}: the hypotheses are shorter "
-                        "than the references")
-    return problems

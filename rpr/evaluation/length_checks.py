@@ -1,0 +1,37 @@
+"""Warnings about translations whose length shows that something is wrong."""
+import math
+
+LEAST_BREVITY_PENALTY = 0.9                           # below it there is a warning
+MOST_CUT = 0.01                                       # share of the hypotheses, above it as well
+
+
+def brevity_penalty(hypothesis_length: float, reference_length: float) -> float:
+    """BLEU's factor for hypotheses that are shorter than the references (Papineni et al. 2002).
+
+    Args:
+      hypothesis_length, reference_length: tokens of the whole test set.
+    """
+    if not hypothesis_length:
+        return 0.0
+    return math.exp(min(0.0, 1 - reference_length / hypothesis_length))
+
+
+def length_warnings(sentences: int, empty: int | None, cut: int | None, penalty: float | None
+                    ) -> list[str]:
+    """What is wrong with the lengths of a run's translations, one phrase per problem.
+
+    Args:
+      sentences: number of hypotheses.
+      empty: hypotheses without a word.
+      cut: hypotheses that stopped at the length limit.
+      penalty: BLEU's brevity penalty.
+    """
+    warnings = []
+    if empty:
+        warnings.append(f"{empty:,} of {sentences:,} hypotheses are empty")
+    if cut and cut > MOST_CUT * sentences:
+        warnings.append(f"{cut:,} of {sentences:,} hypotheses stop at the length limit")
+    if penalty is not None and penalty < LEAST_BREVITY_PENALTY:
+        warnings.append(f"brevity penalty {penalty:.2f}: the hypotheses are shorter than the "
+                        "references")
+    return warnings
