@@ -1,11 +1,12 @@
 """`rpr score`: BLEU, chrF and TER of one or more systems, with signatures and a paired test."""
 import json
+import os
 import sys
 from collections.abc import Sequence
 
 from rpr.cli.arguments import Parser, whole_number
 from rpr.evaluation import scoring
-from rpr.evaluation.metrics import METRICS
+from rpr.evaluation.metrics import METRICS, MOSES
 from rpr.evaluation.scoring import Score, System
 from rpr.evaluation.test_sets import read_lines, test_set_references
 from rpr.utils import files
@@ -78,6 +79,8 @@ def main(argv: Sequence[str]) -> None:
     if args.samples and test not in scoring.SAMPLES:
         raise UserError(f"--samples={args.samples}: only with --paired_bootstrap or "
                         "--paired_randomization")
+    if args.json and args.json != "-":
+        _check_output(args.json, [*systems, *(args.reference or ())])
     results = scoring.score(
         systems, references, _metrics(args.metrics, {**systems, **references}),
         tokenize=args.tokenize, test_set=args.test_set, language_pair=args.language_pair, test=test,
@@ -106,7 +109,8 @@ def _parser() -> Parser:
                          help="one or more references of the same sentences")
     against.add_argument("--test_set", metavar="NAME", help="a test set that sacrebleu --list "
                          "shows, for example wmt14/full")
-    parser.add_argument("--language_pair", metavar="PAIR", help="of --test_set, for example en-de")
+    parser.add_argument("--language_pair", metavar="PAIR", help="of --test_set, for example en-de; "
+                        "its target language chooses the tokenizer")
     test = parser.add_mutually_exclusive_group()
     test.add_argument("--paired_bootstrap", action="store_const", const="bootstrap", dest="test",
                       help="sacreBLEU's paired bootstrap instead of the jackknife t-test; its p is "
@@ -121,7 +125,8 @@ def _parser() -> Parser:
                         f"{','.join(METRICS)}; ter is left out where a line has more than "
                         f"{scoring.MOST_TER_WORDS:,} words)")
     parser.add_argument("--tokenize", help="sacreBLEU's tokenizer for BLEU (default 13a; zh, "
-                        "ja-mecab and ko-mecab for those languages)")
+                        f"ja-mecab and ko-mecab for those languages), or {MOSES}: lower-cased "
+                        "Moses tokens, as published for Multi30k (needs sacremoses)")
     parser.add_argument("--json", nargs="?", const="-", metavar="FILE",
                         help="write the scores as JSON to FILE, or print them instead of the text")
     return parser
@@ -129,7 +134,9 @@ def _parser() -> Parser:
 
 def _metrics(names: str | None, texts: dict[str, list[str]]) -> tuple[str, ...]:
     """The metrics to compute: TER is refused, or left out of the default, for very long lines."""
-    metrics = tuple(names.split(",")) if names else tuple(METRICS)
+    metrics = tuple(METRICS) if names is None else tuple(names.split(","))
+    if len(set(metrics)) != len(metrics):
+        raise UserError(f"--metrics={names}: a metric is given twice")
     if "ter" not in metrics:
         return metrics
     for path, lines in texts.items():
@@ -142,6 +149,17 @@ def _metrics(names: str | None, texts: dict[str, list[str]]) -> tuple[str, ...]:
             _note(f"TER is left out: {problem}")
             return tuple(name for name in metrics if name != "ter")
     return metrics
+
+
+def _check_output(path: str, inputs: Sequence[str]) -> None:
+    """Refuses an output that cannot be written, or that would replace an input."""
+    folder = os.path.dirname(path) or "."
+    if os.path.isdir(path):
+        raise UserError(f"--json={path}: it is a directory")
+    if not os.path.isdir(folder):
+        raise UserError(f"--json={path}: there is no such directory as {folder}")
+    if os.path.realpath(path) in map(os.path.realpath, inputs):
+        raise UserError(f"--json={path}: this file is also read")
 
 
 def _note(line: str) -> None:

@@ -7,16 +7,19 @@ agrees with sacreBLEU to rounding.
 
 sacreBLEU is imported when a metric is made, so that `rpr --help` does not wait for it.
 """
-import functools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from rpr.evaluation.ter import count_edits
 from rpr.utils.errors import UserError
 
 METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}  # name in JSON and flags: in text
 NGRAM_ORDER = 4                                       # of BLEU, as in sacreBLEU
+# Tokenized, lower-cased BLEU, as published for Multi30k: lower case, punctuation normalized, Moses
+# tokens (the corpus' own files *.lc.norm.tok.*), then BLEU without further tokenization.
+MOSES = "moses_lowercase"
 CHRF_BETA, CHRF_ORDER = 2, 6
 COUNTS = {"bleu": 2 + 2 * NGRAM_ORDER, "chrf": 3 * CHRF_ORDER, "ter": 2}
 
@@ -27,8 +30,8 @@ class Metric:
     Args:
       name: a key of `METRICS`.
       references: number of references per sentence, for the signature.
-      tokenize: sacreBLEU's tokenizer for BLEU; None: chosen by the target language.
-      language_pair: for example "en-de", or "".
+      tokenize: sacreBLEU's tokenizer for BLEU, or `MOSES`; None: chosen by the target language.
+      language_pair: for example "en-de", or ""; `MOSES` needs it.
 
     Raises:
       UserError: unknown metric or tokenizer, or the tokenizer's package is missing.
@@ -42,6 +45,8 @@ class Metric:
                  language_pair: str | None = "") -> None:
         self.name = name
         self._sacrebleu = _sacrebleu_metric(name, tokenize, language_pair or "")
+        self._moses = (_Moses(language_pair or "") if name == "bleu" and tokenize == MOSES
+                       else None)
         self._sacrebleu.num_refs = references
         self.counts = COUNTS[name]
 
@@ -57,12 +62,29 @@ class Metric:
           for each system an array [sentences, counts], float64.
         """
         metric = self._sacrebleu
+        if self._moses:
+            systems = [self._moses.tokenize(lines) for lines in systems]
+            references = [self._moses.tokenize(lines) for lines in references]
+        if self.name == "ter":
+            return self._ter_statistics(systems, references)
         metric._ref_cache = metric._cache_references(references)
         try:
             return [np.array(metric._extract_corpus_statistics(lines, None), np.float64)
                     for lines in systems]
         finally:
             metric._ref_cache = None
+
+    def _ter_statistics(self, systems: Sequence[Sequence[str]],
+                        references: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """Edits from the best reference, and the mean length of the references."""
+        def words(line: str) -> list[str]:
+            return self._sacrebleu._preprocess_segment(line).split()
+
+        expected = [[words(line) for line in lines] for lines in zip(*references, strict=True)]
+        return [np.array([(min(count_edits(words(line), reference) for reference in of_line),
+                           sum(map(len, of_line)) / len(of_line))
+                          for line, of_line in zip(lines, expected, strict=True)], np.float64)
+                for lines in systems]
 
     def corpus_score(self, statistics: np.ndarray) -> tuple[float, str]:
         """sacreBLEU's score of [sentences, counts], and its line with the details."""
@@ -79,16 +101,43 @@ class Metric:
     def signature(self, **fields: object) -> str:
         """sacreBLEU's signature; `fields` (test, lang, seed, bs, ar) are added where not empty."""
         signature = self._sacrebleu.get_signature()
+        if self._moses:
+            signature.update("tok", self._moses.signature)
         for name, value in fields.items():
             if value:
                 signature.update(name, value)
         return str(signature)
 
 
-@functools.lru_cache(maxsize=16)
-def _tokenizer_names() -> tuple[str, ...]:
+class _Moses:
+    """Lower case, normalized punctuation and Moses tokens of the target language.
+
+    Attributes:
+      signature: what a signature says of the tokens.
+    """
+
+    def __init__(self, language_pair: str) -> None:
+        target = language_pair.split("-")[-1]
+        if not target:
+            raise UserError(f"--tokenize={MOSES}: --language_pair is missing, for example en-de")
+        try:
+            import sacremoses
+        except ImportError:
+            raise UserError(f"--tokenize={MOSES}: sacremoses is missing (the extra rpr[moses])"
+                            ) from None
+        self._normalizer = sacremoses.MosesPunctNormalizer(lang=target)
+        self._tokenizer = sacremoses.MosesTokenizer(lang=target)
+        self.signature = f"none(sacremoses-{sacremoses.__version__}-lc-norm-{target})"
+
+    def tokenize(self, lines: Sequence[str]) -> list[str]:
+        """The lines as tokens separated by spaces."""
+        return [self._tokenizer.tokenize(self._normalizer.normalize(line.lower()),
+                                         return_str=True, escape=False) for line in lines]
+
+
+def _tokenizer_names() -> list[str]:
     from sacrebleu.metrics import BLEU
-    return tuple(BLEU.TOKENIZERS)
+    return [*BLEU.TOKENIZERS, MOSES]
 
 
 def _sacrebleu_metric(name: str, tokenize: str | None, language_pair: str) -> Any:
@@ -101,6 +150,8 @@ def _sacrebleu_metric(name: str, tokenize: str | None, language_pair: str) -> An
         return TER()
     if tokenize is not None and tokenize not in _tokenizer_names():
         raise UserError(f"--tokenize={tokenize}: one of {', '.join(_tokenizer_names())}")
+    if tokenize == MOSES:
+        return BLEU(lowercase=True, tokenize="none", force=True)
     try:                                              # force: no warning for every block of lines
         return BLEU(tokenize=tokenize, force=True, trg_lang=language_pair.split("-")[-1])
     except (RuntimeError, ImportError, OSError) as error:    # an extra package, or a download
