@@ -12,7 +12,7 @@ TRAIN = tf.estimator.ModeKeys.TRAIN
 
 
 def training_op(values, model="rpr_transformer", seed=1):
-    """Builds the training graph of a model in the default graph."""
+    """Builds the training graph of a model in the default graph; returns its last operation."""
     def model_fn(features, labels, mode, params, config):
         network = tiny_models.make(values, mode, model)
         _, losses = network(features)
@@ -22,7 +22,7 @@ def training_op(values, model="rpr_transformer", seed=1):
     tf.train.create_global_step()
     features = tiny_models.features(INPUTS, TARGETS)
     return seeding.seeded(model_fn, seed)(
-        {**features, BATCH_NUMBER: tf.constant(5, tf.int64)}, None, TRAIN, None, None)
+        {**features, BATCH_NUMBER: tf.constant(5, tf.int64)}, None, TRAIN, None, None).op
 
 
 def ancestors(op):

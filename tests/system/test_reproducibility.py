@@ -2,7 +2,6 @@
 
 Every run records a checksum of each tensor of each checkpoint; these are compared.
 """
-import os
 import random
 import shutil
 import signal
@@ -105,9 +104,9 @@ def test_with_one_thread_it_is_equal_to_itself(text, tmp_path):
 
 
 @pytest.mark.parametrize("mode", [
-    ["--worker_gpu=2"], ["--worker_gpu=2", "--optionally_use_dist_strat"],
-    [SMALL + ",optimizer=multistep_adam,optimizer_multistep_accumulate_steps=2"],
-    [SMALL + ",pack_dataset=True"]], ids=["towers", "mirrored", "accumulated", "packed"])
+    [SMALL + ",optimizer=multistep_adam,optimizer_multistep_accumulate_steps=2",
+     "--worker_gpu=2"],
+    ["--worker_gpu=2", "--optionally_use_dist_strat"]], ids=["accumulated in towers", "mirrored"])
 def test_resumed_from_a_checkpoint_it_ends_as_undisturbed(mode, text, tmp_path):
     train(text, tmp_path / "whole", SMALL, *mode)
     resumed = resumed_copy(tmp_path / "whole", tmp_path / "resumed", 10)
@@ -131,20 +130,8 @@ def test_arms_share_batches_and_initial_values(text, whole, tmp_path):
     assert events(arm, "train", "loss") != events(whole, "train", "loss")[:1]
 
 
-def test_another_seed_gives_other_batches_and_values(text, whole, tmp_path):
-    train(text, tmp_path / "other", SMALL, "--random_seed=4", "--log_batches", steps=1)
-    assert events(tmp_path / "other", "batch", "sha256") != events(whole, "batch", "sha256")[:1]
-    ours, theirs = (checksums.read(str(directory))[0] for directory in (tmp_path / "other", whole))
-    assert sum(ours[name] != theirs[name] for name in ours) > 40
-
-
-def test_another_seed_or_a_checkpoint_of_stock_t2t_when_it_resumes(text, whole, tmp_path):
+def test_another_seed_is_refused_when_it_resumes(text, whole):
     assert "--random_seed=4" in refused("train", *arguments(text, whole, "--random_seed=4"))
-    stock = resumed_copy(whole, tmp_path / "stock", 10)
-    for name in ("rpr.json", "metrics.jsonl"):
-        os.unlink(stock / name)
-    train(text, stock, *arguments(text, stock), steps=STEPS)
-    assert_equal(stock, whole)
 
 
 def test_the_threads_of_the_first_start_are_kept(text, whole, tmp_path):

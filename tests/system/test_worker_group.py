@@ -225,8 +225,9 @@ def test_a_slurm_job_starts_a_process_on_each_of_its_nodes(tmp_path):
 
 
 @pytest.fixture
-def chief(tmp_path):
-    """A chief that waits for one worker, its port, and the thread that it waits in."""
+def chief(tmp_path, monkeypatch):
+    """A chief that waits for one worker: its secret, port, thread, and a connection to it."""
+    monkeypatch.setattr(worker_group, "_start_over", lambda reason: None)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -1,0 +1,88 @@
+"""The batches that a training reads from T2T's files, by number."""
+import types
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from tensor2tensor.utils import data_reader, trainer_lib
+
+from rpr.training.input_pipeline import BATCH_NUMBER, Stream, reproducible_input
+
+
+def read(text, count, stream=None, towers=1, packed=False, **changes):
+    """The first batches of a stream: [{feature: array}]."""
+    hparams = trainer_lib.create_hparams("rpr_tiny", "batch_size=256,max_length=64",
+                                         data_dir=str(text.data_dir), problem_name=text.problem)
+    hparams.override_from_dict(changes)
+    if packed:
+        hparams.add_hparam("pack_dataset", True)
+    parallelism = types.SimpleNamespace(n=towers) if towers > 1 else None
+    config = types.SimpleNamespace(data_parallelism=parallelism, train_distribute=None,
+                                   use_tpu=False)
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.set_random_seed(1)
+        dataset = reproducible_input(hparams.problem, hparams, str(text.data_dir),
+                                     lambda: stream or Stream(1, 0, 1))({}, config)
+        iterator = tf.data.make_initializable_iterator(dataset)
+        features, targets = iterator.get_next()
+        session.run(iterator.initializer)
+        batches = [session.run([features, targets]) for _ in range(count)]
+    for features, targets in batches:
+        np.testing.assert_array_equal(features["targets"], targets)
+    return [features for features, _ in batches]
+
+
+def assert_same(batches, expected):
+    assert [batch[BATCH_NUMBER] for batch in batches] == [
+        batch[BATCH_NUMBER] for batch in expected]
+    for batch, other in zip(batches, expected, strict=True):
+        assert batch.keys() == other.keys()
+        for name, value in batch.items():
+            np.testing.assert_array_equal(value, other[name])
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_stream_is_resumed_anywhere_and_shared_among_processes(packed, text):
+    """Packed batches come from T2T's own pipeline."""
+    batches = read(text, 12, packed=packed)
+    assert [batch[BATCH_NUMBER] for batch in batches] == list(range(12))
+    assert packed == ("inputs_segmentation" in batches[0])
+    assert_same(read(text, 5, Stream(1, 7, 1), packed=packed), batches[7:])
+    for index in range(2):
+        assert_same(read(text, 6, Stream(1, index, 2), packed=packed), batches[index::2])
+    assert not np.array_equal(read(text, 1, Stream(2, 0, 1), packed=packed)[0]["targets"],
+                              batches[0]["targets"])
+
+
+def sentences(batches):
+    """The targets without padding, sorted."""
+    return sorted(tuple(row[row > 0]) for batch in batches for row in batch["targets"][..., 0, 0])
+
+
+def test_an_epoch_holds_the_sentences_that_t2t_reads(text):
+    """All that are not too long, each once; here a batch is an epoch."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        hparams = trainer_lib.create_hparams("rpr_tiny", data_dir=str(text.data_dir),
+                                             problem_name=text.problem)
+        dataset = hparams.problem.dataset("train", str(text.data_dir), hparams=hparams)
+        dataset = dataset.filter(lambda x: data_reader.example_length(x) <= 64)
+        following = tf.data.make_one_shot_iterator(dataset).get_next()["targets"]
+        expected = []
+        with pytest.raises(tf.errors.OutOfRangeError):
+            while True:
+                expected.append(tuple(session.run(following)))
+    assert len(expected) > 200
+    epochs = read(text, 2, use_fixed_batch_size=True, batch_size=len(expected))
+    for epoch in epochs:
+        assert sentences([epoch]) == sorted(expected)
+    assert not np.array_equal(epochs[0]["targets"], epochs[1]["targets"])
+
+
+def test_batches_have_t2ts_sizes(text):
+    scheme = data_reader.batching_scheme(256, 64, 8, 1.1)
+    for towers in (1, 2):
+        for batch in read(text, 20, towers=towers):
+            longest = max(batch["inputs"].shape[1], batch["targets"].shape[1])
+            bucket = sum(longest >= boundary for boundary in scheme["boundaries"])
+            assert len(batch["inputs"]) == towers * scheme["batch_sizes"][bucket]
+            assert len(batch["inputs"]) * longest <= towers * 256 or longest > 64
