@@ -80,7 +80,7 @@ def test_a_study_of_own_code(own, text, tmp_path):
 @pytest.mark.parametrize("changes, words", [
     ({"usr_dir": "nowhere"}, ["run.usr_dir = ", "nowhere", "no such directory"]),
     ({}, ["translate_own_text"]),
-    ({"usr_dir": "own_code", "hparams": "own_slope=-1"}, ["own_slope"]),
+    ({"usr_dir": "own_code", "hparams": "position=own_schem"}, ["own_schem"]),
 ])
 def test_what_own_code_does_not_have_is_refused(own, text, tmp_path, changes, words):
     gin = write(tmp_path / "own.gin", **changes)
