@@ -4,6 +4,7 @@ Slurm schedules. A job is `rpr run`, which resumes from its last checkpoint, so 
 its time limit or is preempted is queued again unchanged.
 """
 import ast
+import contextlib
 import os
 from typing import Any
 
@@ -57,13 +58,17 @@ class Cluster:
         except ModuleNotFoundError:
             raise UserError(f"--cluster={name} needs submitit: pip install '.[slurm]'") from None
         self._folder = folder
+        new = [path for path in (folder, os.path.dirname(folder)) if not os.path.exists(path)]
         try:
-            self._executor = submitit.AutoExecutor(
-                folder, cluster=name, **{f"{name}_max_num_timeout": _MOST_TIMEOUTS})
             self._options = dict(map(_parse_option, options))
             _check_names(submitit, self._options)
+            self._executor = submitit.AutoExecutor(
+                folder, cluster=name, **{f"{name}_max_num_timeout": _MOST_TIMEOUTS})
             self._executor.update_parameters(**self._options)
         except (AssertionError, NameError, RuntimeError, TypeError, ValueError) as error:
+            for path in new:                          # submitit has created it
+                with contextlib.suppress(OSError):
+                    os.rmdir(path)
             line = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise UserError(f"--cluster={name} --submitit_option {' '.join(options)}: {line}"
                             ) from None

@@ -30,11 +30,12 @@ def submitit():
     return pytest.importorskip("submitit")
 
 
-def test_a_wrong_parameter_is_refused(submitit, tmp_path):
+@pytest.mark.parametrize("option", ["partition_x=1", "slurm_partitionx=gpu", "timeout_min"])
+def test_a_wrong_parameter_is_refused(submitit, tmp_path, option):
     gin = write_study(tmp_path / "x.gin", {"relative": {}})
     line = refused("study", gin, f"--study_dir={tmp_path}/study", "--cluster=local",
-                   "--submitit_option", "partition_x=1")
-    assert "partition_x" in line
+                   "--submitit_option", option)
+    assert option in line and not (tmp_path / "study").exists()
 
 
 def test_a_job_that_is_preempted_stops_and_is_queued_as_it_is(submitit, tmp_path, monkeypatch):
