@@ -1,0 +1,139 @@
+"""What a run directory accepts: its configuration, its corpus, the user's code; its state."""
+import dataclasses
+import fcntl
+import json
+import os
+
+import pytest
+
+from rpr.experiments import config, gin_files, provenance, run, run_directory
+from rpr.utils.errors import UserError
+
+RUN = config.Run("translate_text_files", "h", 100, checkpoint_steps=50)
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    (tmp_path / "run").mkdir()
+    return run_directory.RunDirectory(str(tmp_path / "run"), str(tmp_path / "data"))
+
+
+def trained(run_dir):
+    os.makedirs(run_dir.model)
+    with open(os.path.join(run_dir.model, "model.ckpt-50.index"), "w"):
+        pass
+
+
+def test_a_directory_without_a_checkpoint_takes_another_configuration(run_dir):
+    other = dataclasses.replace(RUN, alpha=0.7)
+    run._check_config(RUN, run_dir)
+    run._check_config(other, run_dir)
+    assert gin_files.load_run(run_dir.config) == other
+    trained(run_dir)
+    with pytest.raises(UserError, match=r"alpha = 0\.6 \(there: 0\.7\)"):
+        run._check_config(RUN, run_dir)
+    assert gin_files.load_run(run_dir.config) == other
+
+
+def test_what_may_change_is_written_down(run_dir):
+    run._check_config(RUN, run_dir)
+    trained(run_dir)
+    moved = dataclasses.replace(RUN, eval_seconds=5, text_source="a", text_target="b")
+    run._check_config(moved, run_dir)
+    assert gin_files.load_run(run_dir.config) == moved
+
+
+@pytest.fixture
+def corpus(run_dir, tmp_path):
+    """Text files of a run whose data has been generated."""
+    paths = [str(tmp_path / name) for name in ("a.txt", "b.txt")]
+    for path in paths:
+        with open(path, "w", encoding="utf-8") as text:
+            text.write("one\ntwo\n")
+    os.makedirs(run_dir.data_dir)
+    from rpr.utils import files
+    with open(run_directory.data_record(RUN, run_dir.data_dir), "w") as record:
+        json.dump({"sources": {f"train {side}": files.sha256(path) for side, path in
+                               zip(("source", "target"), paths, strict=True)}}, record)
+    described = dataclasses.replace(RUN, text_source=paths[0], text_target=paths[1])
+    provenance.record_corpus(described, run_dir)
+    return described
+
+
+def test_lines_and_paths_of_the_corpus_are_recorded(corpus, run_dir):
+    with open(run_dir.data) as text:
+        sources = json.load(text)["sources"]
+    assert sources["train source"]["path"] == corpus.text_source
+    assert sources["train target"]["lines"] == 2 and len(sources) == 2
+
+
+def test_moved_text_is_accepted_and_changed_text_is_not(corpus, run_dir, tmp_path):
+    provenance.check_corpus(corpus, run_dir)
+    os.rename(corpus.text_source, tmp_path / "moved.txt")
+    moved = dataclasses.replace(corpus, text_source=str(tmp_path / "moved.txt"))
+    provenance.check_corpus(moved, run_dir)
+    with open(moved.text_source, "a", encoding="utf-8") as text:
+        text.write("three\n")
+    with pytest.raises(UserError, match=r"made from other text: train source .*moved\.txt"):
+        provenance.check_corpus(moved, run_dir)
+
+
+def test_other_data_in_the_data_directory_is_refused(run_dir):
+    os.makedirs(run_dir.data_dir)
+    described = dataclasses.replace(RUN, problem="translate_other")
+    record = run_directory.data_record(described, run_dir.data_dir)
+    for digest in ("ab" * 32, "cd" * 32):
+        with open(record, "w") as text:
+            json.dump({"sources": {"archive": digest}}, text)
+        provenance.record_corpus(described, run_dir)
+    with pytest.raises(UserError, match="made from other text: archive"):
+        provenance.check_corpus(described, run_dir)
+
+
+def test_the_environment_names_text_that_the_run_does_not(monkeypatch, tmp_path):
+    monkeypatch.setenv("RPR_TEXT_SOURCE", str(tmp_path / "a.txt"))
+    with pytest.raises(UserError, match="RPR_TEXT_SOURCE = .*a.txt: there is no such file"):
+        provenance.text_files(RUN)
+    (tmp_path / "a.txt").write_text("x\n")
+    assert provenance.text_files(RUN) == {"train source": str(tmp_path / "a.txt")}
+    assert provenance.text_files(dataclasses.replace(RUN, problem="p")) == {}
+    described = dataclasses.replace(RUN, text_source="s", text_target="t", text_vocab_size=99)
+    assert described.environment() == {"RPR_TEXT_SOURCE": "s", "RPR_TEXT_TARGET": "t",
+                                       "RPR_TEXT_VOCAB_SIZE": "99"}
+
+
+def test_changed_code_is_said(run_dir, tmp_path, capsys):
+    code = tmp_path / "code"
+    (code / "sub").mkdir(parents=True)
+    (code / "sub" / "a.py").write_text("1")
+    described = provenance.with_usr_dir(RUN, str(code), "x.gin")
+    provenance.record_code(described, run_dir)
+    (code / "sub" / "a.py").write_text("2")
+    (code / "b.py").write_text("3")
+    provenance.record_code(described, run_dir)
+    assert "since this run began: b.py, sub/a.py" in capsys.readouterr().err.replace("\n", "")
+
+
+def test_a_record_does_not_choose_which_code_runs(tmp_path):
+    described = dataclasses.replace(RUN, usr_dir=str(tmp_path))
+    assert provenance.with_usr_dir(described, None, "mine.gin") == described
+    for name in ("config.gin", "study.gin"):
+        with pytest.raises(UserError, match=f"--t2t_usr_dir={tmp_path} loads it"):
+            provenance.with_usr_dir(described, None, f"runs/x/{name}")
+        assert provenance.with_usr_dir(described, str(tmp_path), name) == described
+
+
+def test_the_states_of_a_run(run_dir):
+    def note(name, **content):
+        with open(run_dir.file(name), "w") as text:
+            json.dump(content, text)
+    assert run_directory.state(run_dir) == "waiting"
+    note("status.json", train={"state": "failed", "code": -9})
+    assert run_directory.state(run_dir) == "waiting"          # a kill is no failure
+    note("status.json", train={"state": "failed", "code": 1})
+    assert run_directory.state(run_dir) == "failed"
+    note("scores.json", step=100)
+    assert run_directory.state(run_dir) == "done"
+    with open(run_dir.lock, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert run_directory.state(run_dir) == "running"
