@@ -1,0 +1,1 @@
+"""Runs and studies: settings, directories, stages, processes and progress. No TensorFlow."""

@@ -101,13 +101,13 @@ def prepare(study: Study, run: Run, study_dir: str) -> list[StudyRun]:
     """Writes the files that describe the study; returns its runs.
 
     Raises:
-      UserError: the directory holds a study of another base run.
+      UserError: the directory holds a study of another base run, which has begun.
     """
     runs = study_runs(study, run, study_dir)
     os.makedirs(study_dir, exist_ok=True)
     with locks.lock(os.path.join(study_dir, ".lock")):
         path = os.path.join(study_dir, gin_files.STUDY_FILE)
-        if os.path.exists(path):
+        if os.path.exists(path) and _has_begun(study_dir):
             refuse_another(run, gin_files.load_study(path)[1], study_dir, "--study_dir")
         files.write_atomically(path, gin_files.as_gin(run) + gin_files.as_gin(study))
         files.write_atomically(os.path.join(study_dir, "study.json"),
@@ -118,6 +118,11 @@ def prepare(study: Study, run: Run, study_dir: str) -> list[StudyRun]:
             if not os.path.exists(config) or gin_files.load_run(config) != study_run.run:
                 files.write_atomically(config, text)  # the first time, or MUTABLE_FIELDS changed
     return runs
+
+
+def _has_begun(study_dir: str) -> bool:
+    """Whether a run of the study in a directory has begun."""
+    return bool(glob.glob(os.path.join(glob.escape(study_dir), "runs", "*", "status.json")))
 
 
 def _record(study: Study, runs: list[StudyRun]) -> dict[str, Any]:
@@ -131,15 +136,14 @@ def _record(study: Study, runs: list[StudyRun]) -> dict[str, Any]:
 
 
 def discard(runs: list[StudyRun], study_dir: str) -> None:
-    """Removes what `prepare` wrote for a new study, and its directories if no data is in them."""
+    """Removes a new study again, unless a part of its data has been generated."""
     data_dir = os.path.join(study_dir, "data")
     traces = [*glob.glob(os.path.join(glob.escape(data_dir), ".*.lock")),
               *glob.glob(os.path.join(glob.escape(data_dir), "*.log"))]
-    paths = []
-    if os.path.isdir(data_dir) and set(os.listdir(data_dir)) <= {
+    if os.path.isdir(data_dir) and not set(os.listdir(data_dir)) <= {
             "download", *map(os.path.basename, traces)}:
-        paths += traces
-    paths += [study_run.run_dir.config for study_run in runs]
+        return
+    paths = [*traces, *(study_run.run_dir.config for study_run in runs)]
     paths += [os.path.join(study_dir, name)
               for name in (gin_files.STUDY_FILE, "study.json", "datagen.json", ".lock",
                            ".datagen.lock")]

@@ -97,6 +97,7 @@ def test_the_same_directory_takes_more_arms_but_no_other_run(tmp_path):
             there = gin_files.load_run(str(tmp_path / run["directory"] / "config.gin"))
             assert there.seed == run["seed"] and f"position={arm['changes']['position']}" in (
                 there.hparams)
+    (tmp_path / few[0].directory / "status.json").write_text("{}")        # it has begun
     with pytest.raises(UserError, match=r"alpha = 0\.5 \(there: 0\.6\)"):
         study.prepare(config.Study("absolute", arms=ARMS), dataclasses.replace(BASE, alpha=0.5),
                       str(tmp_path))
