@@ -18,6 +18,7 @@ def main(argv: list[str], logs: Any) -> None:
     from tensor2tensor.bin import t2t_trainer
     from tensor2tensor.utils import trainer_lib
 
+    from problems import download
     from problems.checks import check_data
     from rpr.models import pretrained_embeddings
     from rpr.t2t import checkpoints, preflight, registration
@@ -41,6 +42,7 @@ def main(argv: list[str], logs: Any) -> None:
     trainer_lib.set_random_seed(flags.random_seed)
     data_dir, output_dir = map(os.path.expanduser, (flags.data_dir, flags.output_dir))
     if flags.generate_data:
+        flags.tmp_dir = download.private_directory(flags.tmp_dir)
         t2t_trainer.generate_data()
     check_data(problem, data_dir, ("train",) if flags.schedule == "train" else ("train", "dev"))
     requested = {"model": flags.model, "problem": flags.problem, "hparams_set": flags.hparams_set,
@@ -55,11 +57,13 @@ def main(argv: list[str], logs: Any) -> None:
     else:
         pretrained_embeddings.check(hparams, problem, data_dir)
 
-    if logs:
-        process = f".worker{machines.index}" if machines and machines.index else ""
-        logs.keep(os.path.join(output_dir, f"train{process}.log"))
+    def keep_logs() -> None:
+        if logs:
+            process = f".worker{machines.index}" if machines and machines.index else ""
+            logs.keep(os.path.join(output_dir, f"train{process}.log"))
+
     trainer.run(flags, hparams, requested,
-                flags.metrics_file or os.path.join(output_dir, METRICS_FILE))
+                flags.metrics_file or os.path.join(output_dir, METRICS_FILE), keep_logs)
 
 
 def _repair(output_dir: str, is_chief: bool) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -23,7 +24,8 @@ from rpr.utils.errors import UserError
 _LOSS_NOTICED_WITHIN = 15.0                           # seconds
 
 
-def run(flags: Any, hparams: Any, requested: dict, metrics_path: str) -> None:
+def run(flags: Any, hparams: Any, requested: dict, metrics_path: str,
+        keep_logs: Callable[[], None]) -> None:
     """Trains, and evaluates if the schedule says so.
 
     Args:
@@ -31,13 +33,14 @@ def run(flags: Any, hparams: Any, requested: dict, metrics_path: str) -> None:
       hparams: see `build_hparams`.
       requested: what `preflight.remember_training` writes next to the model.
       metrics_path: the metrics file.
+      keep_logs: called when the graph is built; may create the output directory.
 
     Raises:
       UserError: the training failed for a reason that one line can explain.
     """
     machines = devices.training_cluster()
     if not machines:
-        _train(flags, hparams, requested, metrics_path, None)
+        _train(flags, hparams, requested, metrics_path, keep_logs, None)
         return
     checkpoint = tf.train.latest_checkpoint(os.path.expanduser(flags.output_dir))
     common = [requested, hparams.values(), flags.train_steps, flags.schedule, flags.worker_gpu,
@@ -48,7 +51,7 @@ def run(flags: Any, hparams: Any, requested: dict, metrics_path: str) -> None:
         os.path.expanduser(flags.output_dir), ".worker_group"))
     group.join()
     try:
-        _train(flags, hparams, requested, metrics_path, machines)
+        _train(flags, hparams, requested, metrics_path, keep_logs, machines)
     except BaseException as error:
         if isinstance(error, tf.errors.OpError):
             time.sleep(_LOSS_NOTICED_WITHIN)
@@ -58,7 +61,7 @@ def run(flags: Any, hparams: Any, requested: dict, metrics_path: str) -> None:
 
 
 def _train(flags: Any, hparams: Any, requested: dict, metrics_path: str,
-           machines: devices.TrainingCluster | None) -> None:
+           keep_logs: Callable[[], None], machines: devices.TrainingCluster | None) -> None:
     output_dir = os.path.expanduser(flags.output_dir)
     tf.logging.set_verbosity(tf.logging.INFO)
     is_chief = not machines or machines.index == 0
@@ -69,9 +72,20 @@ def _train(flags: Any, hparams: Any, requested: dict, metrics_path: str,
         raise UserError(f"--schedule={flags.schedule}: T2T's experiment has no such method")
     if is_chief:
         report_changes(output_dir, flags, hparams.batch_size)
-        t2t_trainer.save_metadata(hparams)
-        preflight.remember_training(output_dir, **requested, devices=devices.device_count(flags),
-                                  mirrored=devices.is_mirrored(flags), threads=threads)
+    data = _training_files(flags, hparams.problem)
+    if is_chief and preflight.trained_with(output_dir).get("training_files", data) != data:
+        say(f"rpr train: the training files in --data_dir={flags.data_dir} have changed; the "
+            "batches from here on are not those of an uninterrupted training")
+
+    def describe() -> None:
+        """Writes what describes the training: a graph that cannot be built leaves no trace."""
+        keep_logs()
+        if is_chief:
+            t2t_trainer.save_metadata(hparams)
+            preflight.remember_training(
+                output_dir, **requested, devices=devices.device_count(flags),
+                mirrored=devices.is_mirrored(flags), threads=threads, training_files=data)
+
     estimator = experiment.estimator
     # With a strategy AutoGraph would rewrite the source of T2T and of all it calls, for minutes.
     model_fn = tf.autograph.experimental.do_not_convert(estimator._model_fn)
@@ -86,7 +100,8 @@ def _train(flags: Any, hparams: Any, requested: dict, metrics_path: str,
             hparams.problem, hparams, os.path.expanduser(flags.data_dir),
             lambda: _stream(flags, hparams, output_dir, machines)),
         max_steps=min(train_spec.max_steps, flags.stop_at_step or train_spec.max_steps),
-        hooks=(*train_spec.hooks, *(_chief_hooks(hook, flags, estimator) if is_chief else [])))
+        hooks=(hooks.GraphBuiltHook(describe), *train_spec.hooks,
+               *(_chief_hooks(hook, flags, estimator) if is_chief else [])))
     experiment._eval_spec = eval_spec._replace(exporters=(*(eval_spec.exporters or ()), record))
     try:
         _execute(experiment, flags, bool(machines), is_chief, metrics_path, record)
@@ -141,6 +156,13 @@ def _stream(flags: Any, hparams: Any, output_dir: str,
     processes, index = (len(machines.addresses), machines.index) if machines else (1, 0)
     done = step * devices.batches_per_step(flags, hparams)
     return input_pipeline.Stream(flags.random_seed, done * processes + index, processes)
+
+
+def _training_files(flags: Any, problem: Any) -> dict[str, int]:
+    """The number of training files and their bytes together."""
+    paths = tf.gfile.Glob(problem.filepattern(os.path.expanduser(flags.data_dir),
+                                              tf.estimator.ModeKeys.TRAIN))
+    return {"files": len(paths), "bytes": sum(tf.gfile.Stat(path).length for path in paths)}
 
 
 def thread_count(flags: Any, output_dir: str) -> int:
