@@ -67,9 +67,7 @@ def run_command(name: str, command: Command, argv: list[str]) -> int:
         if isinstance(stream, io.TextIOWrapper):      # text that the locale cannot encode
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = command(argv) or 0
-        sys.stdout.flush()
-        return code
+        return _call(command, argv)
     except UserError as error:
         return _refuse(name, str(error))
     except KeyboardInterrupt:
@@ -88,6 +86,16 @@ def run_command(name: str, command: Command, argv: list[str]) -> int:
             print(f"{name}: {printable(line)}", file=sys.stderr)
             return 1
         return _refuse(name, line)
+
+
+def _call(command: Command, argv: list[str]) -> int:
+    """The exit code of a command, also after --help; its output has been written."""
+    try:
+        code = command(argv)
+    except SystemExit as ended:
+        code = ended.code
+    sys.stdout.flush()
+    return code if isinstance(code, int) else int(bool(code))
 
 
 def _refuse(name: str, line: str) -> int:
