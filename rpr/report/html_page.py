@@ -40,6 +40,7 @@ summary { cursor: pointer; font-weight: 600; }
 pre { overflow-x: auto; font-size: 0.85rem; }
 .small { font-size: 0.85rem; color: #4b5560; }
 .samples td { white-space: normal; text-align: left; vertical-align: top; }
+.samples td.arm { min-width: 12rem; }
 ins { background: #fde2d3; text-decoration: none; }
 del { background: #e4e9ee; color: #77808a; }
 .warning { border-left: 4px solid #d9822b; padding: 0.25rem 0.75rem; background: #fdf6ee; }
@@ -101,6 +102,9 @@ def _parts(results: StudyResults, pictures: Sequence[Picture], directory: str) -
         yield f"<details><summary>{to_html(arm)}</summary>" + "".join(
             f"<h3>{to_html(picture.title)}</h3>{embed(picture)}"
             for picture in pictures if picture.arm == arm) + "</details>"
+    if arms and any(arm.done and arm.name not in arms for arm in results.arms):
+        yield ('<p class="small">Figures of other models: <code>rpr report DIR '
+               "--plot_model=ARM</code>.</p>")
     yield _corpus(results)
     yield _environments(results)
     if results.study_gin:

@@ -119,9 +119,11 @@ def plot_bleu_by_k(with_k: Sequence[ArmResult], without_k: Sequence[ArmResult]) 
     least = math.log2(min([value for value in k if value] or [1]))
     x = [math.log2(value) if value else least - 1.5 for value in k]
     scores = [arm.bleu for arm in with_k if arm.bleu]
+    several = any(len(arm.done) > 1 for arm in with_k)
     axes.errorbar(x, [score.mean for score in scores], _interval_bars(scores), color="C0",
-                  marker="o", capsize=3, label="mean over seeds, 95% interval over test sentences")
-    if any(len(arm.done) > 1 for arm in with_k):
+                  marker="o", capsize=3, label="relative positions, 95% interval over test "
+                  "sentences" + (", mean over seeds" if several else ""))
+    if several:
         points = [(position, run.bleu) for position, arm in zip(x, with_k, strict=True)
                   for run in arm.done]
         axes.plot(*zip(*points, strict=True), "x", color="C0", alpha=0.6, ms=5, label="each seed")

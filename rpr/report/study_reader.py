@@ -10,7 +10,7 @@ from rpr.report.results import ArmResult, RunResult, StudyResults
 from rpr.utils import files, metrics_log
 from rpr.utils.errors import UserError
 
-MOST_RECORDS = 500                                    # training records of a run, for its curve
+MOST_RECORDS = 200                                    # training records of a run, for its curve
 
 _STUDY = {"baseline": str, "arms": [{"name": str, "changes": dict, "paper_bleu": (float, None),
                                      "runs": [{"seed": int, "directory": str}]}]}

@@ -86,8 +86,9 @@ def _html(text: str) -> str:
 
 
 def to_json(results: StudyResults) -> str:
-    """Everything, unrounded."""
-    return json.dumps(results.as_dict(), indent=1) + "\n"
+    """Everything, unrounded; the points of curves take a line each."""
+    text = json.dumps(results.as_dict(), indent=1)
+    return re.sub(r"\[\n +(-?[\d.e+-]+),\n +(-?[\d.e+-]+)\n +\]", r"[\1, \2]", text) + "\n"
 
 
 def to_csv(results: StudyResults) -> str:

@@ -164,6 +164,7 @@ def test_a_record_can_be_read_without_its_runs(clipping, tmp_path):
     assert again == results and tables.to_json(again) == text
     assert tables.to_markdown(again) == tables.to_markdown(results)
     run = json.loads(text)["arms"][0]["runs"][1]
+    assert json.loads(text) == results.as_dict()
     assert (run["seed"], run["steps"], run["seconds"]["train"]) == (2, 1000, 120.0)
     assert results.date == "2020-09-13"
 
