@@ -85,8 +85,8 @@ T2T_HPARAMS = (
     Setting("length_bucket_step", 0.0, above=1),
     Setting("initializer", None, choices=("orthogonal", "uniform", "normal_unit_scaling",
                                           "uniform_unit_scaling", "xavier", "")),
-    Setting("norm_type", None, choices=("layer", "layer_without_scale", "batch", "group", "noam",
-                                        "l2", "none")),
+    Setting("norm_type", None, choices=("layer", "layer_without_scale", "batch", "noam", "l2",
+                                        "none")),
     Setting("learning_rate_decay_scheme", None, choices=(
         "none", "noam", "exp", "piecewise", "cosine", "cyclelinear10x", "sqrt", "")),
     Setting("activation_dtype", None, choices=("float32", "bfloat16", "float16")),

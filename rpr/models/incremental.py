@@ -22,6 +22,7 @@ class IncrementalDecoder:
     _hparams: Any
     _problem_hparams: Any
     _fill_problem_hparams_features: Callable[[dict], None]
+    _custom_getter: Callable | None
 
     def prepare_features(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """A copy of the features that T2T's decoder reads, as `init_step` takes them."""
@@ -67,19 +68,29 @@ class IncrementalDecoder:
             modalities.ModalityType.SYMBOL))(hparams, symbols)
         bottom = hparams.bottom.get("targets", modalities.symbol_targets_bottom)
         top = symbol_modality.logits_function(hparams) or modalities.symbol_top
-        body_step, caches = self.init_body_step(features, beams)
+        with self._float32_variables():
+            body_step, caches = self.init_body_step(features, beams)
 
         def step(ids: tf.Tensor, caches: Any) -> tuple[tf.Tensor, Any]:
-            with tf.variable_scope(scope):
-                x = bottom(ids[:, None, None, None], hparams, symbols)
-            with tf.variable_scope("body"):
-                x = symbol_modality.cast_to_activations(common_layers.flatten4d3d(x), hparams)
-                x, caches = body_step(x, caches)
-            with tf.variable_scope(scope):
-                logits = top(x, None, hparams, symbols)
+            with self._float32_variables():
+                with tf.variable_scope(scope):
+                    x = bottom(ids[:, None, None, None], hparams, symbols)
+                with tf.variable_scope("body"):
+                    x = symbol_modality.cast_to_activations(common_layers.flatten4d3d(x), hparams)
+                    x, caches = body_step(x, caches)
+                with tf.variable_scope(scope):
+                    logits = top(x, None, hparams, symbols)
             return tf.reshape(logits, [-1, symbols]), caches
 
         return step, caches
+
+    def _float32_variables(self) -> Any:
+        """The current variable scope, in which half-precision activations have float32 variables.
+
+        T2T's `infer` sets this up; an ensemble calls `init_step` without it.
+        """
+        return tf.variable_scope(tf.get_variable_scope(), custom_getter=self._custom_getter,
+                                 auxiliary_name_scope=False)
 
     def search(self, features: dict[str, tf.Tensor], decode_length: int, beam_size: int,
                top_beams: int, alpha: float) -> dict[str, tf.Tensor]:

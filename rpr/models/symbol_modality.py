@@ -14,7 +14,8 @@ def half_precision_logits(body_output: tf.Tensor, targets: tf.Tensor | None, hpa
                           vocab_size: int) -> tf.Tensor:
     """T2T's `symbol_top` with the table cast to the dtype of the body's output.
 
-    TensorFlow multiplies bfloat16 by float32 with `SparseMatMul`, which has no GPU kernel.
+    TensorFlow multiplies bfloat16 by float32 with `SparseMatMul`, which has no GPU kernel. The loss
+    and T2T's greedy search need the logits in float32.
 
     Args:
       body_output: [batch, length, 1, hidden].
@@ -23,7 +24,7 @@ def half_precision_logits(body_output: tf.Tensor, targets: tf.Tensor | None, hpa
       vocab_size: number of symbols.
 
     Returns:
-      logits [batch, length, 1, 1, vocab_size] of the same dtype.
+      logits, float32 [batch, length, 1, 1, vocab_size].
     """
     del targets
     shared = hparams.shared_embedding_and_softmax_weights
@@ -33,7 +34,7 @@ def half_precision_logits(body_output: tf.Tensor, targets: tf.Tensor | None, hpa
     *outer, hidden = common_layers.shape_list(body_output)
     logits = tf.matmul(tf.reshape(body_output, [-1, hidden]), tf.cast(table, body_output.dtype),
                        transpose_b=True)
-    return tf.reshape(logits, [*outer, 1, vocab_size])
+    return tf.reshape(tf.cast(logits, tf.float32), [*outer, 1, vocab_size])
 
 
 def use_half_precision_logits(hparams: Any, problem: Any) -> None:

@@ -36,6 +36,7 @@ SUPPORTED = {
     "hard_attention_k": (0,),
     "num_area_layers": (0,),
     "prepend_mode": ("none", "prepend_inputs_masked_attention"),
+    "expected_attention_loss_type": (None,),                 # supervised attention
 }
 
 
@@ -60,6 +61,9 @@ def checked_hparams(hparams: Any) -> Any:
     for name, supported in SUPPORTED.items():
         value = hparams.get(name, supported[0])
         if value not in supported:
+            if name == "expected_attention_loss_type":
+                raise ValueError(f"{name}={value}: rpr_transformer does not support supervised "
+                                 "attention")
             hint = ": positions are given by the hparam position" if name == "pos" else ""
             raise ValueError(f"{name}={value}: rpr_transformer supports only "
                              f"{' or '.join(map(str, supported))}{hint}")

@@ -171,6 +171,7 @@ def decoder(x: tf.Tensor, memory: tf.Tensor | None, self_bias: tf.Tensor | None,
     scheme = positions.build(hparams, "targets")
     length, offset = common_layers.shape_list(x)[1], 0
     if cache is not None:
+        _restore_static_heads(cache, cross_bias, hparams.num_heads)
         length, offset = 1, common_layers.shape_list(cache["layer_0"]["k"])[2]
     layout = Layout(length, length + offset, offset, causal=True)
     with tf.variable_scope("decoder"):
@@ -187,6 +188,20 @@ def decoder(x: tf.Tensor, memory: tf.Tensor | None, self_bias: tf.Tensor | None,
                                               save_weights_to)
                 x = _feed_forward_sublayer(x, hparams)
         return layers.preprocess(x, hparams)
+
+
+def _restore_static_heads(cache: dict, cross_bias: tf.Tensor | None, heads: int) -> None:
+    """Sets the number of heads in the static shapes, which T2T's greedy loop makes unknown.
+
+    A model of one head needs them: 1 and an unknown size broadcast to an unknown size.
+    """
+    if cross_bias is not None:
+        cross_bias.set_shape([None, 1, None, None])
+    for name, layer_cache in cache.items():
+        if name.startswith("layer_"):
+            for key in ("k", "v", "k_encdec", "v_encdec"):
+                if key in layer_cache:
+                    layer_cache[key].set_shape([None, heads, None, None])
 
 
 def _attend_to_memory(x: tf.Tensor, memory: tf.Tensor, bias: tf.Tensor | None, hparams: Any,
