@@ -95,7 +95,16 @@ def _indexed(problem: Any, hparams: Any, data_dir: str, paths: Sequence[str], to
                                               tf.estimator.ModeKeys.TRAIN, hparams)
         return data_reader.cast_ints_to_int32(problem.maybe_reverse_and_copy(features))
 
-    records = Records(paths, *_scan(paths, example))
+    fields = _unprocessed_fields(problem, hparams)
+    if fields:
+        def length(serialized: tf.Tensor) -> tf.Tensor:
+            return _longest(serialized, fields)
+    else:
+        def length(serialized: tf.Tensor) -> tf.Tensor:
+            return tf.map_fn(lambda record: tf.to_int64(
+                data_reader.example_length(example(record))), serialized, tf.int64)
+
+    records = Records(paths, *_scan(paths, length))
     order = _order(problem, hparams, records.lengths, towers, stream.seed)
 
     def read(number: np.ndarray) -> np.ndarray:
@@ -162,16 +171,39 @@ class Records:
                         dtype=object)
 
 
-def _scan(paths: Sequence[str], example: Callable[[tf.Tensor], dict]
+def _unprocessed_fields(problem: Any, hparams: Any) -> dict | None:
+    """The fields of a problem's records if all are ids that reach the model as they are."""
+    fields, decoders = problem.example_reading_spec()
+    unprocessed = (
+        type(problem).preprocess_example is t2t_problem.Problem.preprocess_example
+        and hparams.max_input_seq_length <= 0 and hparams.max_target_seq_length <= 0
+        and hparams.prepend_mode == "none" and decoders is None
+        and all(field == tf.VarLenFeature(tf.int64) for field in fields.values()))
+    return fields if unprocessed else None
+
+
+def _longest(serialized: tf.Tensor, fields: dict) -> tf.Tensor:
+    """The lengths of unprocessed examples, without decoding one by one: int64 [batch]."""
+    features = tf.io.parse_example(serialized, fields)
+    ones = [tf.SparseTensor(x.indices, tf.ones_like(x.values), x.dense_shape)
+            for x in features.values()]
+    lengths = tf.reduce_max(tf.stack([tf.sparse.reduce_sum(x, axis=1) for x in ones]), axis=0)
+    return tf.maximum(lengths, 1)                     # as T2T, which adds a key to each example
+
+
+def _scan(paths: Sequence[str], length: Callable[[tf.Tensor], tf.Tensor]
           ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Sizes, lengths and counts as `Records` takes them.
 
     TensorFlow verifies each record's checksum meanwhile.
+
+    Args:
+      paths: the files.
+      length: the lengths of a batch of records, int64 [batch].
     """
-    def measure(file: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
-        length = data_reader.example_length(example(record))
-        return tf.stack([file, *(tf.cast(x, tf.int64)
-                                 for x in (tf.strings.length(record), length))])
+    def measure(file: tf.Tensor, serialized: tf.Tensor) -> tf.Tensor:
+        sizes = tf.to_int64(tf.strings.length(serialized))
+        return tf.stack([file, sizes, length(serialized)], axis=1)
 
     def records(file: tf.Tensor, path: tf.Tensor) -> Any:
         return tf.data.TFRecordDataset(path, buffer_size=1 << 20).map(
@@ -179,8 +211,8 @@ def _scan(paths: Sequence[str], example: Callable[[tf.Tensor], dict]
 
     with tf.Graph().as_default(), tf.Session() as session:
         numbered = (np.arange(len(paths)), np.array(paths, dtype=object))
-        dataset = tf.data.Dataset.from_tensor_slices(numbered).flat_map(records).map(
-            measure, num_parallel_calls=_cores()).batch(_SCAN_BATCH)
+        dataset = tf.data.Dataset.from_tensor_slices(numbered).flat_map(records).batch(
+            _SCAN_BATCH).map(measure, num_parallel_calls=_cores())
         following = tf.data.make_one_shot_iterator(dataset.prefetch(2)).get_next()
         rows = [np.zeros([0, 3], np.int64)]
         try:

@@ -6,6 +6,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tensor2tensor.utils import data_reader, trainer_lib
 
+from rpr.training import input_pipeline
 from rpr.training.input_pipeline import BATCH_NUMBER, Stream, reproducible_input
 
 
@@ -13,9 +14,7 @@ def read(text, count, stream=None, towers=1, packed=False, **changes):
     """The first batches of a stream: [{feature: array}]."""
     hparams = trainer_lib.create_hparams("rpr_tiny", "batch_size=256,max_length=64",
                                          data_dir=str(text.data_dir), problem_name=text.problem)
-    hparams.override_from_dict(changes)
-    if packed:
-        hparams.add_hparam("pack_dataset", True)
+    hparams.override_from_dict({**changes, "pack_dataset": packed, "use_custom_ops": False})
     parallelism = types.SimpleNamespace(n=towers) if towers > 1 else None
     config = types.SimpleNamespace(data_parallelism=parallelism, train_distribute=None,
                                    use_tpu=False)
@@ -86,3 +85,10 @@ def test_batches_have_t2ts_sizes(text):
             bucket = sum(longest >= boundary for boundary in scheme["boundaries"])
             assert len(batch["inputs"]) == towers * scheme["batch_sizes"][bucket]
             assert len(batch["inputs"]) * longest <= towers * 256 or longest > 64
+
+
+def test_the_fast_scan_finds_what_decoding_each_example_finds(text, monkeypatch):
+    expected = read(text, 3)
+    monkeypatch.setattr(input_pipeline, "_unprocessed_fields", lambda *_: None)
+    assert_same(read(text, 3), expected)
+    assert_same(read(text, 2, max_target_seq_length=1000), expected[:2])

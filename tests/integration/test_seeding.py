@@ -4,6 +4,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 import tiny_models
 
+from rpr.models import seq2seq  # noqa: F401  registers the model
 from rpr.training import seeding
 from rpr.training.input_pipeline import BATCH_NUMBER
 
