@@ -164,18 +164,16 @@ def _edit_matrix(words: list[int], target: np.ndarray) -> list[list[int]]:
 def _edit_distances(batch: np.ndarray, target: np.ndarray) -> np.ndarray:
     """Edit distances of equally long hypotheses: ids [batch, words] -> [batch]."""
     count, words = batch.shape
-    columns = np.arange(len(target) + 1, dtype=np.int32)
-    above = np.tile(columns, (count, 1))
+    # Distances minus their column: an insertion, one column to the right, then costs nothing.
+    above = np.zeros((count, len(target) + 1), np.int32)
     row = np.full_like(above, UNREACHED)
     for index, (low, high) in enumerate(_bands(words, len(target))):
         first = max(low, 1)
         best = above[:, low:high] + 1
-        replaced = above[:, first - 1:high - 1] + (
-            batch[:, index, None] != target[first - 1:high - 1])
-        np.minimum(best[:, first - low:], replaced, out=best[:, first - low:])
-        best -= columns[low:high]                     # insertions cost 1 per column
-        np.minimum.accumulate(best, axis=1, out=best)
+        substituted = above[:, first - 1:high - 1] - (
+            batch[:, index, None] == target[first - 1:high - 1])
+        np.minimum(best[:, first - low:], substituted, out=best[:, first - low:])
+        np.minimum.accumulate(best, axis=1, out=row[:, low:high])
         row[:, :low], row[:, high:] = UNREACHED, UNREACHED
-        np.add(best, columns[low:high], out=row[:, low:high])
         above, row = row, above
-    return above[:, -1]
+    return above[:, -1] + len(target)
