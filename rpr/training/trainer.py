@@ -127,16 +127,17 @@ def _execute(experiment: Any, flags: Any, several_machines: bool, is_chief: bool
     """Runs the schedule."""
     estimator = experiment.estimator
     train_spec, eval_spec = experiment._train_spec, experiment._eval_spec
-    if flags.schedule == "train":
-        estimator.train(train_spec.input_fn, list(train_spec.hooks),
-                        max_steps=train_spec.max_steps)
-    elif several_machines or flags.schedule == "continuous_train_and_eval":
+    if several_machines or flags.schedule == "continuous_train_and_eval":
         # T2T would evaluate the last checkpoint twice. TensorFlow evaluates on no machine while
-        # several train.
+        # several train; only this function starts a server on each of them.
         tf.estimator.train_and_evaluate(estimator, train_spec, eval_spec)
-        if is_chief and not _is_evaluated(estimator, metrics_path):
+        evaluates = is_chief and flags.schedule != "train"
+        if evaluates and not _is_evaluated(estimator, metrics_path):
             result = estimator.evaluate(eval_spec.input_fn, eval_spec.steps, eval_spec.hooks)
             record.export(None, None, None, result, True)
+    elif flags.schedule == "train":
+        estimator.train(train_spec.input_fn, list(train_spec.hooks),
+                        max_steps=train_spec.max_steps)
     else:
         t2t_trainer.execute_schedule(experiment)
 
