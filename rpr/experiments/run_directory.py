@@ -118,6 +118,18 @@ def stages(run: Run, run_dir: RunDirectory) -> Iterator[Stage]:
                 run_dir.scores)
 
 
+def check_path(path: str, flag: str) -> None:
+    """Refuses a directory for checkpoints that TensorFlow would take for a pattern.
+
+    Its restore operation looks for files that match the path, and then opens the path itself, so
+    no escaping helps.
+    """
+    for character in "*?[]\\":
+        if character in path:
+            raise UserError(f"--{flag}={path}: TensorFlow cannot restore checkpoints from a path "
+                            f"that contains {character}; take another directory")
+
+
 def data_record(run: Run, data_dir: str) -> str:
     """The record that `rpr datagen` writes last."""
     return os.path.join(data_dir, f"{run.problem}.datagen.json")

@@ -38,7 +38,7 @@ def checkpoints(run_dir):
 
 @pytest.fixture(scope="module")
 def undisturbed(text, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs [1][b]")       # no pattern, and no markup
+    folder = tmp_path_factory.mktemp("runs")
     gin = write_gin(folder / "run.gin")
     done = rpr_command("run", gin, f"--run_dir={folder}/relative")
     return gin, folder / "relative", done
