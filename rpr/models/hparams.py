@@ -5,7 +5,7 @@ of range, before anything is built or written.
 """
 from typing import Any
 
-from tensor2tensor.utils import registry
+from tensor2tensor.utils import misc_utils, registry
 
 from rpr import positions
 from rpr.models.learning_rate import FACTOR_NAMES
@@ -78,10 +78,10 @@ T2T_HPARAMS = (
     Setting("optimizer_momentum_momentum", 0.0, minimum=0, maximum=1),
     Setting("scheduled_sampling_prob", 0.0, minimum=0, maximum=1),
     Setting("scheduled_sampling_gold_mixin_prob", 0.0, minimum=0, maximum=1),
-    *_positive("initializer_gain", "norm_epsilon", "sampling_temp"),
+    *_positive("initializer_gain", "norm_epsilon"),
     *_not_negative("learning_rate", "learning_rate_constant", "learning_rate_decay_rate",
                    "optimizer_adam_epsilon", "clip_grad_norm", "weight_decay", "weight_noise",
-                   "grad_noise_scale"),
+                   "grad_noise_scale", "sampling_temp"),
     Setting("length_bucket_step", 0.0, above=1),
     Setting("initializer", None, choices=("orthogonal", "uniform", "normal_unit_scaling",
                                           "uniform_unit_scaling", "xavier", "")),
@@ -159,7 +159,7 @@ def check_ranges(hparams: Any) -> None:
 def _check_names(hparams: Any) -> None:
     """Checks hparams that name optimizers, learning-rate factors and steps of a sub-layer."""
     optimizers = registry.list_optimizers()
-    if hparams.optimizer not in optimizers:
+    if misc_utils.camelcase_to_snakecase(hparams.optimizer) not in optimizers:   # as T2T does
         raise ValueError(f"optimizer={hparams.optimizer}: must be one of "
                          f"{', '.join(sorted(optimizers))}")
     schedule = hparams.learning_rate_schedule
