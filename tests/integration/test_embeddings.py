@@ -91,12 +91,12 @@ def test_what_cannot_be_is_refused(file, tmp_path):
     with pytest.raises(UserError, match="2 of 10 words of the vocabulary have no vector in it: "
                                         "new, words$"):
         pretrained_embeddings.table(path, (*TOKENS, "new", "words"))
-    for more, said in (({"hidden_size": 64}, "vectors of 32 numbers; hidden_size=64"),
+    for more, said in (({"hidden_size": 64}, "the vectors have 32 dimensions; hidden_size=64"),
                        ({"pretrained_source_embeddings": "y.vec"}, f"y.vec: there is no {tmp_path}/y.vec")):
         values = hparams(path)
         values.override_from_dict(more)
         with pytest.raises(UserError, match="pretrained_source_embeddings=.*" + said):
-            pretrained_embeddings._table(values, "inputs", text_encoder.TokenTextEncoder(
+            pretrained_embeddings._checked_table(values, "inputs", text_encoder.TokenTextEncoder(
                 None, vocab_list=list(TOKENS)), str(tmp_path))
     for more, said in (({"shared_embedding_and_softmax_weights": True},
                         "shared_embedding_and_softmax_weights=False"),

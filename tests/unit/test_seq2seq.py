@@ -113,7 +113,7 @@ def test_each_attention_and_its_gradient_are_exact(flavour, names):
     with tf.Graph().as_default(), tf.Session() as session:
         queries, values = (tf.constant(value, tf.float32) for value in arguments[:2])
         bias = -1e9 * (1 - tf.sequence_mask(lengths, 5, tf.float32))[:, None, None]
-        outputs = seq2seq.attend(queries, seq2seq.init(values, flavour), values, bias, flavour)
+        outputs = seq2seq.attend(queries, seq2seq.attention_keys(values, flavour), values, bias, flavour)
         variables = [tf.trainable_variables(name)[0] for name in names]
         for variable, value in zip(variables, arguments[2:], strict=True):
             variable.load(value, session)
@@ -218,7 +218,7 @@ def test_searches_find_what_the_whole_model_scores(case):
     (dict(encoder="rnn"), "encoder=rnn.*birnn, cnn"),
     (dict(attention_flavour="cosine"), "attention_flavour=cosine.*dot, bilinear, mlp"),
     (dict(hidden_size=33), "hidden_size=33"),
-    (dict(position="relative"), "position=relative: relative belongs to self-attention"),
+    (dict(position="relative"), "position=relative: relative is a scheme of self-attention"),
     (dict(decoder_position="sinusoid+rotary"), "decoder_position=sinusoid.rotary: rotary"),
     (dict(position="north"), "position=north: no scheme"),
 ])
