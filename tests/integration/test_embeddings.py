@@ -92,7 +92,8 @@ def test_what_cannot_be_is_refused(file, tmp_path):
                                         "new, words$"):
         pretrained_embeddings.table(path, (*TOKENS, "new", "words"))
     for more, said in (({"hidden_size": 64}, "the vectors have 32 dimensions; hidden_size=64"),
-                       ({"pretrained_source_embeddings": "y.vec"}, f"y.vec: there is no {tmp_path}/y.vec")):
+                       ({"pretrained_source_embeddings": "y.vec"},
+                        f"y.vec: there is no {tmp_path}/y.vec")):
         values = hparams(path)
         values.override_from_dict(more)
         with pytest.raises(UserError, match="pretrained_source_embeddings=.*" + said):

@@ -113,7 +113,8 @@ def test_each_attention_and_its_gradient_are_exact(flavour, names):
     with tf.Graph().as_default(), tf.Session() as session:
         queries, values = (tf.constant(value, tf.float32) for value in arguments[:2])
         bias = -1e9 * (1 - tf.sequence_mask(lengths, 5, tf.float32))[:, None, None]
-        outputs = seq2seq.attend(queries, seq2seq.attention_keys(values, flavour), values, bias, flavour)
+        keys = seq2seq.attention_keys(values, flavour)
+        outputs = seq2seq.attend(queries, keys, values, bias, flavour)
         variables = [tf.trainable_variables(name)[0] for name in names]
         for variable, value in zip(variables, arguments[2:], strict=True):
             variable.load(value, session)
