@@ -1,0 +1,44 @@
+"""T2T's own test of its Transformer (transformer_test.py of the installed wheel), on ours."""
+import types
+
+import pytest
+import tensorflow.compat.v1 as tf
+from tensor2tensor.models import transformer as t2t_transformer
+from tensor2tensor.models import transformer_test
+
+from rpr.models.transformer import RprTransformer
+
+# Tests that must end in a refusal: T2T's decoding loop for TPUs, and supervised attention.
+REFUSED = {
+    "testGreedyFastTPUVsNonTPU": (NotImplementedError, "not with T2T's loop for TPUs"),
+    "testGreedyTPUSlowVsFast": (NotImplementedError, "not with T2T's loop for TPUs"),
+    "testTransformerWithEncoderDecoderAttentionLoss": (ValueError, "supervised attention")}
+
+
+@pytest.fixture(autouse=True)
+def ours(monkeypatch):
+    """T2T's test sees our model as `transformer.Transformer`."""
+    module = types.SimpleNamespace(**vars(t2t_transformer))
+    module.Transformer = RprTransformer
+    monkeypatch.setattr(transformer_test, "transformer", module)
+    monkeypatch.setattr(transformer_test.get_model, "__defaults__",
+                        (None, tf.estimator.ModeKeys.TRAIN, True, RprTransformer))
+
+
+class TestTransformer(transformer_test.TransformerTest):
+    """Every test passes but those of what is refused."""
+
+
+def _refused(name, kind, words):
+    def test(self):
+        with pytest.raises(kind, match=words):
+            getattr(transformer_test.TransformerTest, name)(self)
+    return test
+
+
+for _name, (_kind, _words) in REFUSED.items():
+    setattr(TestTransformer, _name, _refused(_name, _kind, _words))
+
+
+class TestTransformerScorer(transformer_test.TransformerScorerTest):
+    """T2T's scorer has the variables of our model."""
