@@ -159,19 +159,6 @@ def test_the_encoder_is_projected_once_and_not_in_every_step():
     assert len(products) == 2 * 4 and len(inside) == 2 * 2   # in the loop: query and output alone
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_a_step_gathers_no_vectors(shared):
-    """T2T gathers [steps, depth] from the table at every step and in every layer."""
-    with tf.Graph().as_default() as graph:
-        model = tiny_models.make(
-            tiny_models.hparams(position="relative", heads_share_relative_embedding=shared),
-            tf.estimator.ModeKeys.PREDICT)
-        model.infer(features(), decode_length=EXTRA, beam_size=2)
-        inside = [op for op in graph.get_operations()
-                  if "while/" in op.name and "/self_attention/" in op.name]
-    assert inside and not [op for op in inside if "Gather" in op.type or "Diag" in op.type]
-
-
 def test_learned_positions_end_and_decoding_says_so():
     with tf.Graph().as_default(), tf.Session() as session:
         model = tiny_models.make(tiny_models.hparams(position="learned", max_length=8),
