@@ -24,6 +24,12 @@ class IncrementalDecoder:
     _fill_problem_hparams_features: Callable[[dict], None]
     _custom_getter: Callable | None
 
+    def set_mode(self, mode: str) -> None:
+        """T2T's, which resets the model's hparams."""
+        super().set_mode(mode)  # type: ignore[misc]
+        symbol_modality.use_half_precision_logits(
+            self._hparams, getattr(self, "_problem_hparams", None))
+
     def prepare_features(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """A copy of the features that T2T's decoder reads, as `init_step` takes them."""
         features = dict(features)

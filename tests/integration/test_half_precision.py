@@ -7,6 +7,8 @@ from tensor2tensor.utils import optimize
 from tensorflow.core.protobuf import config_pb2, device_properties_pb2
 from tensorflow.python.grappler import cluster, tf_optimizer
 
+from rpr import positions
+from rpr.models import seq2seq as _seq2seq  # noqa: F401  registers qkv_seq2seq
 from rpr.training import devices
 
 STEPS = 20
@@ -131,3 +133,84 @@ def test_the_scale_of_the_loss_falls_and_grows_and_steps_are_left_out():
         assert session.run(scale) == 2 ** 12
         session.run(update, {factor: [0, 0]})
         assert session.run(scale) == 2 ** 13 and state() == (-0.5, -1, 2001)
+
+
+SCHEMES = [dict(position=name, num_edge_labels=4) for name in positions.SCHEMES]
+SCHEMES.append(dict(position="relative", compatibility="additive"))
+SEQ2SEQ = [dict(encoder="birnn", attention_flavour="mlp"), dict(encoder="cnn")]
+CASES = [("rpr_transformer", "rpr_tiny", {"num_hidden_layers": 1, **case}) for case in SCHEMES] + [
+    ("qkv_seq2seq", "qkv_seq2seq_tiny", case) for case in SEQ2SEQ]
+SENTENCES = tiny_models.sentences([6, 3, 5], seed=3)
+
+
+def case_name(value):
+    return ",".join(map(str, value.values())) if isinstance(value, dict) else None
+
+
+def features_of(overrides, *names):
+    """Sentences, and edges between their words where the scheme reads them."""
+    values = {name: tf.constant(SENTENCES) for name in names} | {"target_space_id": tf.constant(1)}
+    if overrides.get("position") == "graph":
+        values["edges"] = tf.constant(np.random.RandomState(0).randint(0, 4, [3, 6, 6]), tf.int32)
+    return values
+
+
+@pytest.mark.parametrize("model, hparams_set, overrides", CASES, ids=case_name)
+def test_a_bfloat16_training_has_the_variables_of_float32_and_no_sparse_product(
+        model, hparams_set, overrides):
+    variables = {}
+    for dtype in ("float32", "bfloat16"):
+        hparams = tiny_models.hparams(hparams_set, activation_dtype=dtype, **overrides)
+        with tf.Graph().as_default() as graph:
+            made = tiny_models.make(hparams, "train", model)
+            _, losses = made(features_of(overrides, "inputs", "targets"))
+            assert losses["training"].dtype == tf.float32
+            made.optimize(losses["training"])
+            assert "SparseMatMul" not in {op.type for op in graph.get_operations()}
+            variables[dtype] = {v.op.name: (v.dtype.base_dtype, v.shape.as_list())
+                                for v in tf.global_variables()}
+    assert variables["bfloat16"] == variables["float32"]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("model, hparams_set, overrides", CASES, ids=case_name)
+def test_weights_of_float32_decode_in_half_precision(
+        model, hparams_set, overrides, dtype):
+    """Cached greedy search and beam search; the scores are those of float32, to rounding."""
+    found = {}
+    for precision in ("float32", dtype):
+        hparams = tiny_models.hparams(hparams_set, activation_dtype=precision, **overrides)
+        with tf.Graph().as_default() as graph, tf.Session() as session:
+            built = tiny_models.make(hparams, "eval", model)
+            logits, _ = built(features_of(overrides, "inputs", "targets"))
+            scores = tf.nn.log_softmax(tf.cast(logits, tf.float32))
+            session.run(tf.global_variables_initializer())
+            tiny_models.lively(session)
+            fetches = {"whole": scores}
+            with tf.variable_scope(tf.get_variable_scope(), reuse=True):
+                built.set_mode(tf.estimator.ModeKeys.PREDICT)
+                for beams in (1, 3):
+                    result = built.infer(features_of(overrides, "inputs"), decode_length=2,
+                                         beam_size=beams)
+                    fetches[beams] = result["outputs"]
+            assert "SparseMatMul" not in {op.type for op in graph.get_operations()}
+            found[precision] = session.run(fetches)
+    np.testing.assert_allclose(found[dtype]["whole"], found["float32"]["whole"],
+                               atol=0.5 if dtype == "bfloat16" else 0.1)
+    for beams in (1, 3):
+        assert found[dtype][beams].shape[0] == len(SENTENCES)
+
+
+def test_decoding_without_a_cache_works_in_half_precision():
+    """The slow greedy search runs the whole model at each step and finds the same words."""
+    hparams = tiny_models.hparams(activation_dtype="bfloat16", num_hidden_layers=1)
+    with tf.Graph().as_default(), tf.Session() as session:
+        model = tiny_models.make(hparams, tf.estimator.ModeKeys.PREDICT)
+        features = model.prepare_features(features_of({}, "inputs"))
+        slow = model._slow_greedy_infer(features, 2)["outputs"]
+        with tf.variable_scope(tf.get_variable_scope(), reuse=True):
+            fast = model.infer(features_of({}, "inputs"), decode_length=2, beam_size=1)["outputs"]
+        session.run(tf.global_variables_initializer())
+        tiny_models.lively(session)
+        fast, slow = session.run([fast, slow])
+    np.testing.assert_array_equal(slow[:, :fast.shape[1], 0, 0], fast)
