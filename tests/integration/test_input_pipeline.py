@@ -4,6 +4,7 @@ import types
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+import tiny_models  # noqa: F401  registers the hparams sets
 from tensor2tensor.utils import data_reader, trainer_lib
 
 from rpr.training import input_pipeline
