@@ -47,15 +47,16 @@ def test_hypotheses_and_scores_are_those_of_t2t(
         ours, theirs = session.run([(ids, scores), theirs[:2]])
     shown = 1 if first_only else beams                       # the others are not final
     np.testing.assert_allclose(ours[1][:, :shown], theirs[1][:, :shown], rtol=1e-5, atol=1e-5)
-    real = ours[1][:, :shown] > -beam_search.INFINITY / 2            # else: fewer have ended than beams
+    real = ours[1][:, :shown] > -beam_search.INFINITY / 2    # else: fewer ended than beams
     np.testing.assert_array_equal(ours[0][:, :shown][real], theirs[0][:, :shown][real])
 
 
 @pytest.mark.parametrize("liking, steps", [(30.0, 1), (-30.0, 7)])
 def test_it_stops_when_the_best_is_certain_and_at_the_length(liking, steps):
     with tf.Graph().as_default(), tf.Session() as session:
-        ids, _ = beam_search.beam_search(language(1, 6, liking), tf.zeros([4, 1, 0, 6]),
-                                    tf.constant([2, 3]), 2, tf.constant(7), 0.6, beam_search.EOS_ID, True)
+        ids, _ = beam_search.beam_search(
+            language(1, 6, liking), tf.zeros([4, 1, 0, 6]), tf.constant([2, 3]), 2, tf.constant(7),
+            0.6, beam_search.EOS_ID, True)
         assert session.run(ids).shape == (2, 2, steps + 1)
 
 

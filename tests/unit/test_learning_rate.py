@@ -40,7 +40,8 @@ def test_other_schedules_are_t2ts(name):
     values = tiny_models.hparams(name)
     with tf.Graph().as_default(), tf.Session() as session:
         step = tf.train.get_or_create_global_step()
-        rates = [learning_rate.learning_rate(values), t2t_learning_rate.learning_rate_schedule(values)]
+        rates = [learning_rate.learning_rate(values),
+                 t2t_learning_rate.learning_rate_schedule(values)]
         session.run(tf.global_variables_initializer())
         for at in (0, 7, 4000, 9999):
             step.load(at, session)
