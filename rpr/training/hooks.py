@@ -174,7 +174,14 @@ class ChecksumListener(tf.train.CheckpointSaverListener):
         self._model_dir = model_dir
 
     def after_save(self, session: Any, global_step_value: int) -> None:
-        step = int(global_step_value)
+        self._record(int(global_step_value))
+
+    def record_missing(self, step: int) -> None:
+        """Records the checkpoint at `step` if a training was killed before it could."""
+        if step not in checksums.read(self._model_dir):
+            self._record(step)
+
+    def _record(self, step: int) -> None:
         reader = tf.train.load_checkpoint(os.path.join(self._model_dir, f"model.ckpt-{step}"))
         checksums.append(self._model_dir, step, {
             name: f"{zlib.crc32(reader.get_tensor(name).tobytes()):08x}"

@@ -116,10 +116,14 @@ def _train(flags: Any, hparams: Any, requested: dict, metrics_path: str,
 def _chief_hooks(hook: hooks.TrainingHook, flags: Any, estimator: Any) -> list:
     """The hooks of the process that writes, in the order in which they are called."""
     config, output_dir = estimator.config, estimator.model_dir
+    listener = hooks.ChecksumListener(output_dir)
+    checkpoint = tf.train.latest_checkpoint(output_dir)
+    if checkpoint:
+        listener.record_missing(int(checkpoint.rsplit("-", 1)[1]))
     return [hook, *([hooks.ProfileHook(output_dir)] if flags.profile else []),
             tf.train.CheckpointSaverHook(output_dir, config.save_checkpoints_secs,
                                          config.save_checkpoints_steps,
-                                         listeners=[hooks.ChecksumListener(output_dir)])]
+                                         listeners=[listener])]
 
 
 def _execute(experiment: Any, flags: Any, several_machines: bool, is_chief: bool,

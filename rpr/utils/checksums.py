@@ -6,15 +6,14 @@ stay when checkpoints are deleted.
 import json
 import os
 
-from rpr.utils.files import open_append
+from rpr.utils.files import append_line
 
 _FILE = "checksums.jsonl"
 
 
 def append(model_dir: str, step: int, tensors: dict[str, str]) -> None:
     """Adds the checksums of the checkpoint at `step`."""
-    with open_append(os.path.join(model_dir, _FILE)) as lines:
-        lines.write((json.dumps({"step": step, "tensors": tensors}) + "\n").encode())
+    append_line(os.path.join(model_dir, _FILE), json.dumps({"step": step, "tensors": tensors}))
 
 
 def read(model_dir: str) -> dict[int, dict[str, str]]:

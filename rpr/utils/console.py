@@ -21,7 +21,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from rpr.utils.files import open_append
+from rpr.utils.files import named_errors, open_append
 
 terminal = Console(stderr=True, markup=False, highlight=False, emoji=False)
 
@@ -88,7 +88,7 @@ class QuietLogs:
         """Appends the log to `path`, with what it holds so far, and goes on there."""
         os.makedirs(os.path.dirname(path), exist_ok=True)
         sys.stderr.flush()
-        with open(self.path, "rb") as begun, open_append(path) as log:
+        with named_errors(path), open(self.path, "rb") as begun, open_append(path) as log:
             shutil.copyfileobj(begun, log)
             log.flush()
             os.dup2(log.fileno(), 2)

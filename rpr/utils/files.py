@@ -121,6 +121,17 @@ def open_append(path: str) -> BinaryIO:
     return os.fdopen(descriptor, "ab+")
 
 
+def append_line(path: str, line: str) -> None:
+    """Appends a line to a log, after completing a last line that a crash cut off.
+
+    Raises:
+      UserError: `path` is a symbolic link.
+    """
+    with named_errors(path), open_append(path) as log:
+        cut = log.seek(0, os.SEEK_END) and log.seek(-1, os.SEEK_END) >= 0 and log.read() != b"\n"
+        log.write(("\n" if cut else "").encode() + line.encode() + b"\n")
+
+
 @contextlib.contextmanager
 def named_errors(path: str) -> Iterator[None]:
     """Adds the path to an error of a write to an open file, which does not name it."""

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from rpr.utils.errors import UserError
-from rpr.utils.files import atomic_path, named_errors, open_append
+from rpr.utils.files import append_line, atomic_path
 from rpr.utils.schema import mismatch
 
 Event = dict[str, Any]
@@ -111,12 +111,7 @@ def _is_event(event: Any) -> bool:
 
 def append(path: str, event: str, **fields: Any) -> None:
     """Adds one event."""
-    line = json.dumps({"event": event, **fields}) + "\n"
-    with named_errors(path), open_append(path) as lines:
-        if lines.seek(0, os.SEEK_END) and lines.seek(-1, os.SEEK_END) >= 0 and (
-                lines.read() != b"\n"):
-            line = "\n" + line                        # the last one was cut off
-        lines.write(line.encode())
+    append_line(path, json.dumps({"event": event, **fields}))
 
 
 def forget_after(path: str, step: int) -> None:

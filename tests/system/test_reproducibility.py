@@ -97,6 +97,17 @@ def events_written(output_dir):
         return 0
 
 
+def test_a_checkpoint_that_a_kill_left_without_checksums_gets_them(text, whole, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(whole, copy)
+    lines = (copy / "checksums.jsonl").read_text().splitlines(keepends=True)
+    (copy / "checksums.jsonl").write_text("".join(
+        line for line in lines if not line.startswith(f'{{"step": {STEPS},')))
+    assert STEPS not in checksums.read(str(copy))
+    train(text, copy, *arguments(text, copy), steps=STEPS)
+    assert checksums.read(str(copy)) == checksums.read(str(whole))
+
+
 def test_with_one_thread_it_is_equal_to_itself(text, tmp_path):
     for name in "ab":
         train(text, tmp_path / name, SMALL, "--intra_op_parallelism_threads=1")
