@@ -35,7 +35,7 @@ SETS = {
     "rpr_big_enfr": BIG_ENFR,
     "rpr_big_enfr_absolute": dict(BIG_ENFR, position="sinusoid"),
 }
-LAPTOP = ("rpr_small", "rpr_tiny")
+LAPTOP = ("rpr_small", "rpr_tiny", "rpr_multi30k")
 
 
 @pytest.mark.parametrize("name", SETS)
