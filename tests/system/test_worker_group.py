@@ -225,9 +225,16 @@ def test_a_slurm_job_starts_a_process_on_each_of_its_nodes(tmp_path):
 
 
 @pytest.fixture
-def chief(tmp_path, monkeypatch):
+def restarts(monkeypatch):
+    """Why the chief would have started its process again: the reasons so far."""
+    reasons = []
+    monkeypatch.setattr(worker_group, "_start_over", reasons.append)
+    return reasons
+
+
+@pytest.fixture
+def chief(tmp_path, restarts):
     """A chief that waits for one worker: its secret, port, thread, and a connection to it."""
-    monkeypatch.setattr(worker_group, "_start_over", lambda reason: None)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -241,7 +248,7 @@ def chief(tmp_path, monkeypatch):
     return tmp_path / "secret", port + 1, thread, connections[0]
 
 
-def test_strangers_cannot_join_or_stop_the_start(chief):
+def test_strangers_cannot_join_or_stop_the_start(chief, restarts):
     secret_path, port, thread, stranger = chief
     assert secret_path.stat().st_mode & 0o777 == 0o600
     secret = secret_path.read_text().strip()
@@ -260,6 +267,7 @@ def test_strangers_cannot_join_or_stop_the_start(chief):
         worker.sendall(f"join 1 same {secret}\n".encode())
         worker.settimeout(5)
         assert worker.recv(10) == b"go\n"                    # although the others are connected
+    wait_for(lambda: restarts)                               # that worker is lost: see it here
     for connection in silent:
         connection.close()
 
