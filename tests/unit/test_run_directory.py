@@ -91,6 +91,8 @@ def test_other_data_in_the_data_directory_is_refused(run_dir):
 
 
 def test_the_environment_names_text_that_the_run_does_not(monkeypatch, tmp_path):
+    for name in [name for name in os.environ if name.startswith("RPR_TEXT_")]:
+        monkeypatch.delenv(name)                      # the fixture `text` sets them for a session
     monkeypatch.setenv("RPR_TEXT_SOURCE", str(tmp_path / "a.txt"))
     with pytest.raises(UserError, match="RPR_TEXT_SOURCE = .*a.txt: there is no such file"):
         provenance.text_files(RUN)
