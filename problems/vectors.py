@@ -101,8 +101,8 @@ def write(path: str, size: int, rows: Sequence[tuple[str, str]]) -> None:
 def _header(path: str, lines: Iterator[bytes]) -> tuple[int, int]:
     line = next(lines, b"")
     parts = line.split()
-    # Nine digits: Python refuses to convert numbers of thousands of digits. A line has no room for
-    # more numbers than half its bytes.
+    # At most nine digits: Python refuses to convert thousands of digits. A vector has at most half
+    # as many values as its line has bytes.
     if (len(parts) != 2 or not all(part.isdigit() and len(part) < 10 for part in parts)
             or not 0 < int(parts[1]) <= parallel_text.LONGEST_LINE // 2):
         raise UserError(f"{path}: line 1 is not '<number of vectors> <dimension>': "

@@ -82,7 +82,7 @@ class Batches:
         return os.path.join(self._folder, f"{number}.json")
 
     def missing(self, part: int = 0, parts: int = 1) -> list[int]:
-        """The numbers of unfinished batches among part, part + parts, part + 2 * parts, ..."""
+        """Indices of the unfinished batches among part, part + parts, part + 2 * parts, ..."""
         return [number for number in range(part, len(self._batches), parts)
                 if not os.path.exists(self.path(number))]
 

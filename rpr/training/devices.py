@@ -21,7 +21,7 @@ _USE_MIRRORING = ("T2T's parameter servers do not work on TensorFlow 2; start th
                   "model (scripts/train_on_hosts writes it)")
 # TensorFlow's rewriting to float16 reads these lists from the environment. A softmax stays float32,
 # as sums, means and logarithms do: rewriting it would take the masks along, whose -1e9 float16
-# cannot represent. An operation in two lists at once stops the rewriting.
+# cannot represent. An operation that is in two lists stops the rewriting.
 FLOAT32_OPS = {f"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_{change}": "Softmax"
                for change in ("DENYLIST_ADD", "INFERLIST_REMOVE")}
 # The arguments of a RunConfig that is made anew. TensorFlow takes TF_CONFIG for a mirrored cluster

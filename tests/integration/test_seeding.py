@@ -1,4 +1,4 @@
-"""The random numbers of a training graph: no state, and equal ones for equal names."""
+"""Random values in a training graph keep no state and depend on the seed and on names."""
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
