@@ -84,4 +84,7 @@ def _define_flags() -> None:
                        "stays this far above its best, in nats per token; 0: never.")
     flags.DEFINE_integer("stop_at_step", 0, "Stop at this step, before --train_steps, on which "
                          "learning rates may depend; 0: do not.")
+    flags.DEFINE_integer("eval_frequency", None, "Evaluate at the first checkpoint that is this "
+                         "many steps after the last evaluation (default: T2T's way, by the clock: "
+                         "--eval_throttle_seconds).", lower_bound=1)
     flags.DEFINE_bool("log_batches", False, "Write a hash of each batch to the metrics file.")

@@ -27,7 +27,7 @@ TEXT_FILES = {"text_source": "RPR_TEXT_SOURCE", "text_target": "RPR_TEXT_TARGET"
 
 # Settings that may change when a run is resumed. Not the decoding batch: padding and the longest
 # hypothesis depend on it. Files may be moved: what counts is their content, which a run records.
-MUTABLE_FIELDS = {"eval_seconds", "usr_dir", *TEXT_FILES}
+MUTABLE_FIELDS = {"eval_frequency", "usr_dir", *TEXT_FILES}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +44,9 @@ class Run:
     hparams: str = setting("hparams that differ from the set: name=value,...", "")
     seed: int = setting("seed of Python, NumPy and TensorFlow", 1, low=0, high=_HIGHEST_SEED)
     checkpoint_steps: int = setting("steps between checkpoints; divides train_steps", 1000, low=1)
-    eval_seconds: int = setting("shortest time between two evaluations on the development set; the "
-                                "last checkpoint is always evaluated", 600, low=0, high=10**9)
+    eval_frequency: int = setting("steps from one evaluation on the development set to the next, "
+                                  "which is at a checkpoint; the last checkpoint is always "
+                                  "evaluated", 1000, low=1, high=10**9)
     eval_steps: int = setting("batches of an evaluation, at most", 100, low=1, high=10**9)
     average_checkpoints: int = setting("last checkpoints that are averaged; 1: the last one is "
                                        "decoded", 1, low=1, high=1000)

@@ -28,7 +28,7 @@ from rpr.utils.errors import LONGEST_REASON, REASON_PIPE, UserError
 from rpr.utils.processes import spawn
 
 # Flags of a stage that do not change its result, or name files whose content is recorded.
-_MUTABLE_FLAGS = ("--eval_throttle_seconds", "--t2t_usr_dir")
+_MUTABLE_FLAGS = ("--eval_frequency", "--t2t_usr_dir")
 _STOP_SECONDS = 10.0
 
 

@@ -95,7 +95,7 @@ def stages(run: Run, run_dir: RunDirectory) -> Iterator[Stage]:
     yield Stage("train", ["train", *problem, *model, f"--train_steps={step}",
                           f"--random_seed={run.seed}", f"--local_eval_frequency={every}",
                           f"--iterations_per_loop={every}", f"--eval_steps={run.eval_steps}",
-                          f"--eval_throttle_seconds={run.eval_seconds}",
+                          f"--eval_frequency={run.eval_frequency}",
                           f"--keep_checkpoint_max={run.average_checkpoints}",
                           f"--metrics_file={run_dir.metrics}"],
                 os.path.join(run_dir.model, f"model.ckpt-{step}.index"))

@@ -188,6 +188,30 @@ class ChecksumListener(tf.train.CheckpointSaverListener):
             for name in sorted(reader.get_variable_to_shape_map())})
 
 
+class EvaluationListener(tf.train.CheckpointSaverListener):
+    """Evaluates a checkpoint if enough steps have passed since the last evaluation.
+
+    So the steps alone decide which checkpoints are evaluated, whatever the clock says and however
+    often the training was interrupted. The last checkpoint is left to the trainer.
+
+    Args:
+      metrics_path: the metrics file, which has the evaluations so far.
+      frequency: steps.
+      last_step: the step at which the training ends.
+      evaluate: evaluates the newest checkpoint and records the result.
+    """
+
+    def __init__(self, metrics_path: str, frequency: int, last_step: int,
+                 evaluate: Callable[[], None]) -> None:
+        self._metrics_path, self._frequency = metrics_path, frequency
+        self._last_step, self._evaluate = last_step, evaluate
+
+    def after_save(self, session: Any, global_step_value: int) -> None:
+        evaluated = metrics_log.last(self._metrics_path).get("eval", {}).get("step", 0)
+        if evaluated + self._frequency <= global_step_value < self._last_step:
+            self._evaluate()
+
+
 class EvaluationRecord(tf.estimator.Exporter):
     """Exports nothing: writes the result of each evaluation to metrics.jsonl.
 

@@ -95,13 +95,19 @@ def _train(flags: Any, hparams: Any, requested: dict, metrics_path: str,
         hparams.optimizer_multistep_accumulate_steps or 1, flags.log_batches)
     record = hooks.EvaluationRecord(metrics_path)
     train_spec, eval_spec = experiment._train_spec, experiment._eval_spec
+    max_steps = min(train_spec.max_steps, flags.stop_at_step or train_spec.max_steps)
+    listeners = [hooks.ChecksumListener(estimator.model_dir)]
+    if flags.eval_frequency and flags.schedule == "continuous_train_and_eval" and not machines:
+        listeners.append(hooks.EvaluationListener(
+            metrics_path, flags.eval_frequency, max_steps,
+            lambda: _evaluate(estimator, eval_spec, record)))
     experiment._train_spec = train_spec._replace(
         input_fn=input_pipeline.reproducible_input(
             hparams.problem, hparams, os.path.expanduser(flags.data_dir),
             lambda: _stream(flags, hparams, output_dir, machines)),
-        max_steps=min(train_spec.max_steps, flags.stop_at_step or train_spec.max_steps),
+        max_steps=max_steps,
         hooks=(hooks.GraphBuiltHook(describe), *train_spec.hooks,
-               *(_chief_hooks(hook, flags, estimator) if is_chief else [])))
+               *(_chief_hooks(hook, flags, estimator, listeners) if is_chief else [])))
     experiment._eval_spec = eval_spec._replace(exporters=(*(eval_spec.exporters or ()), record))
     try:
         _execute(experiment, flags, bool(machines), is_chief, metrics_path, record)
@@ -113,17 +119,16 @@ def _train(flags: Any, hparams: Any, requested: dict, metrics_path: str,
         hook.close()
 
 
-def _chief_hooks(hook: hooks.TrainingHook, flags: Any, estimator: Any) -> list:
+def _chief_hooks(hook: hooks.TrainingHook, flags: Any, estimator: Any, listeners: list) -> list:
     """The hooks of the process that writes, in the order in which they are called."""
     config, output_dir = estimator.config, estimator.model_dir
-    listener = hooks.ChecksumListener(output_dir)
     checkpoint = tf.train.latest_checkpoint(output_dir)
     if checkpoint:
-        listener.record_missing(int(checkpoint.rsplit("-", 1)[1]))
+        listeners[0].record_missing(int(checkpoint.rsplit("-", 1)[1]))
     return [hook, *([hooks.ProfileHook(output_dir)] if flags.profile else []),
             tf.train.CheckpointSaverHook(output_dir, config.save_checkpoints_secs,
                                          config.save_checkpoints_steps,
-                                         listeners=[listener])]
+                                         listeners=listeners)]
 
 
 def _execute(experiment: Any, flags: Any, several_machines: bool, is_chief: bool,
@@ -131,19 +136,25 @@ def _execute(experiment: Any, flags: Any, several_machines: bool, is_chief: bool
     """Runs the schedule."""
     estimator = experiment.estimator
     train_spec, eval_spec = experiment._train_spec, experiment._eval_spec
-    if several_machines or flags.schedule == "continuous_train_and_eval":
+    evaluates = flags.schedule == "continuous_train_and_eval"
+    if several_machines or (evaluates and not flags.eval_frequency):
         # T2T would evaluate the last checkpoint twice. TensorFlow evaluates on no machine while
         # several train; only this function starts a server on each of them.
         tf.estimator.train_and_evaluate(estimator, train_spec, eval_spec)
-        evaluates = is_chief and flags.schedule != "train"
-        if evaluates and not _is_evaluated(estimator, metrics_path):
-            result = estimator.evaluate(eval_spec.input_fn, eval_spec.steps, eval_spec.hooks)
-            record.export(None, None, None, result, True)
-    elif flags.schedule == "train":
+    elif evaluates or flags.schedule == "train":
         estimator.train(train_spec.input_fn, list(train_spec.hooks),
                         max_steps=train_spec.max_steps)
     else:
         t2t_trainer.execute_schedule(experiment)
+        return
+    if is_chief and flags.schedule != "train" and not _is_evaluated(estimator, metrics_path):
+        _evaluate(estimator, eval_spec, record)
+
+
+def _evaluate(estimator: Any, eval_spec: Any, record: hooks.EvaluationRecord) -> None:
+    """Evaluates the newest checkpoint and records the result."""
+    result = estimator.evaluate(eval_spec.input_fn, eval_spec.steps, eval_spec.hooks)
+    record.export(None, None, None, result, True)
 
 
 def _is_evaluated(estimator: Any, metrics_path: str) -> bool:

@@ -91,7 +91,7 @@ def test_a_changed_configuration_is_refused_with_the_difference(undisturbed):
     gin, run_dir, _ = undisturbed
     line = refused("run", gin, f"--run_dir={run_dir}", "--set", "run.alpha=0.7")
     assert "alpha = 0.7 (there: 0.6)" in line
-    done = rpr_command("run", gin, f"--run_dir={run_dir}", "--set", "run.eval_seconds=5")
+    done = rpr_command("run", gin, f"--run_dir={run_dir}", "--set", "run.eval_frequency=5")
     assert done.stderr.count("is done") == len(STAGES)
 
 

@@ -66,7 +66,7 @@ def resumed_copy(output_dir, copy, step):
 def test_killed_at_five_random_moments_and_evaluated_it_ends_as_undisturbed(text, whole, tmp_path):
     dice, output_dir = random.Random(5), tmp_path / "killed"
     command = [sys.executable, "-m", "rpr.cli", "train", *arguments(
-        text, output_dir, "--eval_throttle_seconds=0", "--eval_steps=2", "--log_batches")]
+        text, output_dir, f"--eval_frequency={EVERY}", "--eval_steps=2", "--log_batches")]
     kills = 0
     while kills < 5:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -84,7 +84,7 @@ def test_killed_at_five_random_moments_and_evaluated_it_ends_as_undisturbed(text
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
     assert_equal(output_dir, whole)
     assert kills >= 2 and len(events(output_dir, "start", "step")) >= 2
-    assert events(output_dir, "eval", "step")[-1] == (STEPS,)
+    assert events(output_dir, "eval", "step") == [(10,), (20,), (30,), (STEPS,)]
     assert events(output_dir, "batch", "number", "sha256") == events(
         whole, "batch", "number", "sha256")
 

@@ -53,7 +53,7 @@ def test_two_runs_share_a_directory_if_and_only_if_they_are_the_same(one, other,
 
 
 def test_what_may_change_in_a_run_does_not_change_its_directory():
-    other = dataclasses.replace(BASE, eval_seconds=5)
+    other = dataclasses.replace(BASE, eval_frequency=5)
     assert study.run_id("both a^K, a^V", BASE) == study.run_id("both a^K, a^V", other)
     assert study.run_id("both a^K, a^V", BASE).startswith("both-a-K-a-V-1-")
 
@@ -158,7 +158,7 @@ def test_each_process_has_a_core_of_its_own(show_devices):
         assert not workers.start("more", [], show_devices, gpus=1)
 
 
-TINY = {**SETTINGS, "train_steps": 20, "checkpoint_steps": 10, "eval_seconds": 1000}
+TINY = {**SETTINGS, "train_steps": 20, "checkpoint_steps": 10, "eval_frequency": 1000}
 
 
 def write_study(path, arms, baseline="relative", **changes):

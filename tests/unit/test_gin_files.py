@@ -52,7 +52,7 @@ def test_a_file_of_your_own_keeps_the_features_of_gin(tmp_path):
 def test_bindings_change_a_record(tmp_path):
     path = tmp_path / "config.gin"
     path.write_text(BASE)
-    assert gin_files.load_run(str(path), ["run.eval_seconds = 5"]).eval_seconds == 5
+    assert gin_files.load_run(str(path), ["run.eval_frequency = 5"]).eval_frequency == 5
     with pytest.raises(UserError, match="no setting 'run.seeed'"):
         gin_files.load_run(str(path), ["run.seeed = 5"])
 

@@ -38,7 +38,7 @@ def test_a_directory_without_a_checkpoint_takes_another_configuration(run_dir):
 def test_what_may_change_is_written_down(run_dir):
     run._check_config(RUN, run_dir)
     trained(run_dir)
-    moved = dataclasses.replace(RUN, eval_seconds=5, text_source="a", text_target="b")
+    moved = dataclasses.replace(RUN, eval_frequency=5, text_source="a", text_target="b")
     run._check_config(moved, run_dir)
     assert gin_files.load_run(run_dir.config) == moved
 
