@@ -60,8 +60,8 @@ def search(step: Any, caches: Any, batch: int | tf.Tensor, length: int | tf.Tens
         return {"outputs": ids[:, 1:], "scores": scores}
     ids, scores = beam_search(step, caches, start, beams, length, alpha, EOS_ID, top_beams == 1)
     if top_beams == 1:
-        return {"outputs": ids[:, 0, 1:], "scores": scores[:, 0]}
-    return {"outputs": ids[:, :top_beams, 1:], "scores": scores[:, :top_beams]}
+        return {"outputs": tf.cast(ids[:, 0, 1:], tf.int32), "scores": scores[:, 0]}
+    return {"outputs": tf.cast(ids[:, :top_beams, 1:], tf.int32), "scores": scores[:, :top_beams]}
 
 
 def greedy_search(step: Any, caches: Any, start: tf.Tensor, length: int | tf.Tensor,
@@ -120,7 +120,7 @@ def beam_search(step: Any, caches: Any, start: tf.Tensor, beams: int, length: in
       first_only: stop when the best hypothesis of every sentence is certain, rather than all.
 
     Returns:
-      int32 [batch, beams, steps + 1], the start symbol first, best hypotheses first, zeros after
+      int64 [batch, beams, steps + 1], the start symbol first, best hypotheses first, zeros after
       an end; float32 [batch, beams], their scores. If no hypothesis of a sentence has ended, its
       unfinished ones are returned with their log probabilities.
     """
@@ -149,18 +149,20 @@ def beam_search(step: Any, caches: Any, start: tf.Tensor, beams: int, length: in
             tf.reshape(log_probs / penalty(i + 1), [-1, beams * width]), 2 * beams)
         beam = index // width
         symbols = tf.gather(tf.reshape(symbols, [-1, beams * width]), index, batch_dims=1)
+        symbols = tf.cast(symbols, tf.int64)
         ids = tf.concat([tf.gather(open_ids, beam, batch_dims=1), symbols[:, :, None]], axis=2)
         return ids, scores, tf.cast(tf.equal(symbols, end), tf.float32), beam
 
     def one_step(i: tf.Tensor, open_ids: tf.Tensor, open_log_probs: tf.Tensor,
                  ended_ids: tf.Tensor, ended_scores: tf.Tensor, caches: Any) -> tuple:
-        logits, caches = step(tf.reshape(open_ids[:, :, -1], [-1]), caches)
+        last_symbols = tf.cast(tf.reshape(open_ids[:, :, -1], [-1]), tf.int32)
+        logits, caches = step(last_symbols, caches)
         ids, scores, ends, beam = extend(i, open_ids, open_log_probs, logits)
         open_ids, open_log_probs, beam = take_best(
             scores - INFINITY * ends, ids, scores * penalty(i + 1), beam)
         cache_rows = tf.reshape(rows * beams + beam, [-1])
         caches = tf.nest.map_structure(lambda cache: tf.gather(cache, cache_rows), caches)
-        ended_ids = tf.pad(ended_ids, [[0, 0], [0, 0], [0, 1]])
+        ended_ids = tf.concat([ended_ids, tf.zeros_like(ended_ids[:, :, :1])], axis=2)
         scores = tf.concat([ended_scores, scores - INFINITY * (1.0 - ends)], axis=1)
         ended_ids, ended_scores = take_best(
             scores, tf.concat([ended_ids, ids], axis=1), scores)
@@ -176,7 +178,8 @@ def beam_search(step: Any, caches: Any, start: tf.Tensor, beams: int, length: in
             certain = tf.reduce_min(ended_scores) > reachable
         return (i < length) & ~tf.reduce_all(certain)
 
-    ids = tf.tile(start[:, None, None], [1, beams, 1])
+    # TensorFlow keeps int32 in host memory, and would copy all hypotheses to a GPU in each step.
+    ids = tf.tile(tf.cast(start, tf.int64)[:, None, None], [1, beams, 1])
     log_probs = tf.tile([[0.0] + [-INFINITY] * (beams - 1)], [batch, 1])
     state = (tf.constant(0), ids, log_probs, tf.zeros_like(ids),
              tf.fill([batch, beams], -INFINITY), caches)

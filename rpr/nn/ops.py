@@ -47,14 +47,15 @@ def gather_rows(x: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
 
     Args:
       x: [rows, width], or [heads, rows, width].
-      indices: int32 of any shape.
+      indices: integers of any shape.
 
     Returns:
       [(heads,) ..., width] of the dtype of x.
     """
     if x.shape.rank == 3:
         heads, rows, width = shape_list(x)
-        first = tf.reshape(tf.range(heads) * rows, [heads] + [1] * indices.shape.rank)
+        first = tf.cast(tf.range(heads) * rows, indices.dtype)
+        first = tf.reshape(first, [heads] + [1] * indices.shape.rank)
         return gather_rows(tf.reshape(x, [heads * rows, width]), first + indices)
 
     @tf.custom_gradient
@@ -72,7 +73,7 @@ def sum_rows(x: tf.Tensor, indices: tf.Tensor, count: int | tf.Tensor) -> tf.Ten
 
     Args:
       x: [rows, width]; half precision is summed in float32.
-      indices: int32 [rows], each in 0..count - 1.
+      indices: integers [rows], each in 0..count - 1.
       count: number of rows of the result.
 
     Returns:

@@ -9,12 +9,12 @@ def clipped_labels(distances: tf.Tensor, left: int, right: int | None = None) ->
     """clip(distance, -left, right) + left (Shaw et al. 2018, section 3.2).
 
     Args:
-      distances: position of the key minus that of the query, int32, any shape.
+      distances: position of the key minus that of the query, integers of any shape.
       left: clipping distance for keys to the left of the query, 0 or more.
       right: clipping distance for keys to the right; None: the same.
 
     Returns:
-      int32 of the same shape, in 0..left + right.
+      integers of the same type and shape, in 0..left + right.
     """
     return tf.clip_by_value(distances, -left, left if right is None else right) + left
 
@@ -53,12 +53,12 @@ def log_buckets(distances: tf.Tensor, buckets_per_side: int, max_distance: int) 
     These are the buckets of DeBERTa's code from version 2 on; He et al. 2021 clips the distance.
 
     Args:
-      distances: int32, any shape.
+      distances: integers of any shape.
       buckets_per_side: an even number, 4 or more.
       max_distance: all distances beyond it are in the last bucket; above buckets_per_side / 2.
 
     Returns:
-      int32 of the same shape, in -buckets_per_side..buckets_per_side - 1.
+      integers of the same type and shape, in -buckets_per_side..buckets_per_side - 1.
     """
     exact = buckets_per_side // 2
     distance = tf.abs(distances)
@@ -75,4 +75,5 @@ def _log_scale(distance: tf.Tensor, start: int, end: int, steps: int,
     The borders are computed in Python: a float32 logarithm is off by one at some of them.
     """
     borders = [round_border(start * (end / start) ** (step / steps)) for step in range(steps + 1)]
-    return tf.raw_ops.Bucketize(input=distance, boundaries=[float(x) for x in borders])
+    reached = tf.raw_ops.Bucketize(input=distance, boundaries=[float(x) for x in borders])
+    return tf.cast(reached, distance.dtype)

@@ -74,9 +74,9 @@ def score_terms(q: tf.Tensor, k: tf.Tensor, k_rows: tf.Tensor, q_rows: tf.Tensor
     """
     def labels(table, distances, smallest):
         """Indices into the reachable rows; any index for masked pairs."""
-        first = _bucket(smallest, buckets_per_side, max_distance)
+        first = _bucket(tf.cast(smallest, distances.dtype), buckets_per_side, max_distance)
         return tf.clip_by_value(_bucket(distances, buckets_per_side, max_distance) - first,
-                                0, shape_list(table)[1] - 1)
+                                0, tf.cast(shape_list(table)[1] - 1, distances.dtype))
 
     if layout.is_single_query:
         smallest, largest = _distance_limits(layout)
@@ -88,8 +88,9 @@ def score_terms(q: tf.Tensor, k: tf.Tensor, k_rows: tf.Tensor, q_rows: tf.Tensor
 
     n, m, distances = layout.queries, layout.keys, layout.relative_positions()
     smallest, largest = _distance_limits(layout)
-    query_indices = labels(k_rows, -distances, smallest) * n + tf.range(n)[:, None]
-    key_indices = labels(q_rows, distances, -largest) * m + tf.range(m)
+    queries, keys = (tf.range(tf.cast(count, tf.int64)) for count in (n, m))
+    query_indices = labels(k_rows, -distances, smallest) * tf.cast(n, tf.int64) + queries[:, None]
+    key_indices = labels(q_rows, distances, -largest) * tf.cast(m, tf.int64) + keys
     y = (gather_rows(_products(q, k_rows), query_indices)     # [queries, keys, batch * heads]
          + gather_rows(_products(k, q_rows), key_indices))
     batch, heads = shape_list(q)[:2]

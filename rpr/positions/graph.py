@@ -70,8 +70,9 @@ def _append_zero_row(table: tf.Tensor) -> tf.Tensor:
 
 
 def _valid_labels(edges: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
-    """The labels, with that of the last row, zero, for labels beyond the table."""
-    last = shape_list(table)[-2] - 1
+    """The labels, with that of the last row, zero, for labels beyond the table: int64."""
+    edges = tf.cast(edges, tf.int64)                         # int32 would be kept on the host
+    last = tf.cast(shape_list(table)[-2] - 1, tf.int64)
     return tf.where_v2((edges < 0) | (edges >= last), last, edges)
 
 
@@ -79,7 +80,8 @@ def _flat_labels(edges: tf.Tensor, table: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
     """For each pair the index of its (example, query, label), and the number of such indices."""
     batch, n, _ = shape_list(edges)
     labels = shape_list(table)[-2]
-    queries = tf.reshape(tf.range(batch * n) * labels, [batch, n, 1])
+    first = tf.range(tf.cast(batch * n, tf.int64)) * tf.cast(labels, tf.int64)
+    queries = tf.reshape(first, [batch, n, 1])
     return tf.reshape(queries + _valid_labels(edges, table), [-1]), batch * n * labels
 
 

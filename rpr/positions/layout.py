@@ -39,8 +39,13 @@ class Layout(NamedTuple):
         return tf.range(self.queries) + self.offset
 
     def relative_positions(self) -> tf.Tensor:
-        """The position of each key relative to each query: int32 [queries, keys]."""
-        return tf.range(self.keys)[None, :] - self.query_positions()[:, None]
+        """The position of each key relative to each query: int64 [queries, keys].
+
+        TensorFlow keeps int32 in host memory, and would copy the matrix to a GPU.
+        """
+        keys, queries = (tf.cast(positions, tf.int64)
+                         for positions in (tf.range(self.keys), self.query_positions()))
+        return keys[None, :] - queries[:, None]
 
     def distances(self) -> tf.Tensor:
         """The relative positions that unmasked pairs can have, ascending: int32 [distances].

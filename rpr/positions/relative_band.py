@@ -59,7 +59,7 @@ class Band:
             rows, common_row = tf.concat([rows[1:], common_row[None]], axis=0), rows[0]
             self._highest -= 1
             self._left_mask = tf.cast(              # [queries, keys], 1 for clipped pairs
-                layout.relative_positions() < self._lowest - offset, table.dtype)
+                layout.relative_positions() < tf.cast(self._lowest - offset, tf.int64), table.dtype)
         self.rows = tf.matmul(rows - common_row, table)
         self.common_row = tf.matmul(common_row[None], table)
 

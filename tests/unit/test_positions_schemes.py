@@ -327,7 +327,7 @@ def everything(q, k, v, table, t5, rows, u, rows_by_bucket, edges):
     layout = Layout(n, n)
     turns = rotary.angles(tf.range(n), 4)
     weights = tf.nn.softmax(tf.matmul(q, k, transpose_b=True))
-    labels = tf.zeros([2, 1, 1], tf.int32) + clipped_labels(layout.relative_positions(), 3)
+    labels = tf.zeros([2, 1, 1], tf.int64) + clipped_labels(layout.relative_positions(), 3)
     terms = [relative.scores(q, k, table, layout),
              relative.weighted_values(weights, v, table, layout),
              graph.score_term(q, table, labels), graph.value_term(weights, table, labels),
