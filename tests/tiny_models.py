@@ -45,11 +45,14 @@ def features(inputs, targets, **more):
 def lively(session, seed=1):
     """Random weights that are large enough for different sentences to give different answers."""
     random = np.random.RandomState(seed)
-    for variable in tf.trainable_variables():
+    variables, values = tf.trainable_variables(), {}
+    for variable in variables:
         scale = 2 * (variable.shape.as_list() or [1])[0] ** -0.5
         if "relative_positions" in variable.name or "positional_embedding" in variable.name:
             scale = 1.0
         if "symbol_modality" in variable.name:               # else each symbol repeats itself
             scale = 0.1
         value = scale * random.randn(*variable.shape.as_list())
-        variable.load(value + ("layer_norm_scale" in variable.name), session)
+        values[variable.initializer.inputs[1]] = value + ("layer_norm_scale" in variable.name)
+    # At once: each `variable.load` would prepare the graph to be run anew.
+    session.run([variable.initializer for variable in variables], values)

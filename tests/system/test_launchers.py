@@ -28,6 +28,19 @@ def test_training_writes_what_t2t_writes_and_its_metrics(trained):
     assert events[0]["parameters"] == sum(int(np.prod(shape)) for shape in weights.values())
 
 
+def test_a_training_records_tokens_and_padding(trained):
+    events = [event for event in metrics_log.read(str(trained.output_dir / "metrics.jsonl"))
+              if event["event"] == "train"]
+    assert events
+    path, = (path for path in trained.output_dir.iterdir() if "tfevents" in path.name)
+    written = {value.tag: value.simple_value for event in tf.train.summary_iterator(str(path))
+               for value in event.summary.value if event.step == events[-1]["step"]}
+    for name in ("source_tokens_per_second", "target_tokens_per_second", "padding", "peak_memory"):
+        assert written[f"throughput/{name}"] == pytest.approx(events[-1][name], rel=1e-5)
+        assert all(event[name] > 0 for event in events)
+    assert all(event["padding"] < 1 for event in events)
+
+
 def test_logs_are_in_the_file_and_come_back_with_verbose(text, trained, tmp_path):
     assert "tensorflow" in (trained.output_dir / "train.log").read_text()
     quiet = train(text, tmp_path / "quiet", steps=1)

@@ -4,7 +4,6 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from rpr.training import throughput
-from rpr.utils import metrics_log
 
 
 def test_counts_are_those_of_the_batches_that_went_by(tmp_path):
@@ -34,16 +33,3 @@ def test_counts_are_those_of_the_batches_that_went_by(tmp_path):
     assert found.pop("peak_memory") > 1e8                    # TensorFlow itself takes more
     assert found == {"source_tokens_per_second": source, "target_tokens_per_second": target,
                      "padding": pytest.approx(1 - (source + target) / places, abs=1e-4)}
-
-
-def test_a_training_records_them(trained):
-    events = [event for event in metrics_log.read(str(trained.output_dir / "metrics.jsonl"))
-              if event["event"] == "train"]
-    assert events
-    path, = (path for path in trained.output_dir.iterdir() if "tfevents" in path.name)
-    written = {value.tag: value.simple_value for event in tf.train.summary_iterator(str(path))
-               for value in event.summary.value if event.step == events[-1]["step"]}
-    for name in ("source_tokens_per_second", "target_tokens_per_second", "padding", "peak_memory"):
-        assert written[f"throughput/{name}"] == pytest.approx(events[-1][name], rel=1e-5)
-        assert all(event[name] > 0 for event in events)
-    assert all(event["padding"] < 1 for event in events)
