@@ -2,6 +2,7 @@
 
 The fixtures here go through the real command line, on a few hundred pairs of the embedded corpus.
 """
+import functools
 import gzip
 import itertools
 import os
@@ -12,6 +13,7 @@ import tarfile
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
+import command_server
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -25,15 +27,48 @@ CORPUS = ROOT / "problems" / "libreoffice_help"
 NEWSTEST = ROOT.parent / "shared" / "corpora" / "newstest2021"
 
 
-def rpr_command(*argv, check=True, launcher=None, **kwargs):
-    """Runs `rpr ARGV`, or a launcher by name, as a user would; returns the finished process."""
-    program = ([os.path.join(os.path.dirname(sys.executable), launcher)] if launcher
-               else [sys.executable, "-m", "rpr.cli"])
-    done = subprocess.run([*program, *map(str, argv)], capture_output=True, text=True, timeout=300,
-                          **kwargs)
-    if check and done.returncode:
+# Commands that import TensorFlow, which takes most of their time. The others start processes of
+# their own or import little.
+FORKED = {"datagen", "train", "decode", "evaluate", "average", "bleu", "translate", "list",
+          "report"}
+
+
+@functools.cache
+def server():
+    """The process that runs commands of FORKED and scripts for the tests of this one."""
+    return command_server.CommandServer()
+
+
+def rpr_command(*argv, check=True, launcher=None, cwd=None, env=None, stdin="", forked=True):
+    """Runs `rpr ARGV`, or a launcher by name.
+
+    Args:
+      *argv: arguments.
+      check: fail unless the exit code is 0.
+      launcher: such as "t2t-trainer".
+      cwd, env: of `subprocess.run`.
+      stdin: text of the standard input.
+      forked: run commands of FORKED in a fork of `server`. False: as users do, in a new process.
+
+    Returns:
+      An object with returncode, stdout and stderr.
+    """
+    argv = [str(arg) for arg in argv]
+    if forked and not launcher and argv and argv[0] in FORKED:
+        done = server().run(argv, cwd=cwd, env=env, stdin=stdin)
+    else:
+        program = ([os.path.join(os.path.dirname(sys.executable), launcher)] if launcher
+                   else [sys.executable, "-m", "rpr.cli"])
+        done = subprocess.run([*program, *argv], capture_output=True, text=True, timeout=300,
+                              cwd=cwd, env=env, input=stdin)
+    if check and done.returncode != 0:
         raise AssertionError(f"{argv} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
     return done
+
+
+def python_script(name, *argv, cwd=None):
+    """Runs scripts/NAME in a fork of `server`; returns what `rpr_command` does."""
+    return server().run([str(arg) for arg in argv], script=ROOT / "scripts" / name, cwd=cwd)
 
 
 def refused(*argv, **kwargs):

@@ -1,15 +1,13 @@
 """Bad inputs, as data in *.toml: one clear line, and nothing written. README.md has the format."""
 import fnmatch
 import hashlib
-import json
 import os
 import pathlib
 import shutil
-import subprocess
-import sys
 import tomllib
 
 import pytest
+from conftest import server
 
 HERE = pathlib.Path(__file__).parent
 KEYS = {"name", "command", "says", "files", "links", "directories", "remove", "truncate", "code",
@@ -22,15 +20,6 @@ def cases():
         for case in tomllib.loads(path.read_text(encoding="utf-8"))["case"]:
             assert set(case) <= KEYS, f"{path.name}: {case['name']}: {set(case) - KEYS}"
             yield pytest.param(case, id=f"{path.stem}: {case['name']}")
-
-
-@pytest.fixture(scope="module")
-def runner():
-    process = subprocess.Popen([sys.executable, "-P", str(HERE / "runner.py")], text=True,
-                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    yield process
-    process.stdin.close()
-    process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -86,25 +75,22 @@ def arrange(case, folder, finished, request):
 
 
 @pytest.mark.parametrize("case", cases())
-def test_a_hostile_input_is_refused_in_one_line(case, runner, finished, tmp_path, request):
+def test_a_hostile_input_is_refused_in_one_line(case, finished, tmp_path, request):
     folder = tmp_path / "case"
     folder.mkdir()
     argv = arrange(case, folder, finished, request)
     before = snapshot(folder)
-    runner.stdin.write(json.dumps({
-        "argv": argv, "cwd": str(folder), "env": case.get("env", {}),
-        "stdin": case.get("stdin", ""), "seconds": case.get("seconds", 60)}) + "\n")
-    runner.stdin.flush()
-    answer = json.loads(runner.stdout.readline())
-    lines = [line for line in answer["err"].splitlines() if line.strip()]
-    shown = f"{answer['code']}\n{answer['out'][-2000:]}\n{answer['err'][-4000:]}"
+    done = server().run(argv, cwd=folder, env={**os.environ, **case.get("env", {})},
+                        stdin=case.get("stdin", ""), seconds=case.get("seconds", 60))
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    shown = f"{done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     code = case.get("code", 1)
-    assert answer["code"] == code, shown
+    assert done.returncode == code, shown
     wanted = case.get("lines", int(code != 0))
     assert wanted < 0 or len(lines) == wanted, shown
     for word in case["says"]:
-        assert word in answer["err"], shown
-    assert not {"\x1b", "\x07"} & {*answer["err"], *answer["out"]}, shown
+        assert word in done.stderr, shown
+    assert not {"\x1b", "\x07"} & {*done.stderr, *done.stdout}, shown
     after = snapshot(folder)
     for name in {*before, *after}:
         if before.get(name) != after.get(name):

@@ -3,13 +3,12 @@ import gzip
 import itertools
 import json
 import re
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import CORPUS, ROOT, rpr_command
+from conftest import CORPUS, python_script, rpr_command
 from tensor2tensor.utils import registry
 
 import rpr
@@ -132,8 +131,8 @@ def test_every_setting_is_the_recipes():
 
 def test_a_learning_rate_is_drawn(tmp_path):
     out = tmp_path / "rate.png"
-    subprocess.run([sys.executable, str(ROOT / "scripts" / "plot_learning_rate.py"), str(out),
-                    "--hparams_set=europarl_lite"], check=True, timeout=120)
+    done = python_script("plot_learning_rate.py", out, "--hparams_set=europarl_lite")
+    assert done.returncode == 0, done.stderr
     assert out.read_bytes().startswith(b"\x89PNG")
 
 
@@ -148,10 +147,9 @@ def test_a_run_from_text_and_vectors_to_a_translation(tmp_path, monkeypatch):
     """Europarl's own files, 3,000 pairs of the embedded corpus in their place."""
     text = corpus(tmp_path / "text", list(zip(some_words("de", 3000), some_words("en", 3000),
                                               strict=True)))
-    script = ROOT / "scripts" / "small_vectors.py"
-    subprocess.run([sys.executable, script, tmp_path / "vectors", f"--problem={EUROPARL}",
-                    f"--tmp_dir={text}", "--dimension=20"],
-                   check=True, timeout=120)
+    done = python_script("small_vectors.py", tmp_path / "vectors", f"--problem={EUROPARL}",
+                         f"--tmp_dir={text}", "--dimension=20")
+    assert done.returncode == 0, done.stderr
     for language in ("de", "en"):
         monkeypatch.setenv(f"RPR_VECTORS_{language.upper()}", f"{tmp_path}/vectors/{language}.vec")
     monkeypatch.setenv("RPR_MIRROR", text)

@@ -3,14 +3,12 @@ import collections
 import os
 import random
 import runpy
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import tiny_models
-from conftest import ROOT, Text, refused, rpr_command, train
+from conftest import ROOT, Text, python_script, refused, rpr_command, train
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensor2tensor.utils import registry
@@ -320,8 +318,7 @@ def test_an_operators_edges_lead_to_its_operands(seed, operators):
 
 
 def test_own_relations_go_through_the_command_line(tmp_path, monkeypatch):
-    script = ROOT / "scripts" / "expression_graphs.py"
-    subprocess.run([sys.executable, script, tmp_path / "text", "300"], check=True)
+    assert python_script("expression_graphs.py", tmp_path / "text", "300").returncode == 0
     for name in list(os.environ):
         if name.startswith("RPR_TEXT_"):
             monkeypatch.delenv(name)

@@ -18,7 +18,7 @@ def flags(trained, lively):
 def test_lines_become_lines(flags, tmp_path):
     lines = ["Click the button.", "", "Costs 5$ or 6$ a year"]
     done = rpr_command("translate", *flags, "--beam_size=2", f"--show_attention={tmp_path}/a",
-                       input="".join(line + "\n" for line in lines))
+                       stdin="".join(line + "\n" for line in lines))
     rows = [row.split("\t") for row in done.stdout.splitlines()]
     assert len(rows) == 3 and all(len(row) == 3 for row in rows)
     for _, score, probabilities in rows:
@@ -31,7 +31,8 @@ def test_lines_become_lines(flags, tmp_path):
 
 
 def test_one_sentence_as_json(flags):
-    record = json.loads(rpr_command("translate", *flags, "Click the button.", "--json").stdout)
+    record = json.loads(rpr_command("translate", *flags, "Click the button.", "--json",
+                                    forked=False).stdout)
     assert record["source"] == "Click the button."
     assert len(record["tokens"]) == len(record["probabilities"]) > 0
     total = np.log(record["probabilities"]).sum()

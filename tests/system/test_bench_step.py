@@ -1,15 +1,11 @@
 import json
-import pathlib
-import subprocess
-import sys
 
 import pytest
-
-SCRIPT = pathlib.Path(__file__).parents[2] / "scripts" / "bench_step.py"
+from conftest import python_script
 
 
 def bench(*argv):
-    return subprocess.run([sys.executable, SCRIPT, *argv], capture_output=True, text=True)
+    return python_script("bench_step.py", *argv)
 
 
 def test_it_measures_steps_and_decoding_beside_t2t(tmp_path):

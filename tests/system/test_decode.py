@@ -220,7 +220,7 @@ def test_devices_need_a_file(trained):
 def test_interactive_decoding_prints_hypotheses_and_no_warnings(trained, lively):
     done = rpr_command("decode", *trained.flags, f"--checkpoint_path={lively}",
                        "--decode_interactive", "--decode_hparams=beam_size=2,extra_length=9",
-                       input="Click the button.\nq\n")
+                       stdin="Click the button.\nq\n")
     hypothesis = re.sub(r"INTERACTIVE MODE.*?\n>", "", done.stdout, flags=re.DOTALL).strip()
     assert hypothesis and "INTERACTIVE MODE" in done.stdout
     assert not done.stderr.strip()

@@ -246,7 +246,7 @@ def test_bad_flags_of_each_verb_end_in_one_line(trained, tmp_path):
 
 
 def test_list_shows_each_with_a_description():
-    shown = rpr_command("list", env={**os.environ, "COLUMNS": "200"}).stdout
+    shown = rpr_command("list", env={**os.environ, "COLUMNS": "200"}, forked=False).stdout
     for name, words in (("rpr_transformer", "positions"), ("rpr_base_k64", "k=64"),
                         ("translate_ende_libreoffice", "LibreOffice"), ("relative", "Shaw")):
         line = next(line for line in shown.splitlines() if line.split()[:1] == [name])

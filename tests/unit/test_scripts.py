@@ -1,21 +1,21 @@
 """Scripts: bad input ends in one line, every Python script has --help."""
 import json
 import os
-import pathlib
 import subprocess
-import sys
 
 import pytest
+from conftest import ROOT, python_script
 
-SCRIPTS = pathlib.Path(__file__).parents[2] / "scripts"
+SCRIPTS = ROOT / "scripts"
 PYTHON_SCRIPTS = sorted(path.name for path in SCRIPTS.glob("*.py"))
 
 
-def run(name, *arguments, **env):
-    command = [sys.executable] if name.endswith(".py") else ["bash"]
+def run(name, *arguments):
+    if name.endswith(".py"):
+        return python_script(name, *arguments)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
-    return subprocess.run([*command, str(SCRIPTS / name), *arguments], capture_output=True,
-                          text=True, timeout=120, env={**environment, **env})
+    return subprocess.run(["bash", str(SCRIPTS / name), *arguments], capture_output=True,
+                          text=True, timeout=120, env=environment, check=False)
 
 
 @pytest.mark.parametrize(("command", "says"), [
@@ -72,5 +72,6 @@ def test_python_scripts_are_ordinary_programs_with_help(name):
 
 def test_other_scripts_are_shell_scripts():
     for path in SCRIPTS.iterdir():
-        if path.suffix not in (".py", ".png") and not path.name.startswith("Dockerfile"):
+        if (path.is_file() and path.suffix not in (".py", ".png")
+                and not path.name.startswith("Dockerfile")):
             assert path.read_text(encoding="utf-8").startswith("#!/usr/bin/env bash\n"), path.name
