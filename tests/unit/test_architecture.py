@@ -44,6 +44,7 @@ def modules():
 
 
 MODULES = modules()
+TREES = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in MODULES.items()}
 
 
 def package_of(module):
@@ -54,8 +55,7 @@ def package_of(module):
 
 def imports(module):
     """The modules of ours that a module imports, at any depth of its code."""
-    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
+    for node in ast.walk(TREES[module]):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -121,7 +121,7 @@ def public_functions(tree):
 @pytest.mark.parametrize("module", list(MODULES))
 def test_public_functions_have_type_hints(module):
     lacking = []
-    for function in public_functions(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+    for function in public_functions(TREES[module]):
         arguments = function.args
         named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs,
                  *filter(None, (arguments.vararg, arguments.kwarg))]
