@@ -3,11 +3,14 @@ import multiprocessing
 import os
 from collections.abc import Iterable
 from concurrent import futures
+from typing import Any
 
+from rpr.evaluation import test_sets
 from rpr.experiments import provenance
 from rpr.experiments.config import Run
-from rpr.experiments.run_directory import RunDirectory
+from rpr.experiments.run_directory import RunDirectory, sacrebleu_test_set
 from rpr.utils.console import QuietLogs
+from rpr.utils.errors import UserError
 from rpr.utils.processes import with_parent
 
 
@@ -35,7 +38,23 @@ def _check(runs: list[Run]) -> None:
     try:
         from rpr.t2t import compat
         compat.install()                              # before anything imports T2T
-        from rpr.t2t import preflight
+        from rpr.t2t import preflight, registration
     finally:
         logs.end()
     preflight.check_runs(runs)
+    for run in runs:
+        _check_test_sets(run, registration.find_problem(run.problem))
+
+
+def _check_test_sets(run: Any, problem: Any) -> None:
+    """Refuses further test sets that neither the problem nor sacreBLEU has."""
+    of_problem = getattr(problem, "extra_test_sets", ())
+    for test_set in run.test_sets:
+        name, pair = sacrebleu_test_set(run, test_set)
+        if pair and not test_sets.is_known(name):
+            raise UserError(f"run.test_sets: sacreBLEU has no test set {name}; sacrebleu --list "
+                            "and rpr test-set list show all")
+        if not pair and test_set not in of_problem:
+            raise UserError(f"run.test_sets: {run.problem} has no test set {test_set} "
+                            f"({', '.join(of_problem) or 'it has none'}); sacreBLEU's are written "
+                            "NAME:PAIR, such as wmt21:en-de")

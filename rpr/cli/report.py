@@ -1,10 +1,15 @@
 """`rpr report`: compares the runs of a study in tables, figures and one HTML page."""
 import argparse
 import os
+import re
+from typing import TYPE_CHECKING
 
 from rpr.cli.arguments import Parser
 from rpr.utils import files
 from rpr.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from rpr.report.comparison import Measure
 
 MOST_MODELS = 10                                      # drawn unless --plot_model names some
 
@@ -17,25 +22,30 @@ def main(argv: list[str]) -> None:
     from rpr.report import columns, comparison, record, study_reader, tables, tensorboard, writer
     files.below(args.dir, "plots")                    # a link must not lead the figures away
     is_record = _is_record(args.dir)
+    measure = comparison.Measure(args.test_set, args.tokenize, args.language_pair)
+    target = args.dir
     if is_record:
-        if args.baseline or args.against:
-            raise UserError(f"{args.dir} holds a record without its runs: --baseline and "
-                            "--against need the runs")
+        if args.baseline or args.against or any(measure):
+            raise UserError(f"{args.dir} holds a record without its runs: --baseline, --against, "
+                            "--test_set and --tokenize need the runs")
         results, arms = record.load_record(args.dir), []
     else:
         results = study_reader.read_study(args.dir, args.baseline, args.against)
         arms = _arms_to_draw(results, args.plot_model)
-        if not args.skip_model_analysis:
+        if args.test_set or args.tokenize:
+            target, arms = _directory_of(args.dir, measure), []
+        elif not args.skip_model_analysis:
             _analyse(args.dir, arms, args.t2t_usr_dir)
-        comparison.score_runs(results, args.dir)
+        comparison.score_runs(results, args.dir, measure)
+        os.makedirs(target, exist_ok=True)
     chosen = columns.choose(results, args.columns.split(",")) if args.columns else []
     console = Console()
     if not console.is_terminal:
         console.width = 200                           # a file or pipe gets every column unwrapped
     tables.print_tables(console, results)
-    writer.write_tables(results, args.dir, chosen)
-    page = writer.write_page(results, args.dir, arms)
-    if not is_record:
+    writer.write_tables(results, target, chosen)
+    page = writer.write_page(results, target, arms)
+    if not is_record and target == args.dir:
         tensorboard.write_events(results, args.dir)
     console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
 
@@ -52,6 +62,12 @@ def _parser() -> argparse.ArgumentParser:
                         "the study's baseline); in a directory of runs, the name of a run")
     parser.add_argument("--against", metavar="RUN", help="a finished run in another directory, "
                         "scored on the same text: it becomes an arm and the baseline")
+    parser.add_argument("--test_set", default="", metavar="NAME", help="score another of the test "
+                        "sets in run.test_sets; the report goes to DIR/reports/NAME")
+    parser.add_argument("--tokenize", metavar="NAME", help="tokenizer for BLEU, as in rpr score; "
+                        "the report goes to DIR/reports/NAME")
+    parser.add_argument("--language_pair", default="", metavar="PAIR", help="such as en-de; for "
+                        "--tokenize (default: that of the test set)")
     parser.add_argument("--columns", metavar="NAME,...", help="columns of results.md and "
                         "results.tex, such as model,bleu,difference,p_holm (default: all)")
     parser.add_argument("--plot_model", action="append", metavar="ARM", help="draw the model of "
@@ -63,6 +79,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--t2t_usr_dir", metavar="DIR", help="your own problems, models and "
                         "position schemes; the analysis of models needs them")
     return parser
+
+
+def _directory_of(path: str, measure: "Measure") -> str:
+    """Where the report of a test set or tokenizer is written."""
+    name = "-".join(filter(None, (measure.test_set, measure.tokenize)))
+    name = re.sub("[/:]", "_", name)
+    return files.below(path, os.path.join("reports", name))
 
 
 def _is_record(path: str) -> bool:

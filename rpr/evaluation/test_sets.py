@@ -59,6 +59,12 @@ def test_set_references(name: str, language_pair: str) -> dict[str, list[str]]:
                 for path in dataset.get_reference_files(language_pair)}
 
 
+def is_known(name: str) -> bool:
+    """Whether sacreBLEU has a test set of this name, or one is registered."""
+    from sacrebleu.dataset import DATASETS
+    return name in DATASETS or any(name == known for known, _, _ in registered())
+
+
 def register(name: str, language_pair: str, source: str, references: Sequence[str]) -> str:
     """Registers a test set of plain text files, one sentence per line.
 

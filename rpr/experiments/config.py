@@ -27,7 +27,7 @@ TEXT_FILES = {"text_source": "RPR_TEXT_SOURCE", "text_target": "RPR_TEXT_TARGET"
 
 # Settings that may change when a run is resumed. Not the decoding batch: padding and the longest
 # hypothesis depend on it. Files may be moved: what counts is their content, which a run records.
-MUTABLE_FIELDS = {"eval_frequency", "usr_dir", *TEXT_FILES}
+MUTABLE_FIELDS = {"eval_frequency", "test_sets", "usr_dir", *TEXT_FILES}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +56,9 @@ class Run:
     decode_batch_size: int = setting("sentences decoded together", 32, low=1, high=100_000)
     test_set: str = setting("test set of sacreBLEU, such as wmt14/full; empty: the problem's own "
                             "test split", "")
+    test_sets: tuple[str, ...] = setting("further test sets to decode and score: names of the "
+                                         "problem's, or NAME:PAIR of sacreBLEU's, such as "
+                                         "wmt21:en-de", ())
     language_pair: str = setting("of test_set, such as en-de", "")
     worker_gpu: int = setting("GPUs of one run; each gets a batch of its own", 1, low=1, high=1024)
     usr_dir: str = setting("directory with problems, hparams sets, models and position schemes of "
@@ -86,6 +89,12 @@ class Run:
                             f"{self.train_steps // self.checkpoint_steps} checkpoints")
         if bool(self.test_set) != bool(self.language_pair):
             raise UserError("run.test_set and run.language_pair go together")
+        for test_set in self.test_sets:
+            if not isinstance(test_set, str) or not re.fullmatch(r"\w[\w./-]*(:[\w-]+)?", test_set):
+                raise UserError(f"run.test_sets: {shown(test_set)} is neither NAME nor NAME:PAIR")
+        if len({*self.test_sets, "test"}) <= len(self.test_sets):
+            raise UserError(f"run.test_sets = {shown(self.test_sets)}: different names are needed; "
+                            "test is the problem's own test split")
         for name in TEXT_FILES:
             target = name.replace("source", "target")
             if bool(getattr(self, name)) != bool(getattr(self, target)):

@@ -21,7 +21,13 @@ from rpr.evaluation.length_checks import length_warnings
 from rpr.experiments import gin_files, provenance
 from rpr.experiments.config import MUTABLE_FIELDS, Run
 from rpr.experiments.environment import record_environment
-from rpr.experiments.run_directory import RunDirectory, Stage, stages
+from rpr.experiments.run_directory import (
+    RunDirectory,
+    Stage,
+    sacrebleu_test_set,
+    stages,
+    update_config,
+)
 from rpr.utils import files, locks, metrics_log
 from rpr.utils.console import say
 from rpr.utils.errors import LONGEST_REASON, REASON_PIPE, UserError
@@ -63,8 +69,7 @@ def complete_run(run: Run, run_dir: RunDirectory, skip_datagen: bool = False) ->
                 _do_stage(stage, input_hash, status, run, run_dir, lock)
             if stage.name == "datagen":
                 provenance.record_corpus(run, run_dir)
-                if not run.test_set:
-                    _copy_test_text(run, run_dir)
+                _copy_test_texts(run, run_dir)
         _complete_scores(run, run_dir, status)
 
 
@@ -129,7 +134,7 @@ def _check_config(run: Run, run_dir: RunDirectory) -> None:
             return
         if glob.glob(os.path.join(glob.escape(run_dir.model), "model.ckpt-*.index")):
             refuse_another(run, there, run_dir.path, "--run_dir")
-    files.write_atomically(run_dir.config, gin_files.as_gin(run))
+    update_config(run, run_dir)
 
 
 def _input_hash(stage: Stage, before: str, run_dir: RunDirectory) -> str:
@@ -195,13 +200,21 @@ def _note_skipped(stage: Stage, input_hash: str, status: dict[str, Any],
                                             "started": time.time(), "attempts": 0, "seconds": 0.0})
 
 
-def _copy_test_text(run: Run, run_dir: RunDirectory) -> None:
-    """Copies the test set from the data: with it the run's directory is self-contained."""
-    for name, target in (("source", run_dir.source), ("reference", run_dir.reference)):
-        if not os.path.exists(target):
-            with files.atomic_path(target) as temporary:
-                shutil.copyfile(os.path.join(run_dir.data_dir, f"{run.problem}.test.{name}.txt"),
-                                temporary)
+def _copy_test_texts(run: Run, run_dir: RunDirectory) -> None:
+    """Copies the problem's test sets from the data: so the run's directory is self-contained."""
+    for test_set in ("", *run.test_sets):
+        if any(sacrebleu_test_set(run, test_set)):
+            continue
+        test_set = test_set or "test"
+        for kind, target in zip(("source", "reference"), run_dir.test_files(test_set),
+                                strict=False):
+            text = os.path.join(run_dir.data_dir, f"{run.problem}.{test_set}.{kind}.txt")
+            if not os.path.exists(text):
+                raise UserError(f"run.test_sets: {run.problem} has no test set {test_set} (there "
+                                f"is no {text})")
+            if not os.path.exists(target):
+                with files.atomic_path(target) as temporary:
+                    shutil.copyfile(text, temporary)
 
 
 def _complete_scores(run: Run, run_dir: RunDirectory, status: dict[str, Any]) -> None:

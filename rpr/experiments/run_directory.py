@@ -10,6 +10,7 @@
     RUN/reference.test.txt
     RUN/hypotheses.test.txt
     RUN/scores.json               BLEU, chrF, TER with their signatures, step, parameters, seconds
+    RUN/*.NAME.txt, scores.NAME.json    the same of each further test set (run.test_sets)
 """
 import contextlib
 import fcntl
@@ -50,22 +51,34 @@ class RunDirectory:
         self.status, self.metrics = self.file("status.json"), self.file("metrics.jsonl")
         self.config, self.scores = self.file(gin_files.RUN_FILE), self.file("scores.json")
         self.data, self.lock = self.file("data.json"), self.file(".lock")
-        self.source, self.reference, self.hypotheses = (
-            self.file(f"{name}.test.txt") for name in ("source", "reference", "hypotheses"))
+        self.source, self.reference, self.hypotheses = self.test_files()
 
     def file(self, *names: str) -> str:
         """The path of a file in the directory."""
         return os.path.join(self.path, *names)
+
+    def test_files(self, test_set: str = "test") -> tuple[str, str, str]:
+        """Source, reference and hypotheses of a test set; sacreBLEU's have hypotheses only."""
+        name = _file_name(test_set)
+        source, reference, hypotheses = (
+            self.file(f"{kind}.{name}.txt") for kind in ("source", "reference", "hypotheses"))
+        return source, reference, hypotheses
+
+    def record_of(self, kind: str, test_set: str) -> str:
+        """The scores ("scores.json") or decoding metrics ("metrics.jsonl") of a test set."""
+        stem, suffix = kind.split(".")
+        return self.file(f"{stem}.{_file_name(test_set)}.{suffix}" if test_set else kind)
 
     def checkpoint(self, run: Run) -> str:
         """The checkpoint that is decoded, without suffix: the average, or the last one."""
         return self.file("average" if run.average_checkpoints > 1 else "model",
                          f"model.ckpt-{run.train_steps}")
 
-    def refuse_links(self) -> None:
+    def refuse_links(self, test_set: str = "") -> None:
         """Refuses files that are symbolic links: a report must not show what they lead to."""
-        for path in (self.config, self.status, self.metrics, self.scores, self.data, self.source,
-                     self.reference, self.hypotheses):
+        for path in (self.config, self.status, self.data, *self.test_files(test_set or "test"),
+                     *(self.record_of(kind, test_set) for kind in ("metrics.jsonl",
+                                                                   "scores.json"))):
             if os.path.islink(path):
                 raise UserError(f"{path} is a symbolic link: a run's files must be in its "
                                 "directory")
@@ -105,29 +118,51 @@ def stages(run: Run, run_dir: RunDirectory) -> Iterator[Stage]:
                                 f"--output_dir={os.path.dirname(checkpoint)}", f"--n={count}",
                                 f"--min_steps={step - (count - 1) * every}"],
                     checkpoint + ".index")
-    text = [f"--decode_from_file={run_dir.source}"]
-    reference = [f"--reference={run_dir.reference}"]
-    if run.test_set:
-        text = reference = [f"--test_set={run.test_set}", f"--language_pair={run.language_pair}"]
-    yield Stage("decode", ["decode", *problem, *model, *text, f"--checkpoint_path={checkpoint}",
-                           f"--decode_to_file={run_dir.hypotheses}",
-                           f"--decode_hparams=beam_size={run.beam_size},alpha={run.alpha},"
-                           f"batch_size={run.decode_batch_size}",
-                           f"--metrics_file={run_dir.metrics}"], run_dir.hypotheses)
-    yield Stage("score", ["score", run_dir.hypotheses, *reference, f"--json={run_dir.scores}"],
-                run_dir.scores)
+    for test_set in ("", *run.test_sets):
+        name = f" {test_set}" if test_set else ""
+        source, reference, hypotheses = run_dir.test_files(test_set or "test")
+        text, references = [f"--decode_from_file={source}"], [f"--reference={reference}"]
+        of_sacrebleu, pair = sacrebleu_test_set(run, test_set)
+        if pair:
+            text = references = [f"--test_set={of_sacrebleu}", f"--language_pair={pair}"]
+        metrics = run_dir.record_of("metrics.jsonl", test_set)
+        yield Stage(f"decode{name}", ["decode", *problem, *model, *text,
+                                      f"--checkpoint_path={checkpoint}",
+                                      f"--decode_to_file={hypotheses}",
+                                      f"--decode_hparams=beam_size={run.beam_size},"
+                                      f"alpha={run.alpha},batch_size={run.decode_batch_size}",
+                                      f"--metrics_file={metrics}"], hypotheses)
+        scores = run_dir.record_of("scores.json", test_set)
+        yield Stage(f"score{name}", ["score", hypotheses, *references, f"--json={scores}"], scores)
 
 
-def check_path(path: str, flag: str) -> None:
-    """Refuses a directory for checkpoints that TensorFlow would take for a pattern.
+def sacrebleu_test_set(run: Run, test_set: str = "") -> tuple[str, str]:
+    """Name and language pair of a test set of sacreBLEU; two empty ones for one of the problem.
 
-    Its restore operation looks for files that match the path, and then opens the path itself, so
-    no escaping helps.
+    Args:
+      run: the run.
+      test_set: one of `run.test_sets`; empty: `run.test_set`.
     """
-    for character in "*?[]\\":
-        if character in path:
-            raise UserError(f"--{flag}={path}: TensorFlow cannot restore checkpoints from a path "
-                            f"that contains {character}; take another directory")
+    if not test_set:
+        return run.test_set, run.language_pair
+    name, _, pair = test_set.partition(":")
+    return (name, pair) if pair else ("", "")
+
+
+def _file_name(test_set: str) -> str:
+    return test_set.replace("/", "_").replace(":", "_")
+
+
+def update_config(run: Run, run_dir: RunDirectory) -> None:
+    """Writes the configuration; a finished run that gets further test sets is no longer done."""
+    if os.path.exists(run_dir.config):
+        there = gin_files.load_run(run_dir.config)
+        if there == run:
+            return
+        if set(run.test_sets) - set(there.test_sets):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(run_dir.scores)
+    files.write_atomically(run_dir.config, gin_files.as_gin(run))
 
 
 def data_record(run: Run, data_dir: str) -> str:

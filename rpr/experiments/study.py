@@ -114,9 +114,7 @@ def prepare(study: Study, run: Run, study_dir: str) -> list[StudyRun]:
                                json.dumps(_record(study, runs), indent=1) + "\n")
         for study_run in runs:
             os.makedirs(study_run.run_dir.path, exist_ok=True)
-            text, config = gin_files.as_gin(study_run.run), study_run.run_dir.config
-            if not os.path.exists(config) or gin_files.load_run(config) != study_run.run:
-                files.write_atomically(config, text)  # the first time, or MUTABLE_FIELDS changed
+            run_directory.update_config(study_run.run, study_run.run_dir)
     return runs
 
 

@@ -2,6 +2,7 @@
 import itertools
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,11 +13,11 @@ from rpr.evaluation.sentence_statistics import sentence_statistics
 from rpr.evaluation.significance import RunScores
 from rpr.experiments import gin_files
 from rpr.experiments.config import Run
-from rpr.experiments.run_directory import RunDirectory
+from rpr.experiments.run_directory import RunDirectory, sacrebleu_test_set
 from rpr.report import length_buckets, model_analysis, ranking
 from rpr.report.results import ArmPair, Sample, StudyResults
 from rpr.report.study_reader import run_directory_of
-from rpr.utils import files
+from rpr.utils import files, metrics_log
 from rpr.utils.console import say
 from rpr.utils.errors import UserError
 
@@ -26,41 +27,73 @@ MANY_RUNS = 50                                        # scoring takes long enoug
 SAMPLES, SAMPLE_WORDS, MOST_SAMPLED_ARMS = 6, (4, 40), 12
 
 
-def score_runs(results: StudyResults, path: str) -> None:
+class Measure(NamedTuple):
+    """What is scored, and how.
+
+    Attributes:
+      test_set: one of `run.test_sets`; empty: the runs' own test set.
+      tokenize: of BLEU, as in `rpr score --tokenize`; None: sacreBLEU's choice.
+      language_pair: such as en-de; empty: that of the runs.
+    """
+    test_set: str = ""
+    tokenize: str | None = None
+    language_pair: str = ""
+
+
+def score_runs(results: StudyResults, path: str, measure: Measure | None = None) -> None:
     """Fills in scores, differences and their significance; unfinished runs get no scores.
 
     Args:
       results: as `study_reader.read_study` returns it; changed in place.
       path: the study's directory.
+      measure: what to score and how; None: the runs' test set, with sacreBLEU's tokens.
 
     Raises:
       UserError: runs were scored on different text, or text is missing.
     """
+    measure = measure or Measure()
     run_dirs = {run.path: run_directory_of(path, run) for arm in results.arms for run in arm.done}
     if not run_dirs:
         return
     runs = {name: gin_files.load_run(run_dir.config) for name, run_dir in run_dirs.items()}
-    source, references = _shared_test_set(runs, run_dirs)
-    hypotheses = {name: _read_hypotheses(run_dir, len(source))
-                  for name, run_dir in run_dirs.items()}
+    if measure.test_set:
+        _leave_own_test_set(results, run_dirs, measure.test_set)
+    results.title = ", ".join(filter(None, (results.title, measure.test_set, measure.tokenize)))
+    source, references = _shared_test_set(runs, run_dirs, measure.test_set)
+    paths = {name: run_dir.test_files(measure.test_set or "test")[2]
+             for name, run_dir in run_dirs.items()}
+    hypotheses = {name: _read_hypotheses(path, len(source)) for name, path in paths.items()}
     results.sentences = len(source)
     lengths = _fill_buckets(results, source, run_dirs)
     run = next(iter(runs.values()))
-    metrics = [Metric(name, len(references), language_pair=run.language_pair) for name in SCORED]
+    own_test_set, own_pair = sacrebleu_test_set(run, measure.test_set)
+    language_pair = measure.language_pair or own_pair
+    metrics = [Metric(name, len(references), measure.tokenize if name == "bleu" else None,
+                      language_pair) for name in SCORED]
     if len(hypotheses) > MANY_RUNS:
         say(f"scoring {len(hypotheses):,} runs")
-    statistics_of = sentence_statistics(metrics, hypotheses, references, {
-        name: run_dir.hypotheses for name, run_dir in run_dirs.items()})
+    statistics_of = sentence_statistics(metrics, hypotheses, references, paths)
     for metric in metrics:
         name = metric.name
         counts = statistics_of[name]
         _fill_scores(results, metric, counts)
         if name == "bleu":
             _fill_lengths(results, metric, counts, hypotheses, lengths)
-        results.signatures[METRICS[name]] = metric.signature(test=run.test_set,
-                                                             lang=run.language_pair)
+        results.signatures[METRICS[name]] = metric.signature(
+            test=own_test_set, lang=language_pair)
     _correct_differences(results)
     _fill_samples(results, source, references[0], hypotheses)
+
+
+def _leave_own_test_set(results: StudyResults, run_dirs: Mapping[str, RunDirectory],
+                        test_set: str) -> None:
+    """Replaces what was recorded for the runs' own test set by what is known of another one."""
+    for arm in results.arms:
+        arm.paper_bleu = arm.exact = None
+        for run in arm.done:
+            run_dirs[run.path].refuse_links(test_set)
+            metrics = run_dirs[run.path].record_of("metrics.jsonl", test_set)
+            run.exact, run.cut = None, metrics_log.last(metrics).get("decode", {}).get("cut")
 
 
 def _fill_buckets(results: StudyResults, source: Sequence[str],
@@ -150,28 +183,33 @@ def _fill_samples(results: StudyResults, source: Sequence[str], reference: Seque
                        for index in chosen]
 
 
-def _shared_test_set(runs: Mapping[str, Run], run_dirs: Mapping[str, RunDirectory]
-                     ) -> tuple[list[str], list[list[str]]]:
+def _shared_test_set(runs: Mapping[str, Run], run_dirs: Mapping[str, RunDirectory],
+                     test_set: str) -> tuple[list[str], list[list[str]]]:
     """The source lines, and the lines of each reference, that all runs share."""
+    for name, run in runs.items():
+        if test_set and test_set not in run.test_sets:
+            raise UserError(f"--test_set={test_set}: {run_dirs[name].path} was not scored on it "
+                            f"(run.test_sets: {', '.join(run.test_sets) or 'none'})")
     (first, run), *rest = runs.items()
-    if run.test_set:
-        for name, other_run in rest:
-            if (other_run.test_set, other_run.language_pair) != (run.test_set, run.language_pair):
-                raise UserError(f"{run_dirs[name].path} was scored on other text than {first}")
-        references = test_sets.test_set_references(run.test_set, run.language_pair)
-        return (test_sets.test_set_source(run.test_set, run.language_pair),
-                list(references.values()))
-    lines = test_sets.read_lines(run_dirs[first].reference)
+    of_sacrebleu = sacrebleu_test_set(run, test_set)
     for name, other_run in rest:
-        if other_run.test_set or test_sets.read_lines(run_dirs[name].reference) != lines:
+        if sacrebleu_test_set(other_run, test_set) != of_sacrebleu:
             raise UserError(f"{run_dirs[name].path} was scored on other text than {first}")
-    return test_sets.read_lines(run_dirs[first].source), [lines]
+    if any(of_sacrebleu):
+        references = test_sets.test_set_references(*of_sacrebleu)
+        return test_sets.test_set_source(*of_sacrebleu), list(references.values())
+    source, reference, _ = run_dirs[first].test_files(test_set or "test")
+    lines = test_sets.read_lines(reference)
+    for name, _ in rest:
+        reference = run_dirs[name].test_files(test_set or "test")[1]
+        if test_sets.read_lines(reference) != lines:
+            raise UserError(f"{run_dirs[name].path} was scored on other text than {first}")
+    return test_sets.read_lines(source), [lines]
 
 
-def _read_hypotheses(run_dir: RunDirectory, sentences: int) -> list[str]:
+def _read_hypotheses(path: str, sentences: int) -> list[str]:
     """The translations of a run, one per source sentence."""
-    lines = test_sets.read_lines(run_dir.hypotheses)
+    lines = test_sets.read_lines(path)
     if len(lines) != sentences:
-        raise UserError(f"{run_dir.hypotheses} has {len(lines):,} lines, its source has "
-                        f"{sentences:,}")
+        raise UserError(f"{path} has {len(lines):,} lines, its source has {sentences:,}")
     return lines

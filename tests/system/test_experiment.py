@@ -17,8 +17,8 @@ from rpr.utils import metrics_log
 from rpr.utils.errors import UserError
 
 STAGES = ["datagen", "train", "average", "decode", "score"]
-SETTINGS = {"problem": "translate_text_files", "hparams_set": "rpr_tiny", "train_steps": 60,
-            "checkpoint_steps": 20, "average_checkpoints": 2, "beam_size": 2, "eval_steps": 1}
+SETTINGS = {"problem": "translate_text_files", "hparams_set": "rpr_tiny",
+            "hparams": "num_hidden_layers=1", "train_steps": 60, "checkpoint_steps": 20, "average_checkpoints": 2, "beam_size": 2, "eval_steps": 1}
 
 
 def write_gin(path, **changes):
@@ -95,6 +95,30 @@ def test_a_changed_configuration_is_refused_with_the_difference(undisturbed):
     assert done.stderr.count("is done") == len(STAGES)
 
 
+def test_a_further_test_set_is_decoded_scored_and_reported(undisturbed, tmp_path, monkeypatch):
+    gin, run_dir, _ = undisturbed
+    monkeypatch.setenv("RPR_TEST_SETS", str(tmp_path / "test_sets"))
+    runs = tmp_path / "runs"
+    shutil.copytree(run_dir.parent, runs)
+    rpr_command("test-set", "add", "tiny", run_dir / "source.test.txt",
+                run_dir / "reference.test.txt", "--language_pair=en-de")
+    done = rpr_command("run", gin, f"--run_dir={runs / 'relative'}", "--set",
+                       "run.test_sets=('tiny:en-de',)")
+    assert "decode is done" in done.stderr            # its own test set is not decoded again
+    first, second = (json.loads((runs / "relative" / name).read_text())
+                     for name in ("scores.json", "scores.tiny_en-de.json"))
+    assert first["bleu"]["score"] == second["bleu"]["score"] and first["step"] == 60
+    assert "score tiny:en-de" in first["seconds"]
+    rpr_command("report", runs, "--baseline=relative", "--test_set=tiny:en-de",
+                "--tokenize=moses_lowercase", "--language_pair=en-de")
+    record = json.loads((runs / "reports" / "tiny_en-de-moses_lowercase" / "results.json"
+                         ).read_text())
+    assert record["title"] == "runs, tiny:en-de, moses_lowercase" and record["sentences"] == 12
+    assert "test:tiny" in record["signatures"]["BLEU"]
+    line = refused("report", runs, "--baseline=relative", "--test_set=other")
+    assert "--test_set=other" in line and "tiny:en-de" in line
+
+
 def start_and_kill(gin, run_dir, until):
     """Starts the run, kills it with kill -9 as soon as `until(status)`; returns its process."""
     command = [sys.executable, "-m", "rpr.cli", "run", gin, f"--run_dir={run_dir}"]
@@ -118,73 +142,53 @@ def no_process_names(run_dir):
 
 
 def test_killed_in_every_stage_it_ends_as_if_undisturbed(undisturbed, tmp_path):
+    """In training twice: between checkpoints, and in the evaluation of the last one."""
     gin, whole, _ = undisturbed
-    run_dir = tmp_path / "relative"
-
-    def trained_beyond_a_checkpoint(entries):
-        state = run_dir / "model" / "checkpoint"      # written last: what a training goes on from
-        return running("train")(entries) and state.exists() and "ckpt-20" in state.read_text()
-
-    for stage in STAGES:
-        start_and_kill(gin, run_dir, trained_beyond_a_checkpoint if stage == "train"
-                       else running(stage))
-        time.sleep(0.5)
-        assert no_process_names(run_dir), "a stage outlived the run that was killed"
-    rpr_command("run", gin, f"--run_dir={run_dir}")
-
-    for name, entry in status(run_dir).items():
-        assert entry["state"] == "done" and entry["attempts"] <= 2, name
-    assert checkpoints(run_dir) == checkpoints(whole)
-    events = metrics_log.read(str(run_dir / "metrics.jsonl"))
-    starts = [e["step"] for e in events if e["event"] == "start"]
-    assert starts[0] == 0 and starts[1] >= 20, "training began again"
-    steps = [e["step"] for e in events if e["event"] == "train"]
-    assert steps == sorted(set(steps)) and steps[-1] == 60
-    assert set(os.listdir(run_dir)) == set(os.listdir(whole))
-    for name in os.listdir(whole.parent / "data"):
-        if name.endswith((".log", ".lock")):
-            continue
-        if (whole.parent / "data" / name).is_file():
-            assert (tmp_path / "data" / name).read_bytes() == (
-                whole.parent / "data" / name).read_bytes(), name
-
-
-def test_killed_in_the_last_evaluation_it_evaluates_again(undisturbed, tmp_path):
-    gin, _, _ = undisturbed
     run_dir = tmp_path / "relative"
 
     def evaluations():
         return [event["step"] for event in metrics_log.read(str(run_dir / "metrics.jsonl"))
                 if event["event"] == "eval"]
 
-    def trained(entries):
-        state = run_dir / "model" / "checkpoint"
-        return running("train")(entries) and state.exists() and "ckpt-60" in state.read_text()
+    def trained_to(step):
+        state = run_dir / "model" / "checkpoint"      # written last: what a training goes on from
+        return lambda entries: (running("train")(entries) and state.exists()
+                                and f"ckpt-{step}" in state.read_text())
 
-    start_and_kill(gin, run_dir, trained)
+    def kill(until):
+        start_and_kill(gin, run_dir, until)
+        time.sleep(0.5)
+        assert no_process_names(run_dir), "a stage outlived the run that was killed"
+
+    kill(running("datagen"))
+    kill(trained_to(20))
+    kill(trained_to(60))
     assert 60 not in evaluations()
-    rpr_command("run", gin, f"--run_dir={run_dir}")
-    assert evaluations()[-1] == 60 and evaluations().count(60) == 1
-
-
-def test_killed_after_training_it_gives_the_same_hypotheses(undisturbed, tmp_path):
-    gin, whole, _ = undisturbed
-    run_dir = tmp_path / "relative"
-    shutil.copytree(whole, run_dir)
-    shutil.copytree(whole.parent / "data", tmp_path / "data")
-    shutil.rmtree(run_dir / "average")
-    for name in ("hypotheses.test.txt", "scores.json"):
-        (run_dir / name).unlink()
-    kept = {name: entry for name, entry in status(whole).items() if name in STAGES[:2]}
-    (run_dir / "status.json").write_text(json.dumps(kept))
     for stage in STAGES[2:]:
-        start_and_kill(gin, run_dir, running(stage))
+        kill(running(stage))
+        assert status(run_dir)["train"]["attempts"] == 3, "it trained again"
     rpr_command("run", gin, f"--run_dir={run_dir}")
-    assert status(run_dir)["train"] == status(whole)["train"], "it trained again"
+
+    for name, entry in status(run_dir).items():
+        assert entry["state"] == "done" and entry["attempts"] <= (3 if name == "train" else 2), name
+    assert evaluations()[-1] == 60 and evaluations().count(60) == 1
+    assert checkpoints(run_dir) == checkpoints(whole)
+    events = metrics_log.read(str(run_dir / "metrics.jsonl"))
+    starts = [e["step"] for e in events if e["event"] == "start"]
+    assert starts[0] == 0 and min(starts[1:]) >= 20, "training began again"
+    steps = [e["step"] for e in events if e["event"] == "train"]
+    assert steps == sorted(set(steps)) and steps[-1] == 60
+    assert set(os.listdir(run_dir)) == set(os.listdir(whole))
     for name in ("hypotheses.test.txt", "reference.test.txt"):
         assert (run_dir / name).read_bytes() == (whole / name).read_bytes()
-    assert json.loads((run_dir / "scores.json").read_text())["bleu"] == json.loads(
-        (whole / "scores.json").read_text())["bleu"]
+    scores = [json.loads((path / "scores.json").read_text()) for path in (run_dir, whole)]
+    assert scores[0]["bleu"] == scores[1]["bleu"]
+    for name in os.listdir(whole.parent / "data"):
+        if name.endswith((".log", ".lock")):
+            continue
+        if (whole.parent / "data" / name).is_file():
+            assert (tmp_path / "data" / name).read_bytes() == (
+                whole.parent / "data" / name).read_bytes(), name
 
 
 def test_one_process_at_a_time(undisturbed):
@@ -220,7 +224,8 @@ def test_the_report_compares_the_runs_below_a_directory(undisturbed, tmp_path):
     worse = (study / "absolute" / "reference.test.txt").read_text(encoding="utf-8").splitlines()
     (study / "relative" / "hypotheses.test.txt").write_text(
         "".join(line + "\n" for line in worse), encoding="utf-8")
-    done = rpr_command("report", study, "--baseline=absolute", env={**os.environ, "COLUMNS": "120"})
+    done = rpr_command("report", study, "--baseline=absolute", env={**os.environ, "COLUMNS": "120"},
+                       forked=False)
     assert "BLEU" in done.stdout and "nrefs:1|case" in done.stdout
     record = json.loads((study / "results.json").read_text())
     one, other = record["arms"]
