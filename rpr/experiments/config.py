@@ -7,13 +7,14 @@ from typing import Any
 
 from rpr.experiments.fields import (
     changed,
-    check_range,
     check_text,
     check_types_and_ranges,
+    check_value,
     setting,
     shown,
 )
 from rpr.utils.errors import UserError
+from rpr.utils.settings import Setting
 
 MOST_ARMS = 1000
 LONGEST_NAME = 100                                    # characters of an arm's name
@@ -154,17 +155,14 @@ class Study:
                     raise UserError(f"study.{field}: no arm {shown(name)}; one of "
                                     f"{shown(', '.join(changes))[1:-1]}")
         for name, bleu in self.paper_bleu.items():
-            if type(bleu) not in (int, float):
-                raise UserError(f"study.paper_bleu: {name!r} needs a number, not {shown(bleu)}")
-            check_range(bleu, f"study.paper_bleu[{name!r}]", 0, 100)
+            check_value(bleu, Setting(f"study.paper_bleu[{name!r}]", 0.0, minimum=0, maximum=100))
 
     def _check_seeds(self) -> None:
-        if not self.seeds or not all(type(seed) is int for seed in self.seeds) or (
-                len(set(self.seeds)) < len(self.seeds)):
+        for seed in self.seeds:
+            check_value(seed, Setting("study.seeds: seed", 0, minimum=0, maximum=_HIGHEST_SEED))
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise UserError(f"study.seeds = {shown(self.seeds)}: different whole numbers are "
                             "needed")
-        for seed in self.seeds:
-            check_range(seed, "study.seeds: seed", 0, _HIGHEST_SEED)
 
     def changes(self) -> dict[str, dict[str, Any]]:
         """{arm: {setting: value}}, the arms of the grid first."""

@@ -1,20 +1,19 @@
-"""Declarations of settings: type, default, range and meaning in one place.
+"""Declarations of the settings of runs and studies: type, default, range and meaning in one place.
 
 A setting is a field of a dataclass, declared by `setting`. The checks and `--help` read the same
 declaration.
 """
 import dataclasses
-import math
 import textwrap
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rpr.utils.console import printable
 from rpr.utils.errors import UserError
+from rpr.utils.settings import Setting
 
 LONGEST_TEXT = 10_000                                 # characters
-_KINDS = {str: "text", int: "whole number", float: "number", dict: "dict", tuple: "tuple"}
 
 
 def setting(meaning: str, default: Any = dataclasses.MISSING, *, low: float | None = None,
@@ -26,7 +25,7 @@ def setting(meaning: str, default: Any = dataclasses.MISSING, *, low: float | No
       default: its default; a setting without one must be given.
       low, high: smallest and largest number allowed.
     """
-    more: dict[str, Any] = {"metadata": {"meaning": meaning, "low": low, "high": high}}
+    more: dict[str, Any] = {"metadata": {"help": meaning, "minimum": low, "maximum": high}}
     if isinstance(default, dict):
         more["default_factory"] = dict
     elif default is not dataclasses.MISSING:
@@ -41,27 +40,20 @@ def check_types_and_ranges(settings: Any, prefix: str) -> None:
       settings: an instance of a dataclass whose fields are declared by `setting`.
       prefix: the name before the dot, "run" or "study".
     """
-    for field in dataclasses.fields(settings):
+    for field, declared in _declared(type(settings), prefix):
         value = getattr(settings, field.name)
-        kind = _kind(field)
-        name = f"{prefix}.{field.name}"
-        if kind is tuple and isinstance(value, list):
+        if isinstance(declared.default, tuple) and isinstance(value, list):
             value = tuple(value)
             object.__setattr__(settings, field.name, value)   # the dataclass is frozen
-        if not _has_kind(value, kind):
-            raise UserError(f"{name} = {shown(value)}: {_article(kind)} is needed")
-        if kind is str:
-            check_text(value, name)
-        if kind in (int, float):
-            check_range(value, name, field.metadata["low"], field.metadata["high"])
+        check_value(value, declared)
 
 
-def check_range(value: float, name: str, low: float | None, high: float | None) -> None:
-    """Refuses a number that is not finite or not from `low` to `high`."""
-    allowed = _range(low, high)
-    if not math.isfinite(value) or (low is not None and value < low) or (
-            high is not None and value > high):
-        raise UserError(f"{name} = {shown(value)}: it must be {allowed or 'finite'}")
+def check_value(value: Any, declared: Setting) -> None:
+    """Refuses a value of a wrong type or out of its range, and text with control characters."""
+    if not declared.accepts(value):
+        raise UserError(f"{declared.name} = {shown(value)}: it must be {declared.allowed()}")
+    if isinstance(value, str):
+        check_text(value, declared.name)
 
 
 def check_text(value: str, name: str, longest: int = LONGEST_TEXT) -> None:
@@ -87,46 +79,30 @@ def describe(kinds: Iterable[tuple[str, type]]) -> str:
     """
     lines = ["settings of the gin file, and of --set:"]
     for prefix, kind in kinds:
-        for field in dataclasses.fields(kind):
-            allowed = _range(field.metadata["low"], field.metadata["high"])
-            default = "required" if _is_required(field) else f"default {_default(field)!r}"
-            facts = ", ".join(filter(None, (_KINDS[_kind(field)], allowed, default)))
-            lines += [f"  {prefix}.{field.name} ({facts})",
-                      textwrap.fill(field.metadata["meaning"], 96, initial_indent=" " * 6,
+        for field, declared in _declared(kind, prefix):
+            default = "required" if _is_required(field) else f"default {declared.default!r}"
+            lines += [f"  {declared.name} ({declared.allowed()}, {default})",
+                      textwrap.fill(declared.help, 96, initial_indent=" " * 6,
                                     subsequent_indent=" " * 6)]
     return "\n".join(lines)
 
 
 def changed(settings: Any) -> dict[str, Any]:
     """{name: value} of the settings that differ from their defaults."""
-    return {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)
-            if _is_required(field) or getattr(settings, field.name) != _default(field)}
+    return {field.name: getattr(settings, field.name)
+            for field, declared in _declared(type(settings), "")
+            if _is_required(field) or getattr(settings, field.name) != declared.default}
 
 
-def _kind(field: dataclasses.Field) -> type:
-    return typing.get_origin(field.type) or field.type    # type: ignore[return-value]
+def _declared(kind: type, prefix: str) -> Iterator[tuple[dataclasses.Field, Setting]]:
+    """The fields of a dataclass with their declarations; a required one has an empty default."""
+    for field in dataclasses.fields(kind):
+        empty: Any = typing.get_origin(field.type) or field.type
+        factory = empty if _is_required(field) else field.default_factory
+        default = field.default if factory is dataclasses.MISSING else factory()
+        yield field, Setting(f"{prefix}.{field.name}", default, **field.metadata)
 
 
 def _is_required(field: dataclasses.Field) -> bool:
     return (field.default is dataclasses.MISSING
             and field.default_factory is dataclasses.MISSING)
-
-
-def _has_kind(value: Any, kind: type) -> bool:
-    return type(value) is kind or kind is float and type(value) is int
-
-
-def _default(field: dataclasses.Field) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
-
-
-def _range(low: float | None, high: float | None) -> str:
-    if low is None or high is None:
-        return "" if low is None else f"at least {low:,}"
-    return f"from {low:,} to {high:,}"
-
-
-def _article(kind: type) -> str:
-    return f"a {_KINDS[kind]}" if kind is not str else "text"

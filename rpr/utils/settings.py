@@ -1,13 +1,14 @@
 """Declared settings: a name, a typed default, the allowed values and one line of help.
 
-Hyperparameters are declared as a tuple of `Setting`s. The same declaration gives the default, the
-help text and the check of a value before anything is written.
+Hyperparameters, and the settings of runs and studies, are declared as `Setting`s. The same
+declaration gives the default, the help text and the check of a value before anything is written.
 """
 import dataclasses
 import math
 from typing import Any
 
-_KINDS = {bool: "True or False", int: "an integer", float: "a number", str: "text"}
+_KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text",
+          dict: "a dict", tuple: "a tuple"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,10 +41,12 @@ class Setting:
         """The allowed values in words, for help texts and messages."""
         if self.choices:
             return f"one of {', '.join(map(str, self.choices))}"
+        kind = _KINDS.get(type(self.default), "a number" if self._is_bounded() else "any value")
+        if self.minimum is not None and self.maximum is not None:
+            return f"{kind} from {self.minimum:,} to {self.maximum:,}"
         bounds = [f"{words} {bound:,}" for words, bound in (
             ("at least", self.minimum), ("above", self.above), ("at most", self.maximum),
             ("below", self.below)) if bound is not None]
-        kind = _KINDS.get(type(self.default), "a number" if bounds else "any value")
         return " ".join([kind, " and ".join(bounds)]).strip()
 
     def accepts(self, value: Any) -> bool:

@@ -98,7 +98,7 @@ def test_any_value_of_a_setting_is_accepted_or_refused_by_name(name, value):
     field = next(field for field in dataclasses.fields(run) if field.name == name)
     kind = (int, float) if field.type is float else field.type
     assert isinstance(value, kind) and not isinstance(value, bool)
-    low, high = field.metadata["low"], field.metadata["high"]
+    low, high = field.metadata["minimum"], field.metadata["maximum"]
     assert (low is None or value >= low) and (high is None or value <= high)
 
 
@@ -127,5 +127,5 @@ def test_help_lists_every_setting_and_no_internal_flag(command, kinds, capsys):
     for prefix, kind in kinds.items():
         for field in dataclasses.fields(kind):
             assert f"  {prefix}.{field.name} (" in text
-            assert " ".join(field.metadata["meaning"].split()) in " ".join(text.split())
+            assert " ".join(field.metadata["help"].split()) in " ".join(text.split())
     assert "from 1 to 1,000, default 4" in text and "skip_datagen" not in text
