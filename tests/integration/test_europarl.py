@@ -144,8 +144,8 @@ def some_words(language, count):
 
 
 def test_a_run_from_text_and_vectors_to_a_translation(tmp_path, monkeypatch):
-    """Europarl's own files, 3,000 pairs of the embedded corpus in their place."""
-    text = corpus(tmp_path / "text", list(zip(some_words("de", 3000), some_words("en", 3000),
+    """Europarl's own files, 1,000 pairs of the embedded corpus in their place."""
+    text = corpus(tmp_path / "text", list(zip(some_words("de", 1000), some_words("en", 1000),
                                               strict=True)))
     done = python_script("small_vectors.py", tmp_path / "vectors", f"--problem={EUROPARL}",
                          f"--tmp_dir={text}", "--dimension=20")
@@ -153,7 +153,7 @@ def test_a_run_from_text_and_vectors_to_a_translation(tmp_path, monkeypatch):
     for language in ("de", "en"):
         monkeypatch.setenv(f"RPR_VECTORS_{language.upper()}", f"{tmp_path}/vectors/{language}.vec")
     monkeypatch.setenv("RPR_MIRROR", text)
-    monkeypatch.setenv("RPR_WORDS_VOCAB_SIZE", "800")
+    monkeypatch.setenv("RPR_WORDS_VOCAB_SIZE", "400")
     small = ("hidden_size=20,attention_key_channels=24,attention_value_channels=24,filter_size=40,"
              "batch_size=1024")
     gin = tmp_path / "words.gin"
@@ -172,7 +172,7 @@ def test_a_run_from_text_and_vectors_to_a_translation(tmp_path, monkeypatch):
         name, = (name for name in reader.get_variable_to_shape_map() if f"{side}_emb" in name)
         words = (data / f"vocab.{EUROPARL}.{language}.words").read_text().split()
         path = data / f"vectors.{EUROPARL}.{language}.vec"
-        assert len(words) == 803
+        assert len(words) == 403
         np.testing.assert_array_equal(reader.get_tensor(name)[3:],
                                       vectors.table(str(path), words[3:]))
         path.unlink()                                        # nothing needs it any more

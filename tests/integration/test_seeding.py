@@ -63,7 +63,7 @@ def test_a_training_step_draws_nothing_from_a_generator_with_state(model, hparam
 
 
 def test_arms_draw_the_same_masks_at_the_same_places():
-    rates = dict(attention_dropout=0.1, relu_dropout=0.1)
+    rates = dict(attention_dropout=0.1, relu_dropout=0.1, num_hidden_layers=1)
     relative = mask_keys(tiny_models.hparams(**rates))
     absolute = mask_keys(tiny_models.hparams(position="sinusoid", **rates))
     assert absolute == relative and len(relative) > 10
@@ -76,7 +76,7 @@ def test_initial_values_depend_on_seed_and_name_only():
             tf.zeros([])                                     # moves the numbers of the operations
             training_op(tiny_models.hparams(position=position), seed=seed)
             session.run(tf.global_variables_initializer())
-            return {variable.name: session.run(variable) for variable in tf.trainable_variables()}
+            return session.run({variable.name: variable for variable in tf.trainable_variables()})
 
     relative, absolute = initial("relative"), initial("sinusoid")
     common = relative.keys() & absolute.keys()
@@ -86,4 +86,5 @@ def test_initial_values_depend_on_seed_and_name_only():
     kernels = [value for value in relative.values() if value.ndim == 2]
     assert not any(np.array_equal(kernel, other) for number, kernel in enumerate(kernels)
                    for other in kernels[:number])            # no two variables start alike
-    assert any((value != initial("relative", 2)[name]).any() for name, value in relative.items())
+    reseeded = initial("relative", 2)
+    assert any((value != reseeded[name]).any() for name, value in relative.items())

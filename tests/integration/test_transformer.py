@@ -11,21 +11,22 @@ from rpr.models import transformer
 TRAIN, EVAL, PREDICT = (tf.estimator.ModeKeys.TRAIN, tf.estimator.ModeKeys.EVAL,
                         tf.estimator.ModeKeys.PREDICT)
 INPUTS, TARGETS = tiny_models.sentences([6, 3], seed=1), tiny_models.sentences([4, 5], seed=2)
-# What a user of stock T2T trains: its set, and what he changes in it.
+# What a user of stock T2T trains: its set, and what he changes in it. One of them has two layers.
 STOCK = {
     "absolute, after each sub-layer": ("transformer_base_v1", {}),
     "absolute, before each sub-layer": ("transformer_base", {}),
     "relative, before each sub-layer": ("transformer_relative", {"max_relative_position": 3}),
     "relative, after each sub-layer": ("transformer_relative", {
-        "max_relative_position": 3, "layer_preprocess_sequence": "none",
+        "max_relative_position": 3, "num_hidden_layers": 2, "layer_preprocess_sequence": "none",
         "layer_postprocess_sequence": "dan"}),
     "learned": ("transformer_base_v1", {"pos": "emb", "max_length": 20}),
 }
 
 
 def stock_hparams(name, overrides):
-    return tiny_models.hparams(name, num_hidden_layers=2, hidden_size=32, filter_size=64,
-                               num_heads=2, learning_rate_warmup_steps=10, **overrides)
+    return tiny_models.hparams(name, **{
+        "num_hidden_layers": 1, "hidden_size": 32, "filter_size": 64, "num_heads": 2,
+        "learning_rate_warmup_steps": 10, **overrides})
 
 
 def logits_of(values, model, checkpoint, inputs=INPUTS, targets=TARGETS):
@@ -59,7 +60,8 @@ def test_a_checkpoint_of_stock_t2t_gives_the_same_logits(case, tmp_path):
 
 def test_own_hparams_read_a_stock_checkpoint_and_its_training_goes_on(tmp_path):
     """The way through the registered sets, and the optimizer's variables besides."""
-    values = tiny_models.hparams(max_relative_position=3, heads_share_relative_embedding=True)
+    values = tiny_models.hparams(num_hidden_layers=1, max_relative_position=3,
+                                 heads_share_relative_embedding=True)
     stock = stock_hparams("transformer_relative", {
         "max_relative_position": 3, "symbol_modality_num_shards": 1})
     names = []
@@ -125,6 +127,10 @@ def run(values, *batches, mode=EVAL):
         return session.run(logits)
 
 
+def one_layer(position):
+    return tiny_models.hparams(position=position, max_length=20, num_hidden_layers=1)
+
+
 POSITIONS = ["none", "sinusoid", "scaled_sinusoid", "learned", "relative", "relative+sinusoid",
              "relative_unclipped", "transformer_xl", "t5_bias", "alibi", "rotary", "deberta"]
 
@@ -144,7 +150,7 @@ def test_packed_sentences_are_what_they_are_alone(position):
         packed[f"{side}_segmentation"] = np.repeat([1, 2, 0], sizes)[None].astype(np.int32)
         packed[f"{side}_position"] = np.concatenate([np.arange(n) for n in sizes])[None].astype(
             np.int32)
-    single, together = run(tiny_models.hparams(position=position, max_length=20), alone, packed)
+    single, together = run(one_layer(position), alone, packed)
     np.testing.assert_allclose(together[0, :3], single[0, :3], atol=1e-4)
     np.testing.assert_allclose(together[0, 3:8], single[1, :5], atol=1e-4)
 
@@ -156,8 +162,7 @@ def test_padding_changes_nothing_and_positions_do(position):
                 targets=tiny_models.sentences([4, 5], seed=2, padding=2))
     # The same words in another order, but not in reverse: symmetric ALiBi is blind to that.
     turned = dict(inputs=INPUTS[:, [1, 0, *range(2, INPUTS.shape[1])]], targets=TARGETS)
-    values = tiny_models.hparams(position=position, max_length=20)
-    plain, padded, reordered = run(values, short, long, turned)
+    plain, padded, reordered = run(one_layer(position), short, long, turned)
     np.testing.assert_allclose(padded[:, :5], plain, atol=1e-4)
     if position == "none":
         np.testing.assert_allclose(reordered, plain, atol=1e-4)
