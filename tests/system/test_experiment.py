@@ -18,7 +18,8 @@ from rpr.utils.errors import UserError
 
 STAGES = ["datagen", "train", "average", "decode", "score"]
 SETTINGS = {"problem": "translate_text_files", "hparams_set": "rpr_tiny",
-            "hparams": "num_hidden_layers=1", "train_steps": 60, "checkpoint_steps": 20, "average_checkpoints": 2, "beam_size": 2, "eval_steps": 1}
+            "hparams": "num_hidden_layers=1", "train_steps": 60, "checkpoint_steps": 20,
+            "average_checkpoints": 2, "beam_size": 2, "eval_steps": 1}
 
 
 def write_gin(path, **changes):
