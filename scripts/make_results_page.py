@@ -4,7 +4,8 @@
     scripts/make_results_page.py            # after adding or renewing a record
     scripts/make_results_page.py --check    # exit code 1 if the page and the records disagree
 
-A record is a directory with the results.json that `rpr report` wrote for a study, and its plots.
+A record is a directory with the results.json that `rpr report` wrote for a study, and its plots;
+the results of other test sets and tokenizers are in its reports/NAME.
 """
 import argparse
 import os
@@ -50,7 +51,7 @@ def render(page: str, records: Path) -> str:
 
 
 def section(record: Path) -> str:
-    """One record: heading, facts, table and figure."""
+    """One record: heading, facts, table and figure; tables of other test sets."""
     results = load_record(str(record))
     lines = [f"### {record.name}", "", facts(results, record), "",
              tables.to_markdown(results).rstrip()]
@@ -59,6 +60,9 @@ def section(record: Path) -> str:
         if path.exists():
             lines += ["", f"![{record.name}: {figure}]({path.relative_to(record.parents[1])})"]
             break
+    for path in sorted(record.glob(f"reports/*/{RECORD_FILE}")):
+        other = load_record(str(path.parent))
+        lines += ["", f"#### {other.title}", "", tables.to_markdown(other).rstrip()]
     return "\n".join(lines)
 
 

@@ -26,14 +26,19 @@ def records(tmp_path):
     record = tmp_path / "results" / "clipping"
     (record / "plots").mkdir(parents=True)
     (record / "plots" / "curves.png").touch()
-    (record / "results.json").write_text(tables.to_json(read_scored(tmp_path / "study")))
+    results = read_scored(tmp_path / "study")
+    (record / "results.json").write_text(tables.to_json(results))
+    results.title = "clipping, other test set"
+    (record / "reports" / "other").mkdir(parents=True)
+    (record / "reports" / "other" / "results.json").write_text(tables.to_json(results))
     return tmp_path / "results"
 
 
 def test_a_record_becomes_a_section_with_its_table_and_figure(records):
     page = make_results_page.render(PAGE, records)
     assert page != PAGE and make_results_page.render(page, records) == page
-    assert "### clipping\n" in page and "| 16 | 2 | " in page
+    assert "### clipping\n" in page and page.count("| 16 | 2 | ") == 2
+    assert page.index("### clipping\n") < page.index("#### clipping, other test set\n")
     assert "![clipping: curves](results/clipping/plots/curves.png)" in page
     assert "1,000 steps; 7 runs, 0.2 hours in all; 60 test sentences; 2020-09-13" in page
     assert make_results_page.render(page, ROOT / "docs" / "results") == PAGE
