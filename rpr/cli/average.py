@@ -3,7 +3,9 @@ import os
 from typing import Any
 
 from rpr.t2t.launcher import need, parse
+from rpr.utils.console import say
 from rpr.utils.errors import UserError
+from rpr.utils.files import refuse_pattern
 
 
 def main(argv: list[str], logs: Any) -> None:
@@ -17,9 +19,16 @@ def main(argv: list[str], logs: Any) -> None:
     from tensor2tensor.utils import bleu_hook
 
     from rpr.training import averaging
-    flags, _ = parse(argv, "t2t-avg-all")
-    need(flags, "model_dir")
+    flags, words = parse(argv, "t2t-avg-all")
+    if words:
+        raise UserError(f"{words[0]!r}: rpr average takes flags only, such as --model_dir=DIR")
+    need(flags, "model_dir", "output_dir")
     model_dir, output_dir = map(os.path.expanduser, (flags.model_dir, flags.output_dir))
+    refuse_pattern(model_dir, "--model_dir")
+    refuse_pattern(output_dir, "--output_dir")
+    if os.path.realpath(model_dir) == os.path.realpath(output_dir):
+        raise UserError(f"--output_dir={output_dir}: averages would replace the checkpoints of "
+                        "--model_dir; take another directory")
     count = 0
     if os.path.isdir(model_dir):
         count = sum(1 for _ in bleu_hook.stepfiles_iterator(model_dir, 0, flags.min_steps))
@@ -28,4 +37,6 @@ def main(argv: list[str], logs: Any) -> None:
                         f"from step {flags.min_steps} on")
     if logs:
         logs.keep(os.path.join(output_dir, "average.log"))
-    averaging.average_all(model_dir, output_dir, flags.n, flags.min_steps, flags.wait_minutes)
+    for path in averaging.average_all(model_dir, output_dir, flags.n, flags.min_steps,
+                                      flags.wait_minutes):
+        say(f"{path}: mean of {flags.n} checkpoints of {model_dir}")

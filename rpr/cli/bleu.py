@@ -2,7 +2,7 @@
 import os
 from typing import Any
 
-from rpr.t2t.launcher import parse
+from rpr.t2t.launcher import need, parse
 from rpr.utils.errors import UserError
 
 
@@ -15,9 +15,27 @@ def main(argv: list[str], logs: Any) -> None:
     """
     del logs
     from tensor2tensor.bin import t2t_bleu
-    flags, _ = parse(argv, "t2t-bleu")
-    for name in ("translation", "reference"):
-        path = flags[name].value
-        if path and not os.path.exists(path):
-            raise UserError(f"--{name}={path}: there is no such file")
+    flags, words = parse(argv, "t2t-bleu")
+    if words:
+        raise UserError(f"{words[0]!r}: rpr bleu takes flags only: --translation and --reference")
+    if flags.translations_dir:
+        need(flags, "reference")
+        if not os.path.isdir(flags.translations_dir):
+            raise UserError(f"--translations_dir={flags.translations_dir}: there is no such "
+                            "directory")
+    else:
+        need(flags, "translation", "reference")
+    lines = [_count_lines(flags, name) for name in ("translation", "reference")
+             if flags[name].value]
+    if len(set(lines)) > 1:
+        raise UserError(f"--translation={flags.translation}: it has {lines[0]:,} lines, the "
+                        f"reference has {lines[1]:,}")
     t2t_bleu.main(None)
+
+
+def _count_lines(flags: Any, name: str) -> int:
+    from rpr.inference import file_checks
+    path = flags[name].value
+    file_checks.check_input(path, name)
+    with open(path, "rb") as text:
+        return text.read().count(b"\n") + 1               # as T2T counts them

@@ -4,6 +4,7 @@ from typing import Any
 
 from rpr.t2t.launcher import need, parse
 from rpr.t2t.registration import find_problem, registered_names
+from rpr.utils import files
 from rpr.utils.console import say
 from rpr.utils.errors import UserError
 
@@ -28,6 +29,7 @@ def main(argv: list[str], logs: Any) -> None:
         return
     need(flags, "data_dir")
     flags.tmp_dir = download.private_directory(flags.tmp_dir)
+    files.refuse_pattern(os.path.expanduser(flags.data_dir), "--data_dir")
     for flag in ("data_dir", "tmp_dir"):
         _check_directory(flag, os.path.expanduser(flags[flag].value))
     data_dir = os.path.expanduser(flags.data_dir)

@@ -105,8 +105,6 @@ def _decode_hparams(flags: Any, run: Run | None) -> Any:
 def _check_devices(count):
     gpus = len(tf.config.list_physical_devices("GPU"))
     cores = len(os.sched_getaffinity(0))
-    if count < 0:
-        raise UserError(f"--worker_gpu={count}: at least 1")
     if gpus and count > gpus:
         raise UserError(f"--worker_gpu={count}: {gpus} GPUs are visible")
     if not gpus and count > cores:                    # the processes share the CPU
@@ -148,6 +146,8 @@ def _prepare_files(flags: Any, run: Run | None) -> bool:
     if flags.score_file:
         file_checks.check_input(flags.score_file, "score_file")
         launcher.need(flags, "decode_to_file")
+    if flags.metrics_file:
+        file_checks.check_output(flags.metrics_file, "metrics_file")
     if flags.decode_to_file:
         file_checks.check_output(flags.decode_to_file, _given(flags, "output", "decode_to_file"))
     elif flags.decode_from_file and (run or flags.test_set):

@@ -11,7 +11,7 @@ from tensor2tensor.utils import trainer_lib
 
 from problems.checks import check_data
 from rpr.cli import run_argument
-from rpr.inference import evaluator
+from rpr.inference import evaluator, file_checks
 from rpr.t2t import launcher, trained_model
 from rpr.utils import files
 from rpr.utils.console import QuietLogs, say
@@ -35,8 +35,8 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
     if run and flags.wait:
         raise UserError("--wait: a run directory evaluates its own checkpoints; wait in its model "
                         "directory with T2T's flags")
-    if flags.eval_steps is not None and flags.eval_steps < 1:
-        raise UserError(f"--eval_steps={flags.eval_steps}: at least 1 batch")
+    if flags.json:
+        file_checks.check_output(flags.json, "json")
     model = trained_model.find_trained_model(flags)
     check_data(model.hparams.problem, model.hparams.data_dir,
                ("test",) if flags.eval_use_test_set else ("dev",))

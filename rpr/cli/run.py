@@ -4,10 +4,11 @@ import os
 
 from rpr.cli.arguments import Parser
 from rpr.cli.preflight import check_new_runs
-from rpr.experiments import fields, gin_files, provenance, recipes
+from rpr.experiments import fields, gin_files, local_pool, provenance, recipes
 from rpr.experiments.config import Run
 from rpr.experiments.run import complete_run
-from rpr.experiments.run_directory import RunDirectory, check_path
+from rpr.experiments.run_directory import RunDirectory
+from rpr.utils import files
 from rpr.utils.console import say
 
 
@@ -18,8 +19,10 @@ def main(argv: list[str]) -> None:
     run = provenance.with_usr_dir(run, args.t2t_usr_dir, args.gin)
     name = os.path.splitext(os.path.basename(args.gin))[0]
     run_dir_path = os.path.abspath(args.run_dir or os.path.join("runs", name))
-    check_path(run_dir_path, "run_dir")
+    files.refuse_pattern(run_dir_path, "--run_dir")
     data_dir = os.path.abspath(args.data_dir or os.path.join(os.path.dirname(run_dir_path), "data"))
+    files.refuse_pattern(data_dir, "--data_dir")
+    local_pool.this_machine().check([run])
     run_dir = RunDirectory(run_dir_path, data_dir)
     if not args.skip_datagen:                         # of a study, which has checked the run
         check_new_runs([(run, run_dir)])

@@ -17,7 +17,7 @@ from rpr.experiments import (
 )
 from rpr.experiments import study as studies
 from rpr.experiments.config import Run, Study
-from rpr.experiments.run_directory import check_path
+from rpr.utils import files
 from rpr.utils.console import say
 from rpr.utils.errors import UserError
 
@@ -34,7 +34,7 @@ def main(argv: list[str]) -> None:
     run = provenance.with_usr_dir(run, args.t2t_usr_dir, args.gin)
     name = os.path.splitext(os.path.basename(args.gin))[0]
     study_dir = os.path.abspath(args.study_dir or os.path.join("runs", name))
-    check_path(study_dir, "study_dir")
+    files.refuse_pattern(study_dir, "--study_dir")
     runs = studies.study_runs(study, run, study_dir)
     workers, max_parallel, flags = _workers(args, runs, study_dir)
     _check(runs)

@@ -4,8 +4,12 @@ from typing import Any
 
 from rpr.t2t.launcher import METRICS_FILE, need, parse
 from rpr.t2t.trained_model import build_hparams
+from rpr.utils import files, metrics_log
 from rpr.utils.console import say
 from rpr.utils.errors import UserError
+
+_UNSUPPORTED = ("cloud_mlengine", "use_tpu", "use_tpu_estimator", "tfdbg", "dbgprofile",
+                "export_saved_model", "autotune_objective", "hparams_range")
 
 
 def main(argv: list[str], logs: Any) -> None:
@@ -20,18 +24,27 @@ def main(argv: list[str], logs: Any) -> None:
 
     from problems import download
     from problems.checks import check_data
+    from rpr.inference import file_checks
     from rpr.models import pretrained_embeddings
     from rpr.t2t import checkpoints, preflight, registration
     from rpr.training import devices, trainer
     _define_flags()
     flags, rest = parse(argv, "t2t-trainer")
-    if flags.cloud_mlengine or flags.use_tpu:
-        raise UserError("--cloud_mlengine and --use_tpu need TensorFlow 1: not on TensorFlow 2.15")
+    for name in _UNSUPPORTED:
+        if flags[name].value:
+            raise UserError(f"--{name}: T2T's code for it needs TensorFlow 1")
     if flags.registry_help:
         from tensor2tensor.utils import registry
         print(registry.help_string())
         return
     need(flags, "output_dir", "data_dir")
+    for name in ("output_dir", "data_dir"):
+        files.refuse_pattern(os.path.expanduser(flags[name].value), f"--{name}")
+    if flags.metrics_file:
+        file_checks.check_output(flags.metrics_file, "metrics_file")
+    if len(rest) % 2 or not all(name.startswith("--hp_") for name in rest[::2]):
+        raise UserError(f"{' '.join(rest)[:80]!r}: rpr train takes flags only; hparams are "
+                        "--hparams=NAME=VALUE,... or --hp_NAME VALUE")
     t2t_trainer.set_hparams_from_args(rest)
     registration.check_model(flags.model)
     problem = registration.find_problem(flags.problem)
@@ -49,6 +62,7 @@ def main(argv: list[str], logs: Any) -> None:
                  "random_seed": flags.random_seed,
                  "vocabulary": preflight.vocabularies(problem, data_dir)}
     preflight.check_same_training(output_dir, requested)
+    flags.worker_gpu = flags.cpu_devices or flags.worker_gpu
     devices.check(flags, hparams)
     machines = devices.training_cluster()
     _repair(output_dir, is_chief=not machines or machines.index == 0)
@@ -56,14 +70,29 @@ def main(argv: list[str], logs: Any) -> None:
         checkpoints.find_checkpoint(output_dir, flags.model, "output_dir")
     else:
         pretrained_embeddings.check(hparams, problem, data_dir)
+        if flags.warm_start_from:
+            checkpoints.find_checkpoint(os.path.expanduser(flags.warm_start_from), flags.model,
+                                        "warm_start_from")
 
     def keep_logs() -> None:
         if logs:
             process = f".worker{machines.index}" if machines and machines.index else ""
             logs.keep(os.path.join(output_dir, f"train{process}.log"))
 
-    trainer.run(flags, hparams, requested,
-                flags.metrics_file or os.path.join(output_dir, METRICS_FILE), keep_logs)
+    metrics_file = flags.metrics_file or os.path.join(output_dir, METRICS_FILE)
+    trainer.run(flags, hparams, requested, metrics_file, keep_logs)
+    checkpoint = checkpoints.newest(output_dir)
+    if checkpoint and (not machines or machines.index == 0):
+        say(f"{checkpoint}{_losses(metrics_file)}")
+
+
+def _losses(metrics_file: str) -> str:
+    """The last losses of a training, for its last line."""
+    last = metrics_log.last(metrics_file)
+    losses = [f"{meaning} {last[event]['loss']:.3f} at step {last[event]['step']:,}"
+              for event, meaning in (("train", "training loss"), ("eval", "development loss"))
+              if "loss" in last.get(event, {})]
+    return ": " + ", ".join(losses) if losses else ""
 
 
 def _repair(output_dir: str, is_chief: bool) -> None:
@@ -87,4 +116,7 @@ def _define_flags() -> None:
     flags.DEFINE_integer("eval_frequency", None, "Evaluate at the first checkpoint that is this "
                          "many steps after the last evaluation (default: T2T's way, by the clock: "
                          "--eval_throttle_seconds).", lower_bound=1)
+    flags.DEFINE_integer("cpu_devices", 0, "Without GPUs: divide the CPU into this many devices, "
+                         "to try out what --worker_gpu does on as many GPUs.", lower_bound=0,
+                         upper_bound=64)
     flags.DEFINE_bool("log_batches", False, "Write a hash of each batch to the metrics file.")

@@ -21,6 +21,8 @@ def main(argv: list[str], logs: QuietLogs | None = None) -> None:
     del logs                                          # nothing is written to the model's directory
     args = _parse(argv)
     flags, beam_size, alpha, text = _model_and_text(args)
+    if args.show_attention:
+        os.makedirs(args.show_attention, exist_ok=True)
     with terminal.status("loading the model"):
         registration.register(args.t2t_usr_dir or flags.t2t_usr_dir)
         trained = trained_model.find_trained_model(flags)
@@ -48,9 +50,9 @@ def _parse(argv):
         "for a whole file.")
     parser.add_argument("words", nargs="*", metavar="RUN [TEXT]",
                         help="a run directory, unless --output_dir names the model; a sentence")
-    parser.add_argument("--beam_size", type=arguments.whole_number(1),
+    parser.add_argument("--beam_size", type=arguments.whole_number(1, 1000),
                         help="hypotheses kept, at least 1 (default: the run's, else 4)")
-    parser.add_argument("--alpha", type=arguments.number(0), help="exponent of the length "
+    parser.add_argument("--alpha", type=arguments.number(0, 100), help="exponent of the length "
                         "penalty, at least 0 (default: the run's, else 0.6)")
     parser.add_argument("--show_attention", metavar="DIR", help="draw the attention weights of "
                         "every layer and head for each sentence: DIR/1.encoder.png, ...")

@@ -1,7 +1,8 @@
 """`rpr verify`: repeats the first steps of a run and compares them bit for bit."""
-from rpr.cli.arguments import Parser
+from rpr.cli.arguments import Parser, whole_number
 from rpr.experiments.run_directory import RunDirectory, trained_model_flags
 from rpr.experiments.verification import repeat_training
+from rpr.utils import files
 from rpr.utils.console import say
 
 
@@ -12,6 +13,7 @@ def main(argv: list[str]) -> int:
       The exit code: 1 if anything differs.
     """
     args = _parser().parse_args(argv)
+    files.refuse_pattern(args.run_dir, "run_dir")
     run, flags = trained_model_flags(args.run_dir, args.data_dir, args.t2t_usr_dir)
     result = repeat_training(run, RunDirectory(args.run_dir, flags.data_dir), args.steps)
     compared = (f"{result.losses} losses, and {result.tensors} tensors at steps "
@@ -29,8 +31,8 @@ def _parser() -> Parser:
         description="Repeats the first steps of a run's training in a temporary directory and "
         "compares\nlosses and weights bit for bit with those of the run.")
     parser.add_argument("run_dir", help="the directory of the run")
-    parser.add_argument("--steps", type=int, help="how many steps (default: up to the first "
-                        "checkpoint after the start)")
+    parser.add_argument("--steps", type=whole_number(1), help="how many steps (default: up "
+                        "to the first checkpoint after the start)")
     parser.add_argument("--data_dir", help="vocabulary and TFRecords (default: where rpr run and "
                         "rpr study put them)")
     parser.add_argument("--t2t_usr_dir", metavar="DIR", help="the user's own code")

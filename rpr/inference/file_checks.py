@@ -1,9 +1,17 @@
 """Checks of the files that a decoding reads and writes, made before a model is loaded."""
-import math
 import os
 from typing import Any
 
 from rpr.utils.errors import UserError
+from rpr.utils.settings import Setting
+
+# Of T2T's decode hparams. A default here only gives the type.
+_SEARCH = (Setting("beam_size", 0, minimum=1, maximum=1000),
+           Setting("alpha", 0.0, minimum=0, maximum=100),
+           Setting("batch_size", 0, minimum=0, maximum=100_000),
+           Setting("extra_length", 0, minimum=0, maximum=100_000),
+           Setting("num_samples", 0, minimum=-1), Setting("max_input_size", 0, minimum=-1),
+           Setting("shards", 0, minimum=1))
 
 
 def check_input(path: str, flag: str) -> None:
@@ -62,9 +70,7 @@ def check_search(decode_hparams: Any, text: str) -> None:
     Raises:
       UserError: a value is out of range.
     """
-    lowest = {"beam_size": 1, "alpha": 0, "batch_size": 0, "extra_length": 0, "num_samples": -1,
-              "max_input_size": -1}
-    for name, least in lowest.items():
-        value = getattr(decode_hparams, name)
-        if not least <= value < math.inf:
-            raise UserError(f"--decode_hparams={text}: {name}={value}; at least {least} and finite")
+    for setting in _SEARCH:
+        error = setting.error(getattr(decode_hparams, setting.name))
+        if error:
+            raise UserError(f"--decode_hparams={text}: {error}")

@@ -42,13 +42,13 @@ SEQ2SEQ_HPARAMS = (
     Setting("position", "none", "none, sinusoid, scaled_sinusoid or learned"),
     Setting("encoder_position", "", "position scheme of the encoder; empty: position"),
     Setting("decoder_position", "", "position scheme of the decoder; empty: position"),
-    Setting("num_encoder_layers", 2, "encoder layers", minimum=0),
-    Setting("num_decoder_layers", 2, "decoder layers", minimum=0),
+    Setting("num_encoder_layers", 2, "encoder layers", minimum=0, maximum=1000),
+    Setting("num_decoder_layers", 2, "decoder layers", minimum=0, maximum=1000),
 )
 
 
-def _at_least(minimum: int, *names: str) -> tuple[Setting, ...]:
-    return tuple(Setting(name, 0, minimum=minimum) for name in names)
+def _at_least(minimum: int, *names: str, maximum: int | None = None) -> tuple[Setting, ...]:
+    return tuple(Setting(name, 0, minimum=minimum, maximum=maximum) for name in names)
 
 
 def _share(*names: str) -> tuple[Setting, ...]:
@@ -63,14 +63,19 @@ def _not_negative(*names: str) -> tuple[Setting, ...]:
     return tuple(Setting(name, 0.0, minimum=0) for name in names)
 
 
+_MOST_LAYERS = 1000                                   # more would take hours to build
+_LARGEST_WIDTH = 2**16
 # T2T declares these without a range. The defaults here only give the types: T2T's sets have theirs.
 T2T_HPARAMS = (
-    *_at_least(1, "hidden_size", "filter_size", "num_heads", "num_hidden_layers", "batch_size",
-               "symbol_modality_num_shards", "vocab_divisor", "min_length_bucket",
-               "learning_rate_decay_steps", "learning_rate_cosine_cycle_steps", "kernel_width"),
-    *_at_least(0, "num_encoder_layers", "num_decoder_layers", "attention_key_channels",
-               "attention_value_channels", "max_length", "min_length", "max_input_seq_length",
-               "max_target_seq_length", "learning_rate_warmup_steps", "split_to_length",
+    *_at_least(1, "num_heads", "batch_size", "min_length_bucket", "learning_rate_decay_steps",
+               "learning_rate_cosine_cycle_steps"),
+    *_at_least(1, "num_hidden_layers", "symbol_modality_num_shards", "kernel_width",
+               maximum=_MOST_LAYERS),
+    *_at_least(1, "hidden_size", "filter_size", "vocab_divisor", maximum=_LARGEST_WIDTH),
+    *_at_least(0, "num_encoder_layers", "num_decoder_layers", maximum=_MOST_LAYERS),
+    *_at_least(0, "attention_key_channels", "attention_value_channels", maximum=_LARGEST_WIDTH),
+    *_at_least(0, "max_length", "min_length", "max_input_seq_length", "max_target_seq_length",
+               "learning_rate_warmup_steps", "split_to_length",
                "optimizer_multistep_accumulate_steps"),
     Setting("max_relative_position", 0, minimum=0, maximum=positions.relative.MAX_CLIP),
     *_share("dropout", "attention_dropout", "layer_prepostprocess_dropout", "relu_dropout",
@@ -138,19 +143,27 @@ def _transformer_settings() -> tuple[Setting, ...]:
     return (*POSITION_HPARAMS, *positions.declared_settings(), *MODEL_HPARAMS)
 
 
+def declared(hparams: Any) -> list[Setting]:
+    """The declarations of the hparams in a set: ours, then those of T2T's that have a range."""
+    ours = SEQ2SEQ_HPARAMS if "attention_flavour" in hparams else _transformer_settings()
+    return [setting for setting in (*ours, *T2T_HPARAMS) if setting.name in hparams]
+
+
 def check_ranges(hparams: Any) -> None:
     """Refuses values out of range.
 
     Raises:
       ValueError: one line with the hparam, its value and what is allowed.
     """
-    ours = SEQ2SEQ_HPARAMS if "attention_flavour" in hparams else _transformer_settings()
-    for setting in (*T2T_HPARAMS, *ours):
-        if setting.name in hparams:
-            error = setting.error(hparams.get(setting.name))
-            if error:
-                raise ValueError(error)
+    for setting in declared(hparams):
+        error = setting.error(hparams.get(setting.name))
+        if error:
+            raise ValueError(error)
     _check_names(hparams)
+    longest = hparams.max_length or hparams.batch_size
+    if hparams.min_length > longest:
+        raise ValueError(f"min_length={hparams.min_length}: must be at most max_length, else "
+                         f"batch_size, which is {longest}")
     if hparams.get("max_length", 0) == 1:
         raise ValueError("max_length=1: must be 0 (no limit) or at least 2, since every sentence "
                          "ends in an end-of-sentence symbol")

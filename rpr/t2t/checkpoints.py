@@ -12,10 +12,9 @@ import tensorflow.compat.v1 as tf
 from tensor2tensor.utils import registry
 
 from rpr.utils.errors import UserError
-from rpr.utils.files import write_atomically
+from rpr.utils.files import refuse_pattern, write_atomically
 
 STATE_FILE = "checkpoint"
-_GLOB = "*?[]\\"                                       # TensorFlow takes paths as patterns
 
 
 def find_checkpoint(path_or_dir: str, model: str, flag: str) -> str:
@@ -39,11 +38,12 @@ def find_checkpoint(path_or_dir: str, model: str, flag: str) -> str:
         every = _by_step(path)
         found = newest(path) or (every[-1] if every else None)
         if found is None:
-            raise UserError(f"--{flag}={path}: there is no checkpoint in it{_hint(path)}")
+            raise UserError(f"--{flag}={path}: there is no checkpoint in it{_hint(path, flag)}")
         path = found
     elif not os.path.exists(path + ".index"):
         raise UserError(f"--{flag}={path}: there is no such directory, and no checkpoint "
                         f"of that name (no {path}.index)")
+    refuse_pattern(path, f"--{flag}")
     problem = damage(path)
     if problem:
         raise UserError(f"--{flag}={path}: the checkpoint cannot be read: {problem}")
@@ -56,13 +56,14 @@ def find_checkpoint(path_or_dir: str, model: str, flag: str) -> str:
     return path
 
 
-def _hint(directory):
+def _hint(directory, flag):
     """Where the checkpoints of a run directory are."""
     inner = [name for name in ("model", "average") if newest(os.path.join(directory, name))]
     if not inner:
         return ""
     return (f"; it is a run directory, whose checkpoints are in {' and '.join(inner)}: give "
-            f"{os.path.join(directory, inner[0])}, or {directory} without a flag")
+            f"{os.path.join(directory, inner[0])}"
+            + (f", or {directory} without a flag" if flag == "output_dir" else ""))
 
 
 def newest(directory: str) -> str | None:
@@ -143,8 +144,6 @@ def damage(path: str) -> str | None:
     """
     if not os.path.exists(path + ".index"):
         return f"{path}.index is missing"
-    if set(path) & set(_GLOB):
-        return f"TensorFlow cannot read a path with any of {' '.join(_GLOB)}; rename the directory"
     try:
         reader = tf.train.load_checkpoint(path)
         shapes = reader.get_variable_to_shape_map()

@@ -12,8 +12,29 @@ from typing import Any
 from rpr.t2t import compat
 from rpr.utils import console
 from rpr.utils.errors import UserError, resource_error
+from rpr.utils.settings import Setting
 
 METRICS_FILE = "metrics.jsonl"
+# T2T declares these flags without a range. A default here only gives the type.
+_RANGES = {setting.name: setting for setting in (
+    *(Setting(name, 0, minimum=1, or_none=True) for name in (
+        "train_steps", "eval_steps", "iterations_per_loop", "local_eval_frequency",
+        "log_step_count_steps", "keep_checkpoint_every_n_hours", "eval_early_stopping_steps",
+        "decode_shards", "n")),
+    *(Setting(name, 0, minimum=0) for name in (
+        "keep_checkpoint_max", "save_checkpoints_secs", "eval_throttle_seconds",
+        "eval_timeout_mins", "wait_minutes", "num_shards", "max_cases", "stop_at_step")),
+    *(Setting(name, 0, minimum=0, maximum=1024) for name in (
+        "inter_op_parallelism_threads", "intra_op_parallelism_threads")),
+    Setting("max_loss_rise", 0.0, minimum=0),
+    Setting("worker_gpu", 0, minimum=0, maximum=1024),
+    Setting("bleu_variant", "", choices=("both", "cased", "uncased")),
+    Setting("schedule", "", choices=(
+        "train", "continuous_train_and_eval", "train_and_evaluate", "evaluate",
+        "evaluate_on_train_data", "continuous_eval", "continuous_eval_on_train_data", "test",
+        "run_std_server")),
+    Setting("worker_gpu_memory_fraction", 0.0, above=0, maximum=1),
+    Setting("random_seed", 0, minimum=0, maximum=2**32 - 1, or_none=True))}
 
 
 def launch(command_name: str, argv: list[str],
@@ -71,17 +92,15 @@ def parse(argv: list[str], program: str) -> tuple[Any, list[str]]:
     """
     from absl import flags
     if any(arg in ("-h", "--help", "-help", "--helpfull") for arg in argv):
-        print(f"{program}: --verbose, and")
-        for module, defined in sorted(flags.FLAGS.flags_by_module_dict().items()):
-            if module.startswith(("tensor2tensor", "rpr")):
-                for flag in sorted(defined, key=lambda flag: flag.name):
-                    print(f"  --{flag.name}={(flag.default_as_str or '').strip(chr(39))}\n"
-                          f"{textwrap.indent(textwrap.fill(flag.help), ' ' * 6)}")
+        print(_help(program, flags.FLAGS))
         raise SystemExit(0)
     try:
         rest = flags.FLAGS([program, *argv], known_only=True)[1:]
     except flags.Error as error:
         raise UserError(str(error)) from None
+    for name, setting in _RANGES.items():
+        if name in flags.FLAGS and not setting.accepts(flags.FLAGS[name].value):
+            raise UserError(f"--{setting.error(flags.FLAGS[name].value)}")
     unknown = [arg for arg in rest if arg.startswith("-") and not arg.startswith("--hp_")]
     if unknown:
         raise UserError(f"{unknown[0]}: no such flag (--help lists them)")
@@ -92,6 +111,20 @@ def parse(argv: list[str], program: str) -> tuple[Any, list[str]]:
         if not tf.config.list_physical_devices("GPU"):
             flags.FLAGS["worker_gpu"].value = 0            # T2T then uses the CPU
     return flags.FLAGS, rest
+
+
+def _help(program: str, defined_flags: Any) -> str:
+    """The flags that T2T and this project define, with defaults and ranges."""
+    lines = [f"{program}: --verbose, and"]
+    for module, defined in sorted(defined_flags.flags_by_module_dict().items()):
+        if module.startswith(("tensor2tensor", "rpr")):
+            for flag in sorted(defined, key=lambda flag: flag.name):
+                allowed = (f" ({_RANGES[flag.name].allowed()})" if flag.name in _RANGES else
+                           " rpr list --hparams_set=SET shows them with their ranges."
+                           if flag.name == "hparams" else "")
+                lines += [f"  --{flag.name}={(flag.default_as_str or '').strip(chr(39))}",
+                          textwrap.indent(textwrap.fill(flag.help + allowed), " " * 6)]
+    return "\n".join(lines)
 
 
 def need(flags: Any, *names: str) -> None:

@@ -73,8 +73,10 @@ def register(usr_dir: str | None = None) -> None:
     name = os.path.basename(path)
     if name == "rpr":
         return                                        # registered above
-    if not os.path.exists(path):
+    if not os.path.isdir(path):
         raise UserError(f"--t2t_usr_dir={usr_dir}: there is no such directory")
+    if not os.path.exists(os.path.join(path, "__init__.py")):
+        raise UserError(f"--t2t_usr_dir={usr_dir}: it has no __init__.py, which imports your code")
     loaded = sys.modules.get(name)
     if loaded and os.path.dirname(os.path.abspath(getattr(loaded, "__file__", None) or "")) != path:
         raise UserError(f"--t2t_usr_dir={usr_dir}: a module named '{name}' is loaded already; "

@@ -7,6 +7,7 @@ from tensor2tensor.utils import hparams_lib, trainer_lib
 from problems.checks import check_data
 from rpr.t2t import checkpoints, preflight, registration
 from rpr.utils.errors import UserError
+from rpr.utils.files import refuse_pattern
 
 
 def build_hparams(flags: Any, decoding: bool = False) -> Any:
@@ -66,6 +67,8 @@ def find_trained_model(flags: Any) -> TrainedModel:
         if not getattr(flags, name):
             raise UserError(f"--{name} is missing")
     output_dir, data_dir = map(os.path.expanduser, (flags.output_dir, flags.data_dir))
+    refuse_pattern(output_dir, "--output_dir")
+    refuse_pattern(data_dir, "--data_dir")
     registration.check_model(flags.model)
     problem = registration.find_problem(flags.problem)
     hparams = build_hparams(flags, decoding=True)

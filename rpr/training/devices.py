@@ -112,8 +112,12 @@ def _check_machines(flags: Any) -> None:
             raise UserError(f"--{name}={flags[name].value}: {_USE_MIRRORING}")
     machines = training_cluster()
     gpus = len(tf.config.list_physical_devices("GPU"))
-    if 0 < gpus < flags.worker_gpu:
-        raise UserError(f"--worker_gpu={flags.worker_gpu}: this machine has {gpus}")
+    if flags.worker_gpu > (gpus or max(flags.cpu_devices, 1)):
+        raise UserError(f"--worker_gpu={flags.worker_gpu}: {gpus or 'no'} GPUs are visible; "
+                        "--cpu_devices tries it out on a CPU")
+    if gpus and flags.cpu_devices:
+        raise UserError(f"--cpu_devices={flags.cpu_devices}: {gpus} GPUs are visible; "
+                        "CUDA_VISIBLE_DEVICES= hides them")
     if machines and gpus and gpus != flags.worker_gpu:
         raise UserError(f"--worker_gpu={flags.worker_gpu}: with TF_CONFIG all {gpus} visible GPUs "
                         "of the machine are used; CUDA_VISIBLE_DEVICES hides some")

@@ -68,8 +68,6 @@ def _train(flags: Any, hparams: Any, requested: dict, metrics_path: str,
     threads = thread_count(flags, output_dir)
     experiment = t2t_trainer.create_experiment_fn()(
         devices.run_config(flags, hparams, threads), hparams)
-    if not hasattr(experiment, flags.schedule):
-        raise UserError(f"--schedule={flags.schedule}: T2T's experiment has no such method")
     if is_chief:
         report_changes(output_dir, flags, hparams.batch_size)
     data = _training_files(flags, hparams.problem)

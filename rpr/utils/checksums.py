@@ -21,7 +21,7 @@ def read(model_dir: str) -> dict[int, dict[str, str]]:
     """
     checkpoints = {}
     try:
-        with open(os.path.join(model_dir, _FILE), encoding="utf-8") as lines:
+        with open(os.path.join(model_dir, _FILE), encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 try:
                     entry = json.loads(line)

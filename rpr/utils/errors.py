@@ -1,6 +1,7 @@
 """Errors that the command line answers with one line, and how a process tells why it failed."""
 import errno
 import os
+import re
 import traceback
 
 # Environment variable with the file descriptor for failure reasons; a pipe works when the disk is
@@ -13,6 +14,10 @@ _CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EAC
 _IN_THE_WAY = {errno.EEXIST: "a file is there, where a directory is needed",
                errno.EISDIR: "a directory is there, where a file is needed",
                errno.ENOTDIR: "one of its parents is a file, not a directory"}
+
+# TensorFlow's errors of a path, such as "/proc/x; No such file or directory".
+_PATH_ERROR = re.compile(r"([^;\n]*); (" + "|".join(map(os.strerror, (
+    errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG))) + ")")
 
 
 class UserError(Exception):
@@ -54,7 +59,8 @@ def resource_error(error: BaseException) -> str | None:
                  if any(cause in line for cause in causes))
         cause = next(lines, "")
         if not cause:
-            return None
+            line = _PATH_ERROR.match(str(error))
+            return f"{line[1]}: {line[2]}" if line else None
         if causes[0] in cause:
             return f"out of memory: {cause}; a smaller batch_size needs less"
     return f"{cause}; finished stages and checkpoints are kept, and the same command resumes"

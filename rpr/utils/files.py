@@ -17,6 +17,7 @@ from rpr.utils.errors import UserError
 from rpr.utils.schema import Schema, mismatch
 
 _TEMPORARY = ".tmp"
+_PATTERN = "*?[]\\"                                    # characters
 
 
 def read_json(path: str, schema: Schema = dict, remedy: str = "remove it and run again") -> Any:
@@ -158,6 +159,25 @@ def below(directory: str, path: str) -> str:
     if os.path.isabs(path) or os.path.commonpath([real, os.path.realpath(joined)]) != real:
         raise UserError(f"{joined!r} is not inside {directory}")
     return joined
+
+
+def refuse_pattern(path: str, name: str) -> None:
+    """Refuses a path of checkpoints or data that TensorFlow would take for a pattern.
+
+    TensorFlow looks for files that match the path and then opens the path itself, so no escaping
+    helps.
+
+    Args:
+      path: may be relative; what counts is the whole path.
+      name: of the flag, for the message.
+
+    Raises:
+      UserError: names the character.
+    """
+    for character in _PATTERN:
+        if character in os.path.abspath(path):
+            raise UserError(f"{name}={path}: TensorFlow takes {character} in a path for a pattern; "
+                            "take another directory")
 
 
 def sha256(path: str) -> str:

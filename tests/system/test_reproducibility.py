@@ -16,7 +16,7 @@ from conftest import refused, train
 from rpr.utils import checksums, metrics_log
 
 STEPS, EVERY = 40, 10
-SMALL = "--hparams=batch_size=256,max_length=64"
+SMALL = "--hparams=batch_size=256,max_length=64,num_hidden_layers=1"
 
 
 def arguments(text, output_dir, *more):
@@ -36,7 +36,7 @@ def events(output_dir, kind, *fields):
 def assert_equal(output_dir, expected, last=STEPS):
     """All tensors of all checkpoints, and all losses, up to a step."""
     ours, theirs = checksums.read(str(output_dir)), checksums.read(str(expected))
-    assert last in ours and last in theirs and len(ours[last]) > 200
+    assert last in ours and last in theirs and len(ours[last]) > 100
     for step in ours.keys() & theirs.keys():
         different = {name for name in ours[step] if ours[step][name] != theirs[step].get(name)}
         assert ours[step].keys() == theirs[step].keys() and not different, (step, different)
@@ -116,8 +116,8 @@ def test_with_one_thread_it_is_equal_to_itself(text, tmp_path):
 
 @pytest.mark.parametrize("mode", [
     [SMALL + ",optimizer=multistep_adam,optimizer_multistep_accumulate_steps=2",
-     "--worker_gpu=2"],
-    ["--worker_gpu=2", "--optionally_use_dist_strat"]], ids=["accumulated in towers", "mirrored"])
+     "--cpu_devices=2"],
+    ["--cpu_devices=2", "--optionally_use_dist_strat"]], ids=["accumulated in towers", "mirrored"])
 def test_resumed_from_a_checkpoint_it_ends_as_undisturbed(mode, text, tmp_path):
     train(text, tmp_path / "whole", SMALL, *mode)
     resumed = resumed_copy(tmp_path / "whole", tmp_path / "resumed", 10)
@@ -136,7 +136,7 @@ def test_arms_share_batches_and_initial_values(text, whole, tmp_path):
     assert len(set(batches)) == 10 and batches == events(whole, "batch", "number", "sha256")[:10]
     ours, theirs = checksums.read(str(arm))[0], checksums.read(str(whole))[0]
     common = ours.keys() & theirs.keys()
-    assert len(common) > 200 and {name: ours[name] for name in common} == {
+    assert len(common) > 100 and {name: ours[name] for name in common} == {
         name: theirs[name] for name in common}
     assert events(arm, "train", "loss") != events(whole, "train", "loss")[:1]
 
