@@ -2,19 +2,22 @@
 from typing import Any
 
 from rpr.cli.arguments import Parser
-from rpr.t2t.registration import import_all_of_t2t, register
+from rpr.t2t.registration import import_all_of_t2t, register, registered_hparams
 from rpr.utils.console import printable
+from rpr.utils.settings import Setting
 
 _KINDS = ("models", "hparams", "problems", "schemes")
 
 
 def main(argv: list[str], logs: Any) -> None:
-    """`rpr list [models|hparams|problems|schemes] [--all] [--t2t_usr_dir=DIR]`."""
+    """`rpr list [models|hparams|problems|schemes] [--hparams_set=SET] [--all] ...`."""
     del logs
     parser = Parser(prog="rpr list", description="Models, hparams sets, problems and position "
                     "schemes, one per line.")
     parser.add_argument("kinds", nargs="*", metavar="KIND",
                         help=f"{', '.join(_KINDS)} (default: all of them)")
+    parser.add_argument("--hparams_set", metavar="SET", help="the hparams of this set instead: "
+                        "value, meaning and allowed values")
     parser.add_argument("--all", action="store_true", help="T2T's own, too")
     parser.add_argument("--t2t_usr_dir", metavar="DIR", help="and those in a directory of yours")
     args = parser.parse_args(argv)
@@ -25,6 +28,9 @@ def main(argv: list[str], logs: Any) -> None:
     if args.all:
         import_all_of_t2t("problem")
         import_all_of_t2t("model")
+    if args.hparams_set:
+        _print_hparams(args.hparams_set)
+        return
     for kind in args.kinds or _KINDS:
         entries = sorted(_entries(kind, args.all).items())
         width = max((len(name) for name, _ in entries), default=0)
@@ -33,8 +39,27 @@ def main(argv: list[str], logs: Any) -> None:
             meaning = (entry.__doc__ or "").strip().split("\n")[0]
             print(printable(f"  {name:<{width}}  {meaning}".rstrip()))
             for setting in entry.settings if kind == "schemes" else ():
-                print(printable(f"  {'':<{width}}    {setting.name}={setting.default}: "
-                                f"{setting.help} ({setting.allowed()})"))
+                print(printable(f"  {'':<{width}}    {_describe(setting, setting.default)}"))
+
+
+def _print_hparams(name: str) -> None:
+    """Prints the hparams of a set: those whose values are checked, then the rest of T2T's."""
+    from rpr.models.hparams import declared
+    values = registered_hparams(name)
+    settings = declared(values)
+    checked = {setting.name for setting in settings}
+    print(f"{name}: hparams whose values are checked")
+    for setting in settings:
+        print(printable(f"  {_describe(setting, values.get(setting.name))}"))
+    print("others, which are T2T's")
+    for other, value in sorted(values.values().items()):
+        if other not in checked:
+            print(printable(f"  {other}={value}"))
+
+
+def _describe(setting: Setting, value: Any) -> str:
+    meaning = f"{setting.help} ({setting.allowed()})" if setting.help else setting.allowed()
+    return f"{setting.name}={value}: {meaning}"
 
 
 def _entries(kind: str, is_all: bool) -> dict[str, Any]:
