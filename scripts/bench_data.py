@@ -8,12 +8,17 @@ CPU time of all its processes, which depends less on other programs on the machi
 Peak memory is that of the main process and of the largest worker; disk is the largest size of the
 data directory.
 
-input: batches of a problem from T2T's input_fn, as training reads them, with nothing else running.
+input: batches of a problem from T2T's input_fn, with nothing else running.
+
+resume: CPU seconds from nothing to the first batch of a training that begins at some batch, which
+include scanning the training files; what resuming costs apart from building the graph.
 
   scripts/bench_data.py datagen --folder=bench
   scripts/bench_data.py datagen --folder=bench --sources a.en.gz b.en.gz --targets a.de.gz b.de.gz
   scripts/bench_data.py input --problem=translate_ende_libreoffice --data_dir=data \\
     --hparams_set=rpr_small --metrics=runs/quickstart/relative/metrics.jsonl
+  scripts/bench_data.py resume --problem=translate_ende_libreoffice --data_dir=data \\
+    --hparams_set=rpr_small
 """
 import argparse
 import concurrent.futures
@@ -157,17 +162,9 @@ def _size(folder: str) -> int:
 def measure_input(arguments: argparse.Namespace) -> None:
     """Prints the speed of T2T's input pipeline."""
     import tensorflow.compat.v1 as tf
-    from tensor2tensor.utils import trainer_lib
 
-    from rpr.t2t import trained_model
-    from rpr.t2t.registration import find_problem
     from rpr.utils import metrics_log
-    problem = find_problem(arguments.problem)
-    hparams = trained_model.build_hparams(types.SimpleNamespace(
-        model="rpr_transformer", hparams_set=arguments.hparams_set, hparams=arguments.hparams,
-        output_dir=None))
-    hparams.add_hparam("data_dir", arguments.data_dir)
-    trainer_lib.add_problem_hparams(hparams, problem)
+    problem, hparams = _problem(arguments)
     dataset = problem.input_fn(tf.estimator.ModeKeys.TRAIN, hparams, arguments.data_dir)
     features, targets = tf.data.make_one_shot_iterator(dataset).get_next()
     sizes = [tf.size(targets), tf.reduce_sum(tf.cast(tf.not_equal(targets, 0), tf.int32)),
@@ -198,6 +195,41 @@ def measure_input(arguments: argparse.Namespace) -> None:
     print(json.dumps(record))
 
 
+def measure_resume(arguments: argparse.Namespace) -> None:
+    """Prints the median CPU time to the first batch, for each batch to begin with."""
+    import tensorflow.compat.v1 as tf
+
+    from rpr.training.input_pipeline import Stream, reproducible_input
+    config = types.SimpleNamespace(data_parallelism=None, train_distribute=None)
+    seconds: dict[int, list[float]] = {first: [] for first in arguments.first}
+    for _ in range(arguments.rounds):
+        for first, measured in seconds.items():
+            problem, hparams = _problem(arguments)
+            with tf.Graph().as_default(), tf.Session() as session:
+                began = time.process_time()
+                dataset = reproducible_input(problem, hparams, arguments.data_dir,
+                                             lambda first=first: Stream(1, first, 1))(None, config)
+                session.run(tf.data.make_one_shot_iterator(dataset).get_next()[1])
+                measured.append(time.process_time() - began)
+    print(json.dumps({"core_seconds_to_first_batch": {
+        first: round(statistics.median(measured), 2) for first, measured in seconds.items()}}))
+
+
+def _problem(arguments: argparse.Namespace) -> tuple[Any, Any]:
+    """The problem that the arguments name, and its hparams."""
+    from tensor2tensor.utils import trainer_lib
+
+    from rpr.t2t import trained_model
+    from rpr.t2t.registration import find_problem
+    problem = find_problem(arguments.problem)
+    hparams = trained_model.build_hparams(types.SimpleNamespace(
+        model="rpr_transformer", hparams_set=arguments.hparams_set, hparams=arguments.hparams,
+        output_dir=None))
+    hparams.add_hparam("data_dir", arguments.data_dir)
+    trainer_lib.add_problem_hparams(hparams, problem)
+    return problem, hparams
+
+
 def _arguments() -> argparse.Namespace:
     corpus = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "problems",
                           "libreoffice_help")
@@ -215,13 +247,23 @@ def _arguments() -> argparse.Namespace:
     part.add_argument("--vocabulary", type=int, default=2**15, help="approximate sub-words")
     part = parts.add_parser("input", help="the input pipeline")
     part.set_defaults(measure=measure_input)
+    _add_problem_flags(part)
+    part.add_argument("--batches", type=int, default=1000)
+    part.add_argument("--metrics", help="metrics.jsonl of a training with the same batches")
+    part = parts.add_parser("resume", help="the start of a training that resumes")
+    part.set_defaults(measure=measure_resume)
+    _add_problem_flags(part)
+    part.add_argument("--first", nargs="+", type=int, default=[0, 1000, 1_000_000],
+                      help="numbers of the batches to begin with")
+    part.add_argument("--rounds", type=int, default=5)
+    return parser.parse_args()
+
+
+def _add_problem_flags(part: argparse.ArgumentParser) -> None:
     part.add_argument("--problem", required=True)
     part.add_argument("--data_dir", required=True)
     part.add_argument("--hparams_set", required=True)
     part.add_argument("--hparams", default="")
-    part.add_argument("--batches", type=int, default=1000)
-    part.add_argument("--metrics", help="metrics.jsonl of a training with the same batches")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":
