@@ -21,6 +21,20 @@ def lacking(graph):
     return gpu_placement.lacking(graph, table())
 
 
+def lacking_in(directory):
+    """`lacking` of all graphs that a training or an evaluation wrote for TensorBoard."""
+    names, graphs = set(), 0
+    for path in pathlib.Path(directory).glob("events.*"):
+        for event in tf.train.summary_iterator(str(path)):
+            if event.graph_def:
+                with tf.Graph().as_default() as graph:
+                    tf.import_graph_def(tf.GraphDef.FromString(event.graph_def), name="")
+                names.update(lacking(graph))
+                graphs += 1
+    assert graphs, f"no graph in {directory}"
+    return sorted(names)
+
+
 def large_copies(graph, positions):
     """Tensors that are copied between host and device and have more than two values per position
     of the batch. A dimension that is not known counts as all positions."""

@@ -15,12 +15,15 @@ import tensorflow.compat.v1 as tf
 Kernel = dict[str, list[str]]
 KernelTable = dict[str, list[Kernel]]
 HOST_MEMORY = "host_memory"
-# Operations that belong on the host: summaries, checks, messages, metrics in Python, and the input
-# pipeline.
+# Operations that belong on the host: summaries, checks of shapes, metrics in Python, checkpoints.
 HOST_OPS = frozenset({
-    "Assert", "ScalarSummary", "HistogramSummary", "MergeSummary", "TensorSummaryV2", "PyFunc"})
-# T2T splits the ids of a batch among its towers; ids come from the host.
-HOST_TYPES = frozenset({("Split", "int32"), ("Split", "int64")})
+    "Assert", "DenseToDenseSetOperation", "PyFunc",
+    "ScalarSummary", "HistogramSummary", "MergeSummary", "TensorSummaryV2",
+    "SaveV2", "RestoreV2", "MergeV2Checkpoints", "ShardedFilename", "StaticRegexFullMatch",
+    "StringJoin"})
+# T2T splits the ids of a batch among its towers, and counts steps and accumulated batches in int32.
+HOST_TYPES = frozenset({("Split", "int32"), ("Split", "int64"), *((name, "int32") for name in (
+    "VariableV2", "VarHandleOp", "Assign", "AssignAdd", "IsVariableInitialized"))})
 # A handle in host memory belongs to data that stays where they are.
 _HANDLES = (tf.resource, tf.variant, tf.string)
 

@@ -3,6 +3,7 @@ import json
 import os
 import shutil
 
+import gpu_kernels
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -115,6 +116,7 @@ def test_unlike_models_choose_together(models):
                 assert score == pytest.approx(total / penalty, abs=1e-4)
     alone = [decode(models, [number])["outputs"] for number in which]
     assert any(ids.shape != alone[0].shape or (ids != alone[0]).any() for ids in alone[1:])
+    assert gpu_kernels.lacking(models[0].graph) == []
 
 
 @pytest.fixture(scope="module")

@@ -51,6 +51,13 @@ def test_missing_kernels_and_large_copies_are_reported():
         assert gpu_kernels.large_copies(graph, positions=64) == []
 
 
+def test_mirrored_replicas_can_reduce_through_nccl():
+    with tf.Graph().as_default() as graph:
+        tf.raw_ops.NcclAllReduce(input=tf.zeros([2]), reduction="sum", num_devices=1,
+                                 shared_name="sum")
+        assert gpu_kernels.lacking(graph) == []
+
+
 def test_arguments_in_host_memory_are_those_of_the_kernel():
     table = {"ConcatV2": [{"T": ["float32"], "host_memory": ["axis"]}],
              "Const": [{"dtype": ["float32"]}, {"dtype": ["int32"], "host_memory": ["output"]}]}

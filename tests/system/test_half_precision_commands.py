@@ -1,6 +1,7 @@
 """A model trained in half precision goes through every command, in either precision."""
 import types
 
+import gpu_kernels
 import numpy as np
 import pytest
 from conftest import refused, rpr_command, train
@@ -57,6 +58,10 @@ def test_it_is_inspected(text, half, dtype):
     for kind in weights:                                     # encoder, decoder, cross
         assert kind.dtype == np.float32
         np.testing.assert_allclose(kind.sum(axis=-1), 1, atol=0.02)
+
+
+def test_training_and_evaluation_have_gpu_kernels(half):
+    assert gpu_kernels.lacking_in(half) == gpu_kernels.lacking_in(half / "eval") == []
 
 
 def test_training_goes_on_only_in_its_own_precision(text, half):
