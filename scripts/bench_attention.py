@@ -38,6 +38,7 @@ import re
 import statistics
 import time
 import warnings
+from collections.abc import Sequence
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 warnings.simplefilter("ignore")
@@ -56,6 +57,8 @@ from rpr.nn import attention  # noqa: E402
 from rpr.nn.additive import additive_logits  # noqa: E402
 from rpr.positions import relative  # noqa: E402
 from rpr.positions.layout import Layout  # noqa: E402
+from rpr.training import step_trace  # noqa: E402
+from rpr.utils import files  # noqa: E402
 
 VARIANTS = ("ours", "absolute", "t2t", "t2t_v2", "torch")
 SCHEMES = ("additive", *(name for name in positions.SCHEMES if name != "none"))
@@ -63,8 +66,9 @@ DIRECTIONS = ("causal", "bidirectional", "cached")
 TOKENS, SENTENCES = 2048, 32         # largest batch, unless one sentence is longer
 
 
-def main():
-    args = _arguments()
+def main(argv: Sequence[str] | None = None) -> list[dict]:
+    """Prints the table; returns the records."""
+    args = _arguments(argv)
     memory = {(direction, length): _memory(args, direction, length)
               for length in args.memory_lengths for direction in args.directions
               if direction != "cached"}
@@ -88,13 +92,13 @@ def main():
             records.append(_record(variant, shape, times, peaks))
             _print(records[-1], times.get(variant), peaks.get(variant))
     if args.json:
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump(records, file, indent=1)
+        files.write_atomically(args.json, json.dumps(records, indent=1) + "\n")
     print(f"{args.heads} heads of depth {args.depth}, float32, {args.device}, "
           f"TensorFlow {tf.VERSION}, {os.cpu_count()} CPU cores")
+    return records
 
 
-def _arguments():
+def _arguments(argv):
     def ints(text):
         return [int(x) for x in text.split(",") if x]
 
@@ -114,7 +118,7 @@ def _arguments():
     parser.add_argument("--seconds", type=float, default=400, help="for all measurements together")
     parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
     parser.add_argument("--json", help="write the records to this file")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     for name, allowed in (("directions", DIRECTIONS), ("variants", (*VARIANTS, *SCHEMES))):
         for value in getattr(args, name):
             if value not in allowed:
@@ -359,12 +363,7 @@ def _peak(variant, args, shape):
             fetches = _fetches(variant, args, shape, _inputs(args, shape))
         session.run(tf.global_variables_initializer())
         if args.device == "gpu":
-            metadata = tf.RunMetadata()
-            session.run(fetches, options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE),
-                        run_metadata=metadata)
-            return max(used.peak_bytes for device in metadata.step_stats.dev_stats
-                       for node in device.node_stats for used in node.memory
-                       if "GPU" in used.allocator_name)
+            return step_trace.peak_bytes(step_trace.trace(session, fetches), "gpu")
         before = _resident("VmRSS")
         session.run(fetches)
         return _resident("VmHWM") - before

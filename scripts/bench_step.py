@@ -9,10 +9,14 @@ weights. Their hparams are equal except for positions:
   t2t           T2T's `transformer` with sinusoids
   t2t_relative  T2T's `transformer` with `dot_product_relative`, k = 20 as in its own set; its heads
                 share one table
+  relative_stateful  relative with dropout keys from TensorFlow's generator with state, as T2T draws
+                them, instead of keys from the seed, the batch and the place in the model; not among
+                the defaults. `relative` / `relative_stateful` is the cost of reproducible masks
 
-Shapes: `base:N` is rpr_base with 32,768 symbols and sentences of up to N words, `small:N` rpr_small
-with 4,096 symbols, `tiny:N` rpr_tiny with 64. A batch has --words positions, of which 4% of the
-targets and 13% of the inputs are padding, as in T2T's batches of the embedded corpus.
+Shapes: `base:N` is rpr_base with 32,768 symbols and sentences of up to N words, `big:N` is
+rpr_big_ende with as many symbols, `small:N` rpr_small with 4,096, `tiny:N` rpr_tiny with 64. A
+batch has --words positions, of which 4% of the targets and 13% of the inputs are padding, as in
+T2T's batches of the embedded corpus.
 
 `CPU ms` is the median CPU time of all cores together; on a busy machine it is more reliable than
 wall-clock time. `of peak` is the rate of the step's matrix products, relative to the rate of one
@@ -30,6 +34,7 @@ and for T2T's main program with the patches without which it does not start.
   scripts/bench_step.py --shapes=small:30 --sentences=0 --starts=0
 """
 import argparse
+import contextlib
 import gzip
 import json
 import math
@@ -40,6 +45,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -54,9 +60,13 @@ from tensor2tensor.models import transformer  # noqa: E402
 from tensor2tensor.utils import registry, trainer_lib  # noqa: E402
 
 from rpr.nn.dropout import reproducible_masks  # noqa: E402
+from rpr.training import step_trace  # noqa: E402
+from rpr.utils import files  # noqa: E402
 
 VARIANTS = ("absolute", "relative", "t2t", "t2t_relative")
-SETS = {"base": ("rpr_base", 32768), "small": ("rpr_small", 4096), "tiny": ("rpr_tiny", 64)}
+STATEFUL = "relative_stateful"
+SETS = {"big": ("rpr_big_ende", 32768), "base": ("rpr_base", 32768), "small": ("rpr_small", 4096),
+        "tiny": ("rpr_tiny", 64)}
 PADDING = {"inputs": 0.26, "targets": 0.08}       # by how much the shortest is shorter
 PEAK = 2048                                       # rows of the large product's matrices
 CORPUS = pathlib.Path(__file__).parent.parent / "problems" / "libreoffice_help"
@@ -74,8 +84,9 @@ tf.app.run(t2t_trainer.main, argv=sys.argv)
 """
 
 
-def main():
-    args = _arguments()
+def main(argv: Sequence[str] | None = None) -> list[dict]:
+    """Prints the tables; returns the records."""
+    args = arguments(argv)
     records, seconds = [], args.seconds / len(args.shapes)
     print(f"{'shape':10} {'variant':13} {'ms':>8} {'middle half':>17} {'CPU ms':>8} "
           f"{'/absolute':>9} {'/t2t':>6} {'GFLOP':>7} {'of peak':>7}")
@@ -87,17 +98,18 @@ def main():
         for step in steps.values():
             step.session.close()
     if args.sentences:
-        records += _decoding(args)
+        records += decoding(args)
     if args.starts:
         records += _starts(args)
     if args.json:
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump(records, file, indent=1)
+        files.write_atomically(args.json, json.dumps(records, indent=1) + "\n")
     print(f"{args.words} positions, float32, {args.device}, TensorFlow {tf.VERSION}, "
           f"{len(os.sched_getaffinity(0))} CPU cores")
+    return records
 
 
-def _arguments():
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The parsed flags."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", type=lambda x: x.split(","),
@@ -110,24 +122,27 @@ def _arguments():
     parser.add_argument("--starts", type=int, default=1, help="of each program; 0: none")
     parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
     parser.add_argument("--json", help="file for the records")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     for value in args.variants:
-        if value not in VARIANTS:
-            parser.error(f"--variants={value}: allowed are {', '.join(VARIANTS)}")
+        if value not in (*VARIANTS, STATEFUL):
+            parser.error(f"--variants={value}: allowed are {', '.join((*VARIANTS, STATEFUL))}")
     for shape in args.shapes:
         name, _, length = shape.partition(":")
         if name not in SETS or not length.isdigit() or int(length) < 4:
-            parser.error(f"--shapes={shape}: allowed are base:N, small:N, tiny:N; N of 4 or more")
+            parser.error(f"--shapes={shape}: allowed are " + ", ".join(f"{size}:N" for size in SETS)
+                         + "; N of 4 or more")
     return args
 
 
-def _config():
+def session_config() -> tf.ConfigProto:
+    """T2T's session configuration."""
     return trainer_lib.create_session_config()
 
 
 def _hparams(variant, name):
     """The hparams of a variant: those of the registered set, in T2T's words for T2T's model."""
-    hparams = registry.hparams(name if variant == "relative" else f"{name}_absolute")
+    is_relative = variant in ("relative", STATEFUL)
+    hparams = registry.hparams(name if is_relative else f"{name}_absolute")
     if variant.startswith("t2t"):
         hparams.pos = "timing" if variant == "t2t" else "none"
         if variant == "t2t_relative":
@@ -154,11 +169,12 @@ class TrainingStep:
                 self.ids = {side: tf.placeholder(tf.int32, [None, None, 1, 1]) for side in PADDING}
                 model = _model(variant, name, symbols, tf.estimator.ModeKeys.TRAIN)
                 batch = tf.train.create_global_step()        # each step is a batch of its own
-                with reproducible_masks(1, tf.identity(batch)):
+                with contextlib.nullcontext() if variant == STATEFUL else reproducible_masks(
+                        1, tf.identity(batch)):
                     _, losses = model(dict(self.ids, target_space_id=tf.constant(1)))
                 train = model.optimize(losses["training"])
             self.fetches = [losses["training"], train]
-            self.session = tf.Session(config=_config())
+            self.session = tf.Session(config=session_config())
             self.session.run(tf.global_variables_initializer())
 
     def __call__(self, batch):
@@ -168,37 +184,12 @@ class TrainingStep:
     def _feed(self, batch):
         return {self.ids[side]: batch[side] for side in batch}
 
-    def flops(self, batch):
-        """FLOP of the matrix products of one step, from the graph that runs and its shapes."""
-        metadata = tf.RunMetadata()
-        options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE, output_partition_graphs=True)
-        self.session.run(self.fetches, self._feed(batch), options=options, run_metadata=metadata)
-        shapes = {}
-        for device in metadata.step_stats.dev_stats:
-            for node in device.node_stats:
-                for output in node.output:
-                    sizes = [dim.size for dim in output.tensor_description.shape.dim]
-                    shapes[node.node_name, output.slot] = sizes
-        total = 0
-        for graph in metadata.partition_graphs:
-            for node in graph.node:
-                if "MatMul" not in node.op or (node.name, 0) not in shapes:
-                    continue
-                inner = None
-                for place, transposed in ((0, ("transpose_a", "adj_x")),
-                                          (1, ("transpose_b", "adj_y"))):
-                    source, _, slot = node.input[place].partition(":")
-                    sizes = shapes.get((source, int(slot or 0)))
-                    if sizes and len(sizes) > 1:
-                        flipped = any(node.attr[key].b for key in transposed if key in node.attr)
-                        inner = sizes[-2 if flipped == (place == 0) else -1]
-                if inner is None:
-                    raise SystemExit(f"the shapes of {node.name}'s operands are not reported")
-                total += 2 * inner * math.prod(shapes[node.name, 0])
-        return total
+    def trace(self, batch):
+        """The metadata of one traced step, see `rpr.training.step_trace`."""
+        return step_trace.trace(self.session, self.fetches, self._feed(batch))
 
 
-def _batch(shape, words):
+def random_batch(shape: str, words: int) -> dict[str, np.ndarray]:
     """Random ids of T2T's lengths: {side: int32 [sentences, n, 1, 1]}, zeros after each end."""
     name, _, longest = shape.partition(":")
     longest, random = int(longest), np.random.RandomState(0)
@@ -218,7 +209,7 @@ def _peak(args):
     with graph.as_default(), tf.device(f"/{args.device}:0"):
         matrix = tf.get_variable("matrix", [PEAK, PEAK])
         product = tf.matmul(tf.matmul(matrix, matrix), matrix)[0, 0]
-        session = tf.Session(config=_config())
+        session = tf.Session(config=session_config())
         session.run(tf.global_variables_initializer())
         call = session.make_callable(product)
     return lambda: 2 * 2 * PEAK ** 3 / _timed(call)
@@ -231,8 +222,9 @@ def _timed(call, *args):
 
 
 def _steps(args, shape, steps, seconds):
-    batch, peak = _batch(shape, args.words), _peak(args)
-    flops = {variant: step.flops(batch) for variant, step in steps.items()}
+    batch, peak = random_batch(shape, args.words), _peak(args)
+    flops = {variant: step_trace.product_flops(step.trace(batch))
+             for variant, step in steps.items()}
     peak()
     once = sum(_timed(step, batch) for step in steps.values())
     times, work, peaks = {variant: [] for variant in steps}, {variant: [] for variant in steps}, []
@@ -267,7 +259,7 @@ def _ratio(medians, variant, base):
     return medians[variant] / medians[base] if base in medians else None
 
 
-def _decoding(args):
+def decoding(args: argparse.Namespace) -> list[dict]:
     """Sentences a second of ours and of stock T2T's beam search, with the same weights."""
     with gzip.open(CORPUS / "test.en-de.en.gz", "rt", encoding="utf-8") as lines:
         lengths = [math.ceil(1.3 * len(line.split())) + 1 for line in lines][:args.sentences]
@@ -289,7 +281,7 @@ def _decoding(args):
                 model = _model(variant, name, symbols, tf.estimator.ModeKeys.PREDICT)
                 decoded = model.infer({"inputs": ids, "target_space_id": tf.constant(1)},
                                     args.more, 4, 1, 0.6)["outputs"]
-                session = tf.Session(config=_config())
+                session = tf.Session(config=session_config())
                 session.run(tf.global_variables_initializer())
                 if variant == "absolute":
                     tf.train.Saver().save(session, f"{folder}/model")
@@ -332,21 +324,29 @@ def _first_step(command, environment):
     raise SystemExit(f"no training step came of {' '.join(command[2:])}: {line.decode()}")
 
 
+def text_files(folder: pathlib.Path, lines: int | None) -> tuple[dict[str, str], list[str]]:
+    """Writes the first lines of the embedded corpus (None: all) as text files.
+
+    Returns:
+      the environment and the flags with which `rpr datagen` and `rpr train` read them.
+    """
+    environment = dict(os.environ)
+    for language, side in (("en", "SOURCE"), ("de", "TARGET")):
+        for split in ("train", "dev", "test"):
+            path = folder / f"{split}.{language}"
+            with gzip.open(CORPUS / f"{split}.en-de.{language}.gz", "rb") as packed:
+                path.write_bytes(b"".join(packed.readlines()[:lines]))
+            prefix = "" if split == "train" else f"{split.upper()}_"
+            environment[f"RPR_TEXT_{prefix}{side}"] = str(path)
+    return environment, [f"--data_dir={folder}/data", "--problem=translate_text_files"]
+
+
 def _starts(args):
     """Seconds from the command to the first training step, ours and T2T's."""
     records = []
     with tempfile.TemporaryDirectory() as folder:
-        text = {}
-        for language, side in (("en", "SOURCE"), ("de", "TARGET")):
-            for split in ("train", "dev", "test"):
-                path = pathlib.Path(folder, f"{split}.{language}")
-                with gzip.open(CORPUS / f"{split}.en-de.{language}.gz", "rb") as packed:
-                    path.write_bytes(b"".join(packed.readlines()[:200]))
-                prefix = "" if split == "train" else f"{split.upper()}_"
-                text[f"RPR_TEXT_{prefix}{side}"] = str(path)
-        environment = {**os.environ, **text, "RPR_TEXT_VOCAB_SIZE": "300"}
-
-        problem = [f"--data_dir={folder}/data", "--problem=translate_text_files"]
+        environment, problem = text_files(pathlib.Path(folder), lines=200)
+        environment["RPR_TEXT_VOCAB_SIZE"] = "300"
         subprocess.run([sys.executable, "-m", "rpr.cli", "datagen", *problem,
                         f"--tmp_dir={folder}/tmp"], env=environment, check=True,
                        capture_output=True)

@@ -1,0 +1,69 @@
+"""scripts/gpu_check.py: a small version on the CPU; a part that fails stops no other."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import pytest
+
+SCRIPTS = pathlib.Path(__file__).parents[2] / "scripts"
+
+
+@pytest.fixture
+def gpu_check(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import gpu_check
+    return gpu_check
+
+
+def test_all_parts_run_on_the_cpu(tmp_path, gpu_check):
+    done = subprocess.run([sys.executable, SCRIPTS / "gpu_check.py", "--device=cpu",
+                           f"--out={tmp_path}/check.json"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = json.loads((tmp_path / "check.json").read_text())
+    parts = record["parts"]
+    assert record["device"] == "cpu" and list(parts) == [
+        name for name in gpu_check.PARTS if name not in gpu_check.GPU_ONLY]
+    assert max(parts["exactness"]["records"]["relative"]["float32"]) < 1e-5
+    assert 1e-4 < parts["exactness"]["records"]["relative"]["bfloat16"][0] < 0.5
+    assert parts["training"]["records"][-1]["step"] == 10
+    assert 1e5 < parts["memory"]["records"]["tiny:6"] < 1e8
+    lines = done.stdout.splitlines()
+    for part in parts.values():
+        assert part["rows"]
+        for what, value in part["rows"]:
+            assert f"| {what} | {value} |" in lines
+
+
+def explode(options):
+    raise ValueError("no such device\nand more")
+
+
+def hang(options):
+    time.sleep(60)
+
+
+def crash(options):
+    os.abort()
+
+
+def test_a_part_that_fails_is_recorded_and_the_others_go_on(tmp_path, gpu_check, monkeypatch,
+                                                            capfd):
+    monkeypatch.setattr(gpu_check, "PARTS", {
+        "explode": (explode, 20), "hang": (hang, 0.5), "crash": (crash, 20),
+        "versions": (gpu_check.versions, 20)})
+    out = tmp_path / "check.json"
+    parts = "--parts=explode,hang,crash,versions"
+    assert gpu_check.main(["--device=cpu", f"--out={out}", parts]) == 1
+    parts = json.loads(out.read_text())["parts"]
+    assert parts["explode"]["error"] == "ValueError: no such device\nand more"
+    assert parts["hang"]["error"] == "took longer than 0.5 seconds" and parts["hang"]["seconds"] < 9
+    assert parts["crash"]["error"] == "ended with exit code -6"
+    assert "error" not in parts["versions"]
+    assert "| explode | failed: ValueError: no such device |" in capfd.readouterr().out
+
+
+def test_the_parts_take_at_most_ten_minutes(gpu_check):
+    assert sum(seconds for _, seconds in gpu_check.PARTS.values()) <= 600
