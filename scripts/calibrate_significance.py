@@ -42,11 +42,13 @@ class Condition(NamedTuple):
       deviations: of the seeds' effects in the first and the second arm, BLEU.
       interaction: share of a sentence's variance that all runs of an arm have in common.
       correlation: of the seeds' effects between the arms.
+      sentence_deviation: of a run's score on a sentence, BLEU; in the additive design.
     """
     name: str
     deviations: tuple[float, float]
     interaction: float
     correlation: float = 0.0
+    sentence_deviation: float = SENTENCE_DEVIATION
 
 
 NULL = [Condition("no seed effect, no interaction", (0, 0), 0.0),
@@ -55,6 +57,7 @@ NULL = [Condition("no seed effect, no interaction", (0, 0), 0.0),
         Condition("seed effect, interaction", (SEED_DEVIATION,) * 2, 0.5)]
 SPECIAL = [Condition("seed effect four times as large in one arm", (0.2, 0.8), 0.5),
            Condition("seed effect in one arm only", (0.0, SEED_DEVIATION), 0.5),
+           Condition("the same, hardly any sentence effect", (0.0, SEED_DEVIATION), 0.5, 0.0, 0.1),
            Condition("seed effects correlate by 0.5", (SEED_DEVIATION,) * 2, 0.5, 0.5)]
 
 Draw = Callable[[np.random.Generator, Condition, int, int, float],
@@ -67,12 +70,13 @@ def draw_additive(random: np.random.Generator, condition: Condition, seeds: int,
     arms = []
     common = random.normal(size=seeds)
     for arm, deviation in enumerate(condition.deviations):
-        of_arm = random.normal(0, SENTENCE_DEVIATION * condition.interaction ** 0.5, sentences)
+        of_arm = random.normal(
+            0, condition.sentence_deviation * condition.interaction ** 0.5, sentences)
         runs = []
         for seed in range(seeds):
             effect = deviation * _correlated(random, common[seed], condition.correlation)
             values = 30 + arm * difference + effect + of_arm + random.normal(
-                0, SENTENCE_DEVIATION * (1 - condition.interaction) ** 0.5, sentences)
+                0, condition.sentence_deviation * (1 - condition.interaction) ** 0.5, sentences)
             runs.append(RunScores(float(values.mean()), values, seed))
         arms.append(runs)
     return arms[0], arms[1]
