@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from typing import NamedTuple
 
 
@@ -90,9 +91,11 @@ def become(command):
         tempfile.tempdir = None                       # of this environment, not of the server's
         code = run(command["script"], command["argv"])
         atexit._run_exitfuncs()
+    except BaseException:
+        traceback.print_exc()
+    finally:
         sys.stdout.flush()
         sys.stderr.flush()
-    finally:
         os._exit(code or 0)                           # the interpreter takes a second to end itself
 
 

@@ -67,7 +67,11 @@ def rpr_command(*argv, check=True, launcher=None, cwd=None, env=None, stdin="", 
 
 
 def python_script(name, *argv, cwd=None):
-    """Runs scripts/NAME in a fork of `server`; returns what `rpr_command` does."""
+    """Runs scripts/NAME, or the script of an absolute path, in a fork of `server`.
+
+    Returns:
+      What `rpr_command` does.
+    """
     return server().run([str(arg) for arg in argv], script=ROOT / "scripts" / name, cwd=cwd)
 
 

@@ -1,10 +1,8 @@
 """A scheme from a user's directory: the example of docs/your_own_scheme.md as commands."""
 import re
-import subprocess
-import sys
 
 import pytest
-from conftest import ROOT, refused, rpr_command, train
+from conftest import ROOT, python_script, refused, rpr_command, train
 
 EXAMPLE = ROOT / "docs" / "examples" / "log_distance"
 
@@ -46,18 +44,21 @@ def test_a_value_out_of_range_is_refused(text, tmp_path):
     assert not (tmp_path / "model").exists()
 
 
-def test_its_hparam_can_be_varied_in_a_study():
-    """In another process: registering a scheme here would add it to the tests of all schemes."""
-    code = (
-        "import rpr.t2t.compat; rpr.t2t.compat.install()\n"
+def run_code(tmp_path, code):
+    """In a fork: registering a scheme here would add it to the tests of all schemes."""
+    (tmp_path / "code.py").write_text(code)
+    return python_script(tmp_path / "code.py", cwd=ROOT)
+
+
+def test_its_hparam_can_be_varied_in_a_study(tmp_path):
+    run = run_code(
+        tmp_path,
         "from rpr.experiments import gin_files, study\n"
         "from rpr.t2t import preflight\n"
         f"settings = gin_files.load_study({str(EXAMPLE.with_suffix('.gin'))!r})\n"
         "runs = [study_run.run for study_run in study.study_runs(*settings, 'study')]\n"
         "preflight.check_runs(runs)\n"
         "print(sorted({run.hparams for run in runs}))\n")
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT,
-                         check=False)
     assert "log_distance_c=2.0,position=log_distance" in run.stdout, run.stderr
 
 
@@ -75,11 +76,9 @@ from rpr.positions import Scheme, Setting
     ('class A(Scheme):\n    settings = Setting("rotary_base", 1.0),\npositions.register("a")(A)',
      "another scheme declares the hparam rotary_base"),
     ('class A(Scheme):\n    settings = Setting("dropout", 1.0),\npositions.register("a")(A)\n'
-     'import rpr.t2t.compat; rpr.t2t.compat.install(); import hparams\n'
-     'from tensor2tensor.utils import registry; registry.hparams("rpr_tiny")',
+     'import hparams\nfrom tensor2tensor.utils import registry; registry.hparams("rpr_tiny")',
      "declares the hparam dropout, which T2T has"),
 ])
-def test_a_registration_that_would_shadow_another_is_an_error(body, message):
-    run = subprocess.run([sys.executable, "-c", REGISTER.format(body=body)], capture_output=True,
-                         text=True, check=False)
+def test_a_registration_that_would_shadow_another_is_an_error(body, message, tmp_path):
+    run = run_code(tmp_path, REGISTER.format(body=body))
     assert run.returncode and re.search(rf"ValueError: .*{message}", run.stderr), run.stderr
