@@ -8,6 +8,7 @@ import subprocess
 import sys
 import types
 
+import gpu_kernels
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -99,7 +100,7 @@ def assert_same_training(output_dir, one_device):
 
 
 @pytest.mark.parametrize("mode, hparams", [
-    (["--worker_gpu=2"], ""), (["--worker_gpu=2", "--optionally_use_dist_strat"], ""),
+    (["--cpu_devices=2"], ""), (["--cpu_devices=2", "--optionally_use_dist_strat"], ""),
     ([], ",optimizer=multistep_adam,optimizer_multistep_accumulate_steps=2")],
     ids=["towers", "mirrored", "accumulated"])
 def test_two_batches_train_as_one_of_both(mode, hparams, data, one_device, tmp_path):
@@ -108,6 +109,7 @@ def test_two_batches_train_as_one_of_both(mode, hparams, data, one_device, tmp_p
                                     f"--warm_start_from={one_device}/model.ckpt-0",
                                     hparams=hparams))
     assert_same_training(tmp_path / "model", one_device)
+    assert gpu_kernels.lacking_in(tmp_path / "model") == []
 
 
 def test_two_machines_train_as_one_device_even_if_one_is_killed(data, one_device, tmp_path):
@@ -164,7 +166,7 @@ def test_going_on_with_other_devices_is_said_or_refused(data, one_device, capfd)
 def asked():
     """Flags and hparams for `devices.check`."""
     values = dict(schedule="train", ps_replicas=0, ps_gpu=0, worker_replicas=1, sync=False,
-                  master="", worker_gpu=1, optionally_use_dist_strat=False)
+                  master="", worker_gpu=1, cpu_devices=0, optionally_use_dist_strat=False)
 
     class Flags(types.SimpleNamespace):
         def __getitem__(self, name):
@@ -220,7 +222,8 @@ def test_what_replicas_would_each_do_alone_is_refused(asked):
     flags, hparams = asked
     hparams.clip_grad_norm = 5.0
     devices.check(*asked)
-    flags.worker_gpu, flags.optionally_use_dist_strat = 2, True
+    flags.worker_gpu = flags.cpu_devices = 2
+    flags.optionally_use_dist_strat = True
     with pytest.raises(UserError, match="clip_grad_norm=5.0 with --optionally_use_dist_strat"):
         devices.check(*asked)
     hparams.override_from_dict(dict(clip_grad_norm=0.0, optimizer="multistep_adam",

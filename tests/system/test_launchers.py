@@ -1,6 +1,7 @@
 """T2T's programs through the real command line: what works, and what is refused in one line."""
 import json
 import os
+import re
 import shutil
 
 import numpy as np
@@ -43,8 +44,8 @@ def test_a_training_records_tokens_and_padding(trained):
 
 def test_logs_are_in_the_file_and_come_back_with_verbose(text, trained, tmp_path):
     assert "tensorflow" in (trained.output_dir / "train.log").read_text()
-    quiet = train(text, tmp_path / "quiet", steps=1)
-    loud = train(text, tmp_path / "loud", "--verbose", steps=1)
+    quiet = train(text, tmp_path / "quiet", "--hparams=num_hidden_layers=1", steps=1)
+    loud = train(text, tmp_path / "loud", "--hparams=num_hidden_layers=1", "--verbose", steps=1)
     assert "tensorflow" not in quiet.stderr and "INFO:tensorflow" in loud.stderr
 
 
@@ -59,8 +60,10 @@ def test_the_launchers_do_what_t2t_users_type(trained, tmp_path):
     event = metrics_log.read(str(trained.output_dir / "metrics.jsonl"))[-1]
     assert event["event"] == "decode" and event["sentences"] == 3
 
-    rpr_command(f"--model_dir={trained.output_dir}", f"--output_dir={tmp_path}/average", "--n=2",
-                launcher="t2t-avg-all")
+    done = rpr_command(f"--model_dir={trained.output_dir}", f"--output_dir={tmp_path}/average",
+                       "--n=2", launcher="t2t-avg-all")
+    assert done.stderr.strip().endswith(
+        f"{tmp_path}/average/model.ckpt-20: mean of 2 checkpoints of {trained.output_dir}")
     average = tf.train.load_checkpoint(str(tmp_path / "average" / "model.ckpt-20"))
     readers = [tf.train.load_checkpoint(str(trained.output_dir / f"model.ckpt-{step}"))
                for step in (10, 20)]
@@ -131,8 +134,8 @@ def test_a_usr_dir_of_ones_own(text, tmp_path):
 
 def test_t2ts_own_models_train_through_the_launcher(text, tmp_path):
     rpr_command(*text.flags, "--model=transformer", "--hparams_set=transformer_tiny",
-                f"--output_dir={tmp_path}/model", "--train_steps=1", "--schedule=train",
-                launcher="t2t-trainer")
+                "--hparams=num_hidden_layers=1", f"--output_dir={tmp_path}/model",
+                "--train_steps=1", "--schedule=train", launcher="t2t-trainer")
     assert "transformer/body/target_space_embedding/kernel" in variables(tmp_path / "model")
 
 
@@ -226,6 +229,8 @@ def test_training_resumes_although_the_state_file_is_empty(trained, tmp_path):
     events = metrics_log.read(str(tmp_path / "model" / "metrics.jsonl"))
     assert [event["step"] for event in events if event["event"] == "start"] == [0, 20]
     assert tf.train.latest_checkpoint(str(tmp_path / "model")).endswith("model.ckpt-30")
+    assert re.search(r"/model/model\.ckpt-30: training loss \d+\.\d{3} at step 30$",
+                     done.stderr.strip())
 
 
 def test_averaging_more_checkpoints_than_there_are_is_refused(trained, tmp_path):
@@ -251,6 +256,15 @@ def test_list_shows_each_with_a_description():
                         ("translate_ende_libreoffice", "LibreOffice"), ("relative", "Shaw")):
         line = next(line for line in shown.splitlines() if line.split()[:1] == [name])
         assert words in line
+
+
+def test_list_shows_the_hparams_of_a_set_with_their_ranges():
+    shown = rpr_command("list", "--hparams_set=rpr_tiny").stdout
+    for line in ("  position=relative: position scheme(s), joined by + (rpr list schemes) (text)",
+                 "  max_relative_position=4: a whole number from 0 to 100,000",
+                 "  label_smoothing=0.1: a number at least 0 and below 1",
+                 "  optimizer=adam"):
+        assert line in shown
 
 
 def test_hparams_json_holds_what_was_trained(trained):
