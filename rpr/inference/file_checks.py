@@ -10,8 +10,7 @@ _SEARCH = (Setting("beam_size", 0, minimum=1, maximum=1000),
            Setting("alpha", 0.0, minimum=0, maximum=100),
            Setting("batch_size", 0, minimum=0, maximum=100_000),
            Setting("extra_length", 0, minimum=0, maximum=100_000),
-           Setting("num_samples", 0, minimum=-1), Setting("max_input_size", 0, minimum=-1),
-           Setting("shards", 0, minimum=1))
+           Setting("num_samples", 0, minimum=-1), Setting("max_input_size", 0, minimum=-1))
 
 
 def check_input(path: str, flag: str) -> None:

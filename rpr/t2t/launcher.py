@@ -30,9 +30,8 @@ _RANGES = {setting.name: setting for setting in (
     Setting("worker_gpu", 0, minimum=0, maximum=1024),
     Setting("bleu_variant", "", choices=("both", "cased", "uncased")),
     Setting("schedule", "", choices=(
-        "train", "continuous_train_and_eval", "train_and_evaluate", "evaluate",
-        "evaluate_on_train_data", "continuous_eval", "continuous_eval_on_train_data", "test",
-        "run_std_server")),
+        "train", "continuous_train_and_eval", "evaluate", "evaluate_on_train_data",
+        "continuous_eval", "continuous_eval_on_train_data", "test", "run_std_server")),
     Setting("worker_gpu_memory_fraction", 0.0, above=0, maximum=1),
     Setting("random_seed", 0, minimum=0, maximum=2**32 - 1, or_none=True))}
 
