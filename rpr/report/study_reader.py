@@ -129,14 +129,22 @@ def _positions(hparams: dict[str, Any]) -> tuple[str, str]:
 
 def _clear_unused(values: dict[str, dict[str, Any]], positions: dict[str, tuple[str, str]]
                   ) -> None:
-    """Sets settings to None in arms whose position schemes do not use them."""
+    """Sets settings to None in arms whose position schemes do not use them.
+
+    A scheme of the user's own is not loaded here: its settings begin with its name.
+    """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     # Here, as it imports TensorFlow, which most reports do not need.
-    from rpr.positions.registry import unused_settings
+    from rpr.positions.registry import SCHEMES, unused_settings
+    schemes = {arm: {name.strip() for side in sides for name in side.split("+")}
+               for arm, sides in positions.items()}
+    own = set().union(*schemes.values()) - set(SCHEMES)
     for arm, settings in values.items():
         encoder, decoder = map(unused_settings, positions[arm])
-        for name in encoder & decoder & set(settings):
-            settings[name] = None
+        others = tuple(f"{name}_" for name in own - schemes[arm])
+        for name in settings:
+            if name in encoder & decoder or name.startswith(others):
+                settings[name] = None
 
 
 def _describe_study(results: StudyResults, path: str) -> None:

@@ -129,3 +129,16 @@ def test_settings_of_arms_differ(tmp_path):
                            "b": ({"a": "+2"}, None, {1: "s"})}, "b")
     rows = list(csv.DictReader(tables.to_csv(read_scored(tmp_path)).splitlines()))
     assert [(row["name"], row["a"]) for row in rows] == [("'=cmd|'x'!A0", "'=1"), ("b", "'+2")]
+
+
+def test_settings_of_a_users_own_scheme_are_empty_for_other_schemes(tmp_path):
+    """The report does not load the scheme: it goes by the name."""
+    arms = {}
+    for name, position, slope in (("a", "own", 2.0), ("b", "own+sinusoid", 3.0),
+                                  ("c", "alibi", 1.0)):
+        write_run(tmp_path, name, position=position, own_slope=slope, ownership=slope)
+        arms[name] = {"position": position, "own_slope": slope, "ownership": slope}, None, {1: name}
+    write_study(tmp_path, arms, "c")
+    rows = list(csv.DictReader(tables.to_csv(read_scored(tmp_path)).splitlines()))
+    assert [(row["own_slope"], row["ownership"]) for row in rows] == [
+        ("2.0", "2.0"), ("3.0", "3.0"), ("", "1.0")]
