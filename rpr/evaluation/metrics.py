@@ -7,6 +7,7 @@ agrees with sacreBLEU to rounding.
 
 sacreBLEU is imported when a metric is made, so that `rpr --help` does not wait for it.
 """
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,30 +62,35 @@ class Metric:
         Returns:
           for each system an array [sentences, counts], float64.
         """
-        metric = self._sacrebleu
         if self._moses:
             systems = [self._moses.tokenize(lines) for lines in systems]
             references = [self._moses.tokenize(lines) for lines in references]
-        if self.name == "ter":
-            return self._ter_statistics(systems, references)
-        metric._ref_cache = metric._cache_references(references)
-        try:
-            return [np.array(metric._extract_corpus_statistics(lines, None), np.float64)
-                    for lines in systems]
-        finally:
-            metric._ref_cache = None
+        # Systems often give the same translation of a sentence, above all seeds of one arm.
+        distinct = list(dict.fromkeys(item for lines in systems for item in enumerate(lines)))
+        compute = self._edit_counts if self.name == "ter" else self._ngram_counts
+        statistics = np.array(compute(distinct, references), np.float64)
+        places = {item: place for place, item in enumerate(distinct)}
+        return [statistics[[places[item] for item in enumerate(lines)]] for lines in systems]
 
-    def _ter_statistics(self, systems: Sequence[Sequence[str]],
-                        references: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """Edits from the best reference, and the mean length of the references."""
+    def _ngram_counts(self, lines: Sequence[tuple[int, str]], references: Sequence[Sequence[str]]
+                      ) -> list[list[int]]:
+        """sacreBLEU's statistics of each (index of the sentence, hypothesis)."""
+        metric = self._sacrebleu
+        expected = metric._cache_references(references)
+        return [metric._compute_segment_statistics(metric._preprocess_segment(line),
+                                                   expected[index]) for index, line in lines]
+
+    def _edit_counts(self, lines: Sequence[tuple[int, str]], references: Sequence[Sequence[str]]
+                     ) -> list[tuple[int, float]]:
+        """Edits from the nearest reference, and the mean length of the references."""
         def words(line: str) -> list[str]:
             return self._sacrebleu._preprocess_segment(line).split()
 
-        expected = [[words(line) for line in lines] for lines in zip(*references, strict=True)]
-        return [np.array([(min(count_edits(words(line), reference) for reference in of_line),
-                           sum(map(len, of_line)) / len(of_line))
-                          for line, of_line in zip(lines, expected, strict=True)], np.float64)
-                for lines in systems]
+        expected = [[words(line) for line in same] for same in zip(*references, strict=True)]
+        edits = iter(count_edits([(words(line), reference) for index, line in lines
+                                  for reference in expected[index]]))
+        return [(min(itertools.islice(edits, len(references))),
+                 sum(map(len, expected[index])) / len(references)) for index, _ in lines]
 
     def corpus_score(self, statistics: np.ndarray) -> tuple[float, str]:
         """sacreBLEU's score of [sentences, counts], and its line with the details."""

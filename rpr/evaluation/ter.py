@@ -1,64 +1,91 @@
-"""Translation edit rate (Snover et al. 2006): sacreBLEU's edit counts, several times as fast.
+"""Translation edit rate (Snover et al. 2006): sacreBLEU's edit counts, many times as fast.
 
 TER moves blocks of words of the hypothesis as long as that reduces its edit distance from the
 reference. sacreBLEU's search is that of Tercom, with a beam around the diagonal of the edit matrix
-and a limit on the number of moves. The search here is the same, but computes the edit distances of
-all moves of a round together.
+and a limit on the number of moves. The search here is the same, but the sentences of a block take
+their rounds together, so that the edit distances of all moves are computed in batches.
 """
 import collections
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 
-import numpy as np
+from rpr.evaluation.edit_matrices import edit_distances, edit_matrices
 
-# sacreBLEU's limits.
+# sacreBLEU's limits; the beam is in `edit_matrices`.
 LONGEST_BLOCK = 10                                    # words
 FARTHEST_MOVE = 50                                    # words
-BEAM = 25                                             # words on each side of the diagonal
 MOST_MOVES = 1000                                     # tried in one sentence
 
-UNREACHED = 1 << 24                                   # distance of cells outside the beam
 
+def count_edits(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list[int]:
+    """Number of edits (moves, insertions, deletions, substitutions) of each pair.
 
-def count_edits(hypothesis: Sequence[str], reference: Sequence[str]) -> int:
-    """Number of edits (moves, insertions, deletions, substitutions) between two lists of words."""
-    if not reference:
-        return len(hypothesis)
-    ids: dict[str, int] = {}
-    target = np.array([ids.setdefault(word, len(ids)) for word in reference], np.int32)
-    words = [ids.setdefault(word, len(ids)) for word in hypothesis]
-    common = (collections.Counter(words) & collections.Counter(target.tolist())).total()
-    least = max(len(words), len(target)) - common     # whatever the order of the words
-    moves = tried = 0
-    rows = _edit_matrix(words, target)
-    while rows[-1][-1] > least:
-        candidates = list(itertools.islice(_moves(words, target.tolist(), rows),
-                                           MOST_MOVES - tried))
-        tried += len(candidates)
-        if tried >= MOST_MOVES or not candidates:
-            break
-        best = _best_move(words, target, candidates, rows[-1][-1])
-        if best is None:
-            break
-        words = best
-        moves += 1
-        rows = _edit_matrix(words, target)
-    return moves + rows[-1][-1]
-
-
-def _best_move(words: list[int], target: np.ndarray, candidates: list[tuple[int, int, int]],
-               distance: int) -> list[int] | None:
-    """The words after the move that reduces the distance most, or None.
-
-    Tercom's order among equal moves: the longest block, then the first, then the first target.
+    Args:
+      pairs: words of a hypothesis, and words of its reference.
     """
-    distinct = list(dict.fromkeys(candidates))
-    moved = [_move(words, *candidate) for candidate in distinct]
-    distances = _edit_distances(np.array(moved, np.int32), target).tolist()
-    best = min(range(len(distinct)), key=lambda index: (
-        distances[index], -distinct[index][1], distinct[index][0], distinct[index][2]))
-    return moved[best] if distances[best] < distance else None
+    searches = [_Search(hypothesis, reference) for hypothesis, reference in pairs]
+    active = [search for search in searches if search.words and search.target]
+    while active:
+        current = [(search.words, search.target) for search in active]
+        tried = [(active[index], candidates) for index, rows in edit_matrices(current)
+                 if (candidates := active[index].candidates(rows))]
+        distances = iter(edit_distances([(words, search.target) for search, candidates in tried
+                                         for words in candidates]))
+        active = [search for search, candidates in tried
+                  if search.choose(candidates, list(itertools.islice(distances, len(candidates))))]
+    return [search.moves + search.distance for search in searches]
+
+
+class _Search:
+    """The search for the fewest edits of one hypothesis.
+
+    Args:
+      hypothesis, reference: words.
+
+    Attributes:
+      words: ids of the hypothesis after the moves so far.
+      target: ids of the reference.
+      moves: number of moves so far.
+      distance: of `words` from `target`.
+    """
+
+    def __init__(self, hypothesis: Sequence[str], reference: Sequence[str]) -> None:
+        ids: dict[str, int] = {}
+        self.target = [ids.setdefault(word, len(ids)) for word in reference]
+        self.words = [ids.setdefault(word, len(ids)) for word in hypothesis]
+        self.moves = self._tried = 0
+        self.distance = max(len(self.words), len(self.target))
+        common = (collections.Counter(self.words) & collections.Counter(self.target)).total()
+        self._least = self.distance - common          # whatever the order of the words
+
+    def candidates(self, rows: list[list[int]]) -> list[list[int]]:
+        """The words after each move worth trying.
+
+        Tercom's order among moves that are equally good: the longest block, then the first, then
+        the first place.
+
+        Args:
+          rows: edit matrix of `words` and `target`.
+        """
+        self.distance = rows[-1][-1]
+        if self.distance <= self._least:
+            return []
+        moves = list(itertools.islice(_moves(self.words, self.target, rows),
+                                      MOST_MOVES - self._tried))
+        self._tried += len(moves)
+        if self._tried >= MOST_MOVES:
+            return []
+        distinct = sorted(set(moves), key=lambda move: (-move[1], move[0], move[2]))
+        return [_move(self.words, *move) for move in distinct]
+
+    def choose(self, candidates: list[list[int]], distances: list[int]) -> bool:
+        """Makes the best move; returns False if none reduces the distance."""
+        least = min(distances)
+        if least >= self.distance:
+            return False
+        self.words = candidates[distances.index(least)]
+        self.moves += 1
+        return True
 
 
 def _moves(words: list[int], target: list[int], rows: list[list[int]]
@@ -69,6 +96,8 @@ def _moves(words: list[int], target: list[int], rows: list[list[int]]
     for place, word in enumerate(target):
         places[word].append(place)
     for start, word in enumerate(words):
+        if word_errors[start] == word_errors[min(start + LONGEST_BLOCK, len(words))]:
+            continue                                  # no block from here has an error
         for place in places.get(word, ()):
             if abs(place - start) > FARTHEST_MOVE:
                 continue
@@ -129,51 +158,3 @@ def _align(words: list[int], target: list[int], rows: list[list[int]]
             j -= 1
     return (aligned, [0, *itertools.accumulate(word_wrong)],
             [0, *itertools.accumulate(target_wrong)])
-
-
-def _bands(words: int, targets: int) -> Iterator[tuple[int, int]]:
-    """The columns [low, high) of each row of the edit matrix that the beam reaches."""
-    ratio = targets / words
-    beam = math.ceil(ratio / 2 + BEAM) if BEAM < ratio / 2 else BEAM
-    for row in range(1, words + 1):
-        diagonal = math.floor(row * ratio)
-        high = targets + 1 if row == words else min(targets + 1, diagonal + beam)
-        yield max(0, diagonal - beam), high
-
-
-def _edit_matrix(words: list[int], target: np.ndarray) -> list[list[int]]:
-    """The edit matrix of one hypothesis: [words + 1][target + 1]."""
-    columns = target.tolist()
-    rows = [list(range(len(columns) + 1))]
-    if not words:
-        return rows
-    for word, (low, high) in zip(words, _bands(len(words), len(columns)), strict=True):
-        above, row = rows[-1], [UNREACHED] * (len(columns) + 1)
-        left = UNREACHED
-        for j in range(low, high):
-            cost = above[j] + 1
-            if j and above[j - 1] + (columns[j - 1] != word) < cost:
-                cost = above[j - 1] + (columns[j - 1] != word)
-            if left + 1 < cost:
-                cost = left + 1
-            row[j] = left = cost
-        rows.append(row)
-    return rows
-
-
-def _edit_distances(batch: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Edit distances of equally long hypotheses: ids [batch, words] -> [batch]."""
-    count, words = batch.shape
-    # Distances minus their column: an insertion, one column to the right, then costs nothing.
-    above = np.zeros((count, len(target) + 1), np.int32)
-    row = np.full_like(above, UNREACHED)
-    for index, (low, high) in enumerate(_bands(words, len(target))):
-        first = max(low, 1)
-        best = above[:, low:high] + 1
-        substituted = above[:, first - 1:high - 1] - (
-            batch[:, index, None] == target[first - 1:high - 1])
-        np.minimum(best[:, first - low:], substituted, out=best[:, first - low:])
-        np.minimum.accumulate(best, axis=1, out=row[:, low:high])
-        row[:, :low], row[:, high:] = UNREACHED, UNREACHED
-        above, row = row, above
-    return above[:, -1] + len(target)
