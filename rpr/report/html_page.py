@@ -4,6 +4,7 @@ import difflib
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from rpr.report import columns, tables
 from rpr.report.escaping import to_html
@@ -60,23 +61,26 @@ class Picture(NamedTuple):
     wide: bool
 
 
-def render_page(results: StudyResults, pictures: Sequence[Picture], directory: str) -> str:
+def render_page(results: StudyResults, pictures: Sequence[Picture], directory: str,
+                linked: Sequence[Picture] = ()) -> str:
     """The page as HTML.
 
     Args:
       results: with scores.
       pictures: those of single arms are folded, one block per arm.
       directory: where the page will be written.
+      linked: figures of other models, which the page links.
     """
     title = to_html(results.title)
-    body = "\n".join(_parts(results, pictures, directory))
+    body = "\n".join(_parts(results, pictures, directory, linked))
     return ('<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
             f"<title>{title}</title>\n<style>{STYLE}</style></head>\n<body>\n"
             f"<h1>{title}</h1>\n{body}\n</body></html>\n")
 
 
-def _parts(results: StudyResults, pictures: Sequence[Picture], directory: str) -> Iterator[str]:
+def _parts(results: StudyResults, pictures: Sequence[Picture], directory: str,
+           linked: Sequence[Picture]) -> Iterator[str]:
     """The blocks of the page, in order."""
     facts = [results.date, results.problem,
              f"{results.sentences:,} test sentences" if results.sentences else ""]
@@ -96,13 +100,14 @@ def _parts(results: StudyResults, pictures: Sequence[Picture], directory: str) -
         yield ('<p class="small"><ins>Words</ins> that the reference does not have there; '
                "<del>words</del> of the reference that are missing.</p>")
     arms = dict.fromkeys(picture.arm for picture in pictures if picture.arm)
-    if arms:
+    if arms or linked:
         yield "<h2>The trained models</h2>"
     for arm in arms:
         yield f"<details><summary>{to_html(arm)}</summary>" + "".join(
             f"<h3>{to_html(picture.title)}</h3>{embed(picture)}"
             for picture in pictures if picture.arm == arm) + "</details>"
-    if arms and any(arm.done and arm.name not in arms for arm in results.arms):
+    yield _links(linked)
+    if (arms or linked) and any(arm.done and arm.name not in arms for arm in results.arms):
         yield ('<p class="small">Figures of other models: <code>rpr report DIR '
                "--plot_model=ARM</code>.</p>")
     yield _corpus(results)
@@ -110,6 +115,16 @@ def _parts(results: StudyResults, pictures: Sequence[Picture], directory: str) -
     if results.study_gin:
         yield ("<h2>The study</h2><details><summary>study.gin</summary>"
                f"<pre>{_preformatted(results.study_gin[:MOST_GIN])}</pre></details>")
+
+
+def _links(pictures: Sequence[Picture]) -> str:
+    """Links to the figures of other models, a line per arm."""
+    lines = [f"<li>{to_html(arm)}: " + ", ".join(
+        f'<a href="{to_html(quote(picture.path))}">{to_html(picture.title)}</a>'
+        for picture in pictures if picture.arm == arm) + "</li>"
+        for arm in dict.fromkeys(picture.arm for picture in pictures if picture.arm)]
+    return (f"<details><summary>Models drawn by earlier reports</summary><ul>{''.join(lines)}</ul>"
+            "</details>") if lines else ""
 
 
 class _Embedder:
@@ -126,7 +141,7 @@ class _Embedder:
         with open(os.path.join(self._directory, picture.path), "rb") as svg:
             data = base64.b64encode(svg.read()).decode("ascii")
         if len(data) > self._room:
-            return f'<p><a href="{to_html(picture.path)}">{title}</a></p>'
+            return f'<p><a href="{to_html(quote(picture.path))}">{title}</a></p>'
         self._room -= len(data)
         kind = ' class="wide"' if picture.wide else ""
         return (f'<figure><img{kind} alt="{title}" src="data:image/svg+xml;base64,{data}">'

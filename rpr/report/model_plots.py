@@ -9,24 +9,25 @@ from rpr.report.figures import add_legend, pyplot
 from rpr.report.model_analysis import KINDS, MAX_DISTANCE, SIDES
 
 MAX_SIMILARITY_DISTANCE = 24                          # positions that a similarity matrix shows
-SYMBOLS = {"keys": "a^K", "values": "a^V"}
+TITLES = {"attention": "Attention by relative distance",
+          "norms": "Norm of the relative position vectors",
+          "similarity_keys": "Cosine similarity of relative positions, a^K",
+          "similarity_values": "Cosine similarity of relative positions, a^V"}
 Arrays = Mapping[str, np.ndarray]
 
 
-def draw_model(arrays: Arrays) -> Iterator[tuple[str, str, Figure]]:
-    """Yields (name, title, figure) of what one model learned."""
+def draw_model(arrays: Arrays) -> Iterator[tuple[str, Figure]]:
+    """Yields (name, figure) of what one model learned; the names are those of `TITLES`."""
     if any(f"{side}_attention" in arrays for side in SIDES):
-        yield "attention", "Attention by relative distance", plot_attention(arrays)
+        yield "attention", plot_attention(arrays)
     kinds = [kind for kind in KINDS if any(f"{side}_{kind}" in arrays for side in SIDES)]
     if kinds:
-        yield "norms", "Norm of the relative position vectors", plot_norms(arrays)
+        yield "norms", plot_norms(arrays)
     for kind in kinds:
         positions = [arrays[f"{side}_{kind}"].shape[2] for side in SIDES
                      if f"{side}_{kind}" in arrays]
         if max(positions) > 1:                        # k = 0 has one vector
-            yield (f"similarity_{kind}",
-                   f"Cosine similarity of relative positions, {SYMBOLS[kind]}",
-                   plot_similarity(arrays, kind))
+            yield f"similarity_{kind}", plot_similarity(arrays, kind)
 
 
 def plot_norms(arrays: Arrays) -> Figure:

@@ -1,4 +1,5 @@
 """Figures that compare the arms of a study."""
+import itertools
 import math
 import statistics
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from rpr.report.results import ArmResult, StudyResults
 K = "max_relative_position"
 SMOOTHED_RECORDS = 10                                 # of the training loss
 MOST_CURVES = 30                                      # arms; more cannot be told apart
+MOST_LABELLED = 16                                    # arms of a matrix with numbers in its cells
 
 
 def draw_study(results: StudyResults) -> Iterator[Plot]:
@@ -164,7 +166,8 @@ def _plot_paper(axes: Axes, x: Sequence[float], with_k: Sequence[ArmResult],
 def plot_ranking(results: StudyResults) -> Figure:
     """A matrix: the difference in BLEU of each arm (row) from each other arm, and its p (Holm).
 
-    Arms are sorted by BLEU. A coloured cell is significant at 5%.
+    Arms are sorted by BLEU. A coloured cell is significant at 5%. With many arms the cells have
+    colours only.
     """
     tested = {name for pair in results.pairs for name in (pair.first, pair.second)}
     arms = sorted((arm for arm in results.arms if arm.name in tested and arm.bleu),
@@ -179,21 +182,24 @@ def plot_ranking(results: StudyResults) -> Figure:
         differences[row, column] = -pair.comparison.difference
         if pair.comparison.p_holm is not None:
             p_values[row, column] = p_values[column, row] = pair.comparison.p_holm
-    side = 0.8 * size + 2.4
-    figure, axes = pyplot.subplots(figsize=(side, 0.5 * size + 1.9), layout="constrained")
+    labelled = size <= MOST_LABELLED
+    width, height = (0.8, 0.5) if labelled else (0.3, 0.25)
+    figure, axes = pyplot.subplots(figsize=(width * size + 2.4, height * size + 1.9),
+                                   layout="constrained")
     limit = max(1e-9, float(np.nanmax(np.abs(differences))))
-    axes.imshow(np.where(p_values <= LEVEL, differences, 0), cmap="RdBu", vmin=-limit, vmax=limit,
-                aspect="auto", alpha=0.6)
+    image = axes.imshow(np.where(p_values <= LEVEL, differences, 0), cmap="RdBu",
+                        vmin=-limit, vmax=limit, aspect="auto", alpha=0.6)
     axes.grid(False)
-    for row in range(size):
-        for column in range(size):
-            if row != column:
-                axes.text(column, row, f"{differences[row, column]:+.1f}\n"
-                          f"p {_short_p(p_values[row, column])}", ha="center", va="center",
-                          fontsize=7)
+    if labelled:
+        for row, column in itertools.permutations(range(size), 2):
+            axes.text(column, row, f"{differences[row, column]:+.1f}\n"
+                      f"p {_short_p(p_values[row, column])}", ha="center", va="center", fontsize=7)
+    else:
+        figure.colorbar(image, label="difference in BLEU")
     labels = [f"{arm_label(arm)} ({arm.letters})" for arm in arms]
     axes.set_yticks(range(size), labels)
-    axes.set_xticks(range(size), [arm_label(arm) for arm in arms], rotation=30, ha="left")
+    axes.set_xticks(range(size), [arm_label(arm) for arm in arms],
+                    rotation=30 if labelled else 90, ha="left" if labelled else "center")
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
     axes.set_xlabel("BLEU of the row minus BLEU of the column; p with Holm's correction over all "

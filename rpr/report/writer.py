@@ -1,11 +1,11 @@
 """Writes all files of a report: tables, figures, the page and TensorBoard's event files."""
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rpr.report import figures, html_page, latex, model_analysis, model_plots, plots, tables
 from rpr.report.columns import Column
 from rpr.report.html_page import Picture
-from rpr.report.results import ArmResult, StudyResults
+from rpr.report.results import ArmResult, RunResult, StudyResults
 from rpr.report.study_reader import run_directory_of
 from rpr.utils import files
 from rpr.utils.console import Task
@@ -43,14 +43,35 @@ def write_page(results: StudyResults, path: str, arms: Sequence[ArmResult]) -> s
             task.update(len(pictures))
         for arm in arms:
             run = arm.done[0]
-            for kind, title, figure in model_plots.draw_model(
+            for kind, figure in model_plots.draw_model(
                     model_analysis.load(run_directory_of(path, run))):
-                name = f"{kind}_{os.path.basename(run.path)}"
-                pictures.append(_save(figures.Plot(name, title, figure, arm.name), path))
+                plot = figures.Plot(_plot_name(kind, run), model_plots.TITLES[kind], figure,
+                                    arm.name)
+                pictures.append(_save(plot, path))
                 task.update(len(pictures))
     page = os.path.join(path, "report.html")
-    files.write_atomically(page, html_page.render_page(results, pictures, path))
+    drawn = {picture.path for picture in pictures}
+    earlier = [picture for picture in _earlier_pictures(results, path)
+               if picture.path not in drawn]
+    files.write_atomically(page, html_page.render_page(results, pictures, path, earlier))
     return page
+
+
+def _earlier_pictures(results: StudyResults, path: str) -> Iterator[Picture]:
+    """Figures of models that earlier reports drew, unless the run was scored again since."""
+    for arm in results.arms:
+        for run in arm.done[:1]:
+            scores = run_directory_of(path, run).scores
+            for kind, title in model_plots.TITLES.items():
+                picture = os.path.join("plots", f"{_plot_name(kind, run)}.svg")
+                file = os.path.join(path, picture)
+                if os.path.isfile(file) and os.path.isfile(scores) and (
+                        os.path.getmtime(file) >= os.path.getmtime(scores)):
+                    yield Picture(title, picture, arm.name, False)
+
+
+def _plot_name(kind: str, run: RunResult) -> str:
+    return f"{kind}_{os.path.basename(run.path)}"
 
 
 def _save(plot: figures.Plot, path: str) -> Picture:

@@ -1,4 +1,5 @@
 """The figures of a report, also with hostile names."""
+import itertools
 import warnings
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from matplotlib.text import Text
 from report_runs import read_scored, write_clipping_study, write_run, write_study
 
-from rpr.evaluation.significance import ArmScore
+from rpr.evaluation.significance import ArmScore, Comparison
 from rpr.report import figures, model_analysis, model_plots, plots, results
 
 TABLE_NAMES = {f"{side}_{kind}" for side in model_analysis.SIDES for kind in model_analysis.KINDS}
@@ -100,6 +101,22 @@ def test_the_ranking_shows_each_difference_and_its_p(clipping):
     size = abs(pair.comparison.difference)
     assert texts[0, last].startswith(f"+{size:.1f}") and texts[last, 0].startswith(f"-{size:.1f}")
     assert texts[0, last].split("\np ")[1] == plots._short_p(pair.comparison.p_holm)
+
+
+def test_the_ranking_of_many_arms_has_colours_only():
+    names = [f"arm {number}" for number in range(plots.MOST_LABELLED + 1)]
+    score = ArmScore(20.0, 0.1, 19.0, 21.0)
+    study = results.StudyResults("many", "arm 0", arms=[
+        results.ArmResult(name, {}, None, [], bleu=score, letters="a") for name in names])
+    study.pairs = [results.ArmPair(first, second, Comparison(1.0, 0.5, 1.5, 0.01, "seeds", 0.02))
+                   for first, second in itertools.combinations(names, 2)]
+    axes, colorbar = plots.plot_ranking(study).axes
+    assert not axes.texts and len(axes.get_xticklabels()) == len(names)
+    assert colorbar.get_ylabel() == "difference in BLEU"
+    study.arms.pop()
+    study.pairs = [pair for pair in study.pairs if pair.second != names[-1]]
+    cells = plots.plot_ranking(study).axes[0].texts
+    assert len(cells) == plots.MOST_LABELLED * (plots.MOST_LABELLED - 1)
 
 
 def test_similarity_and_norms_by_hand():

@@ -1,6 +1,7 @@
 """The files of a report: the page, the figures in it, and TensorBoard's event files."""
 import base64
 import json
+import os
 import re
 import shutil
 
@@ -68,9 +69,23 @@ def test_a_downloaded_record_is_shown_again(clipping, tmp_path, capsys):
 
 
 def test_models_of_chosen_arms_are_drawn(clipping):
-    report.main([str(clipping), "--skip_model_analysis", "--plot_model=max_relative_position=0"])
+    argv = [str(clipping), "--skip_model_analysis"]
+    report.main(argv)
+    report.main([*argv, "--plot_model=max_relative_position=0"])
     page = (clipping / "report.html").read_text()
-    assert len(embedded(page)) == 4 and "The trained models" not in page
+    assert len(embedded(page)) == 4                   # of the study; this model is not analysed
+    links = re.findall('href="([^"]*)"', page)        # the baseline's, from the first report
+    assert links == [f"plots/{kind}_k16-1.svg" for kind in (
+        "attention", "norms", "similarity_keys", "similarity_values")]
+    assert all((clipping / link).exists() for link in links)
+    scores = clipping / "runs/k16-1/scores.json"
+    for name in ("scores.json", "learned.npz"):       # scored again, then analysed again
+        os.utime(scores.with_name(name), (2e9, 2e9))
+    report.main([*argv, "--plot_model=max_relative_position=0"])
+    page = (clipping / "report.html").read_text()
+    assert "href" not in page and "The trained models" not in page
+    for name in ("scores.json", "learned.npz"):
+        os.utime(scores.with_name(name))
     with pytest.raises(UserError, match="--plot_model=x: one of max_relative_position=16"):
         report.main([str(clipping), "--plot_model=x"])
 
