@@ -37,7 +37,6 @@ def test_a_line_of_words_is_taken_as_it_is():
 
 
 def test_spacys_tokens_of_letters_and_two_marks_are_kept_in_lower_case():
-    pytest.importorskip("spacy")
     assert europarl.words("Portugal, Spanien (und 3 Länder) z. B. gehören dazu!", "de") == [
         "portugal", ",", "spanien", "und", "länder", "gehören", "dazu"]
     assert europarl.words("I don't know, mother-in-law.", "en") == [
