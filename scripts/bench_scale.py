@@ -21,9 +21,12 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from rpr.experiments import config, run_directory, study
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CORPUS = ROOT / "problems" / "libreoffice_help"
 SEEDS = 2                                             # runs per arm in a report
+STEPS_OF_A_RUN = 100
 REPORT = ["report", "study", "--skip_model_analysis"]
 SCORE = ["score", "first.txt", "second.txt", "--reference=reference.txt"]
 
@@ -110,59 +113,75 @@ def _write(path: pathlib.Path, lines: Sequence[str]) -> None:
 
 
 def _prepare_score(folder: pathlib.Path, lines: int) -> None:
-    reference = _corpus("train.en-de.de.gz", lines)
+    """Two systems and a reference of 13 words per line."""
+    _write_systems(folder, _corpus("train.en-de.de.gz", lines))
+
+
+def _prepare_long_lines(folder: pathlib.Path, lines: int) -> None:
+    """The same with 26 words per line, as in news."""
+    corpus = _corpus("train.en-de.de.gz", 2 * lines)
+    _write_systems(folder, list(map(" ".join, zip(corpus[::2], corpus[1::2], strict=True))))
+
+
+def _write_systems(folder: pathlib.Path, reference: Sequence[str]) -> None:
     _write(folder / "reference.txt", reference)
     _write(folder / "first.txt", damage(reference, 1))
     _write(folder / "second.txt", damage(reference, 2))
 
 
 def _prepare_report(folder: pathlib.Path, runs: int) -> None:
-    study = folder / "study"
+    """A study of finished runs."""
+    run = config.Run(problem="translate_ende_libreoffice", hparams_set="rpr_small",
+                     train_steps=STEPS_OF_A_RUN, checkpoint_steps=STEPS_OF_A_RUN)
+    arms = {f"heads{number}": {"num_heads": number} for number in range(1, runs // SEEDS + 1)}
+    settings = config.Study(baseline="heads1", arms=arms, seeds=tuple(range(SEEDS)))
     source, reference = (_corpus(f"test.en-de.{side}.gz", 789) for side in ("en", "de"))
-    arms = []
-    for arm in range(max(1, runs // SEEDS)):
-        names = [f"arm{arm}-{seed}" for seed in range(SEEDS)]
-        for seed, name in enumerate(names):
-            _write_run(study / name, seed, source, reference, damage(reference, arm * SEEDS + seed))
-        arms.append({"name": f"arm{arm}", "changes": {"num_heads": arm}, "paper_bleu": None,
-                     "runs": [{"seed": seed, "directory": name}
-                              for seed, name in enumerate(names)]})
-    (study / "study.json").write_text(json.dumps({"baseline": "arm0", "arms": arms}))
-    (study / "study.gin").write_text("study.baseline = 'arm0'\n")
-
-
-def _write_run(run: pathlib.Path, seed: int, source: Sequence[str], reference: Sequence[str],
-               hypotheses: Sequence[str], steps: int = 100) -> None:
-    (run / "model").mkdir(parents=True)
-    (run / "config.gin").write_text("run.problem = 'p'\nrun.hparams_set = 'h'\n"
-                                    f"run.train_steps = {steps}\nrun.seed = {seed}\n")
-    (run / "status.json").write_text(json.dumps({
-        "train": {"state": "done", "seconds": 120.0},
-        "score": {"state": "done", "started": 1.6e9, "seconds": 1.0}}))
-    with (run / "metrics.jsonl").open("w") as events:
-        events.write('{"event": "start", "step": 0, "parameters": 1000, "time": 0.0}\n')
-        for step in range(1, steps + 1):
-            events.write(f'{{"event": "train", "step": {step}, "loss": {9 / step + 1}, '
-                         f'"steps_per_second": 4.0, "time": {step / 4}}}\n')
-        events.write(f'{{"event": "eval", "step": {steps}, "loss": 2.0}}\n')
-    (run / "model" / "hparams.json").write_text('{"max_length": 256}')
-    for name, lines in (("source", source), ("reference", reference), ("hypotheses", hypotheses)):
-        _write(run / f"{name}.test.txt", lines)
-    (run / "scores.json").write_text(json.dumps({"step": steps, "exact": 1.0}))
+    for number, study_run in enumerate(study.prepare(settings, run, str(folder / "study"))):
+        _write_run(study_run.run_dir, source, reference, damage(reference, number))
 
 
 def _prepare_steps(folder: pathlib.Path, steps: int) -> None:
+    """Two runs whose metrics.jsonl has many records."""
     source, reference = (_corpus(f"test.en-de.{side}.gz", 100) for side in ("en", "de"))
     for seed in range(SEEDS):
-        _write_run(folder / "study" / f"run{seed}", seed, source, reference,
-                   damage(reference, seed), steps)
+        run = config.Run(problem="translate_ende_libreoffice", hparams_set="rpr_small", seed=seed,
+                         train_steps=steps, checkpoint_steps=steps)
+        run_dir = run_directory.RunDirectory(str(folder / "study" / f"run{seed}"))
+        os.makedirs(run_dir.path)
+        run_directory.update_config(run, run_dir)
+        _write_run(run_dir, source, reference, damage(reference, seed), steps)
 
 
-LINES, RUNS, STEPS = (3_000, 10_000, 30_000), (20, 60, 180), (10_000, 100_000, 1_000_000)
+def _write_run(run_dir: run_directory.RunDirectory, source: Sequence[str],
+               reference: Sequence[str], hypotheses: Sequence[str], steps: int = STEPS_OF_A_RUN
+               ) -> None:
+    """Writes what a finished run leaves, with a training record per step."""
+    os.makedirs(run_dir.model)
+    records = [{"event": "start", "step": 0, "parameters": 1000, "time": 0.0},
+               *({"event": "train", "step": step, "loss": 9 / step + 1, "steps_per_second": 4.0,
+                  "time": step / 4} for step in range(1, steps + 1)),
+               {"event": "eval", "step": steps, "loss": 2.0}]
+    for path, text in (
+            (run_dir.status, json.dumps({
+                "train": {"state": "done", "seconds": 120.0},
+                "score": {"state": "done", "started": 1.6e9, "seconds": 1.0}})),
+            (run_dir.metrics, "".join(json.dumps(record) + "\n" for record in records)),
+            (run_dir.file("model", "hparams.json"), '{"max_length": 256}'),
+            (run_dir.scores, json.dumps({"step": steps, "exact": 1.0})),
+            (run_dir.lock, "")):
+        pathlib.Path(path).write_text(text, encoding="utf-8")
+    for path, lines in zip(run_dir.test_files(), (source, reference, hypotheses), strict=True):
+        _write(pathlib.Path(path), lines)
+
+
+LINES, STEPS = (3_000, 30_000, 100_000), (10_000, 100_000, 1_000_000)
+RUNS = (20, 60, 1000)
 ROWS = {
     "score": Row("`rpr score`, 2 systems; lines", LINES, _prepare_score, SCORE),
     "bootstrap": Row("the same with `--paired_bootstrap`; lines", LINES, _prepare_score,
                      [*SCORE, "--paired_bootstrap"]),
+    "long_score": Row("`rpr score`, 2 systems of 26 words per line; lines", LINES,
+                      _prepare_long_lines, SCORE),
     "cached_score": Row("`rpr score` again, from its cache; lines", LINES, _prepare_score,
                         [*SCORE, "--paired_bootstrap"], warm=True),
     "report": Row("`rpr report --skip_model_analysis` of 789 sentences; runs", RUNS,
