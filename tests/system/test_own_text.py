@@ -10,7 +10,7 @@ from conftest import ROOT, refused, rpr_command
 
 PAGE = ROOT / "docs" / "own_text.md"
 SMALL = ["--set", 'run.hparams_set="rpr_tiny"', "--set", "run.train_steps=20", "--set",
-         "run.checkpoint_steps=10", "--set", "run.average_checkpoints=2", "--set",
+         "run.checkpoint_steps=10", "--set", "run.average_checkpoints=1", "--set",
          "run.beam_size=1", "--set", "run.eval_steps=1", "--set", "run.text_vocab_size=300",
          "--set", "study.seeds=(1,)", "--set", 'study.grid={"max_relative_position": (0, 2)}']
 
