@@ -25,7 +25,7 @@ class Ended(NamedTuple):
 
 
 class CommandServer:
-    """A process that runs commands for the tests of this one, one at a time."""
+    """A process that runs commands for the tests of this one, one at a time. Both end together."""
 
     def __init__(self):
         self._process = subprocess.Popen([sys.executable, "-P", __file__], text=True,
@@ -54,10 +54,6 @@ class CommandServer:
             out, err = (open(os.path.join(folder, name), encoding="utf-8", errors="replace").read()
                         for name in ("out", "err"))
         return Ended(code, out, err)
-
-    def end(self):
-        self._process.stdin.close()
-        self._process.wait()
 
 
 def preload():
