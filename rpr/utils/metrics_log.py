@@ -79,16 +79,18 @@ def read(path: str, most_train: int | None = None) -> list[Event]:
 
 def last(path: str) -> dict[str, Event]:
     """{event: the last one of its kind} among the last hundreds of events."""
-    latest = {}
+    latest: dict[str, Event] = {}
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as lines:
         size = os.fstat(lines.fileno()).st_size
         lines.seek(max(0, size - _TAIL))
         if size > _TAIL:
             lines.readline()                          # begins in the middle
-        for line in lines:
+        for line in reversed(lines.readlines()):
+            if "train" in latest and line.startswith(_TRAIN):
+                continue
             event = _parse(line, path)
             if event:
-                latest[event["event"]] = event
+                latest.setdefault(event["event"], event)
     return latest
 
 
