@@ -79,12 +79,14 @@ def measure(row: Row, size: int) -> tuple[float, float]:
 
 
 def _run(argv: Sequence[str], folder: str) -> tuple[float, float]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rpr.cli", *argv], cwd=folder, stdout=subprocess.DEVNULL,
-        env=os.environ | {"PYTHONPATH": str(ROOT)})
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        raise SystemExit(f"rpr {' '.join(argv)} failed")
+    with tempfile.TemporaryFile() as messages:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rpr.cli", *argv], cwd=folder, stdout=subprocess.DEVNULL,
+            stderr=messages, env=os.environ | {"PYTHONPATH": str(ROOT)})
+        _, status, usage = os.wait4(process.pid, 0)
+        if status:
+            messages.seek(0)
+            raise SystemExit(f"rpr {' '.join(argv)} failed: {messages.read().decode()}")
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
