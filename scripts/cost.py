@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Estimates the cost of training the paper's models from their graphs. Needs no GPU.
 
-  scripts/cost.py [--utilisation=0.2] [--json=FILE]
+  scripts/cost.py [--utilisation=0.1,0.4] [--measure=TOKENS] [--json=FILE]
 
 For each model it prints:
 - parameters;
@@ -9,14 +9,20 @@ For each model it prints:
   backward, with 2 m n k for a product;
 - memory per device: weights, gradient, Adam's two moments, and every tensor of the forward pass
   that the backward pass reads. Memory that allocators and kernels need in addition is not included;
-- hours of the paper's training at an assumed fraction of the device's peak. `rpr train` reports
-  steps/s, from which the fraction of your device follows.
+- hours of the paper's training, from the best to the worst of two assumed fractions of the
+  device's peak. `rpr train` reports steps/s, from which the fraction of your device follows.
+
+--measure runs a training step of each model with that many sub-words on the CPU, and compares what
+TensorFlow reports of it: the matrix products of the graph that runs, and the peak of what the step
+allocates (weights and Adam's moments excluded). Big needs about 6 GB.
 """
 import argparse
 import json
+import math
 import os
 import sys
 import time
+from typing import NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -29,6 +35,7 @@ import tensorflow.compat.v1 as tf  # noqa: E402
 from tensor2tensor.data_generators import problem_hparams  # noqa: E402
 from tensor2tensor.utils import registry  # noqa: E402
 
+from rpr.training import step_trace  # noqa: E402
 from rpr.utils import files  # noqa: E402
 
 VOCABULARY = 32768
@@ -39,75 +46,150 @@ PEAKS = {"A100": {"TF32": 156e12, "half": 312e12},
 # English-German and English-French differ in dropout alone. Steps: Shaw et al. 2018, section 4.1.
 MODELS = {"base": ("rpr_base", 100_000), "big": ("rpr_big_ende", 300_000)}
 DEVICES = 8
+# Operations whose output is their input, in the same memory.
+ALIASES = ("Reshape", "Identity", "IdentityN", "ExpandDims", "Squeeze", "StopGradient",
+           "EnsureShape")
 
 
-def size(shape: tf.TensorShape) -> int:
-    """The number of elements of a static shape."""
-    return int(np.prod(shape.as_list(), dtype=np.int64))
+class Cost(NamedTuple):
+    """One training step of one device.
+
+    Attributes:
+      parameters: how many.
+      flops: of all matrix products, forward and backward.
+      kept: bytes that the forward pass keeps for the backward pass.
+    """
+    parameters: int
+    flops: int
+    kept: int
 
 
-def product_flops(op: tf.Operation) -> int:
+def sizes(tensor: tf.Tensor, tokens: int) -> list[int]:
+    """The shape of a tensor; the loss leaves out padding, so there the number of words is not known
+    statically, but is `tokens` in a batch without padding."""
+    return [tokens if size is None else size for size in tensor.shape.as_list()]
+
+
+def product_flops(op: tf.Operation, tokens: int) -> int:
     """2 m n k for a matrix product, times the batch; 0 for any other operation."""
     if op.type not in ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"):
         return 0
+    if op.outputs[0].shape.rank is None:
+        raise SystemExit(f"cost.py: no static shape: {op.name}")
     transposed = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
-    inner = op.inputs[0].shape.as_list()[-2 if transposed else -1]
-    return 2 * size(op.outputs[0].shape) * inner
+    inner = sizes(op.inputs[0], tokens)[-2 if transposed else -1]
+    return 2 * math.prod(sizes(op.outputs[0], tokens)) * inner
 
 
-def count(hparams_set: str) -> tuple[int, int, int]:
+def buffer_of(tensor: tf.Tensor) -> tf.Tensor:
+    """The tensor whose memory a tensor shares."""
+    while tensor.op.type in ALIASES or tensor.op.type.startswith("convert_gradient_to_tensor"):
+        tensor = tensor.op.inputs[tensor.value_index]    # T2T's function is an identity
+    return tensor
+
+
+def needed(tensors: list[tf.Tensor]) -> set[tf.Operation]:
+    """The operations that TensorFlow runs to compute tensors."""
+    operations, todo = set(), [tensor.op for tensor in tensors]
+    while todo:
+        op = todo.pop()
+        if op not in operations:
+            operations.add(op)
+            todo += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
+    return operations
+
+
+def count(hparams_set: str, tokens: int | None = None) -> Cost:
     """Counts one step of one device.
 
-    Returns:
-      parameters, FLOPs, and bytes that the forward pass keeps for the backward pass.
+    Args:
+      hparams_set: a registered set.
+      tokens: sub-words per side; None: those of the set.
     """
     hparams = registry.hparams(hparams_set)
-    # All shapes must be static, so padding is not removed. Mixed precision selects T2T's loss,
-    # which keeps padding too and has the same products.
-    hparams.use_pad_remover, hparams.gpu_automatic_mixed_precision = False, True
+    tokens = tokens or hparams.batch_size
+    hparams.use_pad_remover = False                    # makes shapes static
     with tf.Graph().as_default() as graph:
         problem = problem_hparams.test_problem_hparams(VOCABULARY, VOCABULARY, hparams)
         model = registry.model("rpr_transformer")(hparams, tf.estimator.ModeKeys.TRAIN, problem)
-        ids = tf.ones([hparams.batch_size // LENGTH, LENGTH, 1, 1], tf.int32)
+        ids = tf.ones([tokens // LENGTH, LENGTH, 1, 1], tf.int32)
         _, losses = model({"inputs": ids, "targets": ids, "target_space_id": tf.constant(1)})
         forward = set(graph.get_operations())
-        tf.gradients(sum(losses.values()), tf.trainable_variables())
-        backward = [op for op in graph.get_operations() if op not in forward]
-        kept = {tensor.name: size(tensor.shape) * tensor.dtype.size for op in backward
-                for tensor in op.inputs if tensor.op in forward and tensor.shape.is_fully_defined()
-                and tensor.dtype != tf.resource and tensor.op.type != "ReadVariableOp"}
-        unknown = [op.name for op in graph.get_operations() if "MatMul" in op.type
-                   and not op.outputs[0].shape.is_fully_defined()]
-        if unknown:
-            raise SystemExit(f"cost.py: no static shape: {', '.join(unknown[:5])}")
-        return (sum(size(variable.shape) for variable in tf.trainable_variables()),
-                sum(product_flops(op) for op in graph.get_operations()), sum(kept.values()))
+        gradients = tf.gradients(sum(losses.values()), tf.trainable_variables())
+        step = needed([tf.convert_to_tensor(gradient) for gradient in gradients
+                       if gradient is not None])
+        backward = step - forward
+        buffers = {buffer_of(tensor) for op in backward for tensor in op.inputs
+                   if tensor.op in forward}
+        kept = sum(math.prod(sizes(tensor, tokens)) * tensor.dtype.size for tensor in buffers
+                   if tensor.op.type not in ("ReadVariableOp", "VarHandleOp")
+                   and tensor.shape.rank is not None)
+        return Cost(sum(math.prod(v.shape.as_list()) for v in tf.trainable_variables()),
+                    sum(product_flops(op, tokens) for op in step), kept)
+
+
+def measure(hparams_set: str, tokens: int) -> tuple[int, int]:
+    """FLOPs of the matrix products, and peak of the bytes allocated, of one step on the CPU."""
+    import bench_step
+    step = bench_step.TrainingStep(argparse.Namespace(device="cpu"), "relative", hparams_set,
+                                   VOCABULARY)
+    ids = np.random.RandomState(0).randint(2, VOCABULARY, [tokens // LENGTH, LENGTH, 1, 1])
+    step({"inputs": ids, "targets": ids})              # the first step allocates more
+    metadata = step.trace({"inputs": ids, "targets": ids})
+    step.session.close()
+    return step_trace.product_flops(metadata), step_trace.peak_bytes(metadata, "cpu")
+
+
+def compare(tokens: int) -> list[dict]:
+    """Prints and returns counts next to measurements of each model."""
+    print(f"\n{tokens:,} sub-words on the CPU; memory of a step without weights and moments\n")
+    print("| model | GFLOP, counted | measured | ratio | GB, counted | measured | ratio |")
+    print("| --- |" + " ---: |" * 6)
+    records = []
+    for name, (hparams_set, _) in MODELS.items():
+        cost, (flops, peak) = count(hparams_set, tokens), measure(hparams_set, tokens)
+        memory = 4 * cost.parameters + cost.kept       # gradients and what the backward pass reads
+        records.append({"model": name, "tokens": tokens, "flops": cost.flops,
+                        "measured_flops": flops, "bytes": memory, "measured_bytes": peak})
+        print(f"| {name} | {cost.flops / 1e9:.1f} | {flops / 1e9:.1f} | {flops / cost.flops:.3f} | "
+              f"{memory / 1e9:.2f} | {peak / 1e9:.2f} | {peak / memory:.2f} |", flush=True)
+    return records
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--utilisation", type=float, default=0.2,
-                        help="assumed fraction of the peak (%(default)s)")
+    parser.add_argument("--utilisation", default="0.1,0.4",
+                        help="assumed fractions of the peak, lowest and highest (%(default)s)")
+    parser.add_argument("--measure", type=int, metavar="TOKENS",
+                        help="also run steps of so many sub-words on the CPU")
     parser.add_argument("--json", help="also write the results to this file")
     options = parser.parse_args()
-    if not 0 < options.utilisation <= 1:
-        parser.error("--utilisation must be above 0 and at most 1")
+    try:
+        low, high = map(float, options.utilisation.split(","))
+    except ValueError:
+        low, high = 0.0, 0.0
+    if not 0 < low <= high <= 1:
+        parser.error(f"--utilisation={options.utilisation}: LOWEST,HIGHEST, both above 0 and at "
+                     "most 1")
+    if options.measure is not None and options.measure < LENGTH:
+        parser.error(f"--measure={options.measure}: at least {LENGTH}")
     tf.logging.set_verbosity(tf.logging.ERROR)
     rows = []
     for name, (hparams_set, steps) in MODELS.items():
         start = time.time()
         parameters, flops, kept = count(hparams_set)
         print(f"{hparams_set}: counted in {time.time() - start:.0f} s", file=sys.stderr)
-        hours = {(device, kind): steps * flops / (options.utilisation * peak) / 3600
+        hours = {(device, kind): steps * flops / peak / 3600         # at the peak
                  for device, peaks in PEAKS.items() for kind, peak in peaks.items()}
         rows.append({"model": name, "parameters": parameters, "steps": steps,
                      "flops_a_device_and_step": flops, "bytes_a_device": 16 * parameters + kept,
-                     "hours": {f"{number} {device}, {kind}": DEVICES / number * value
+                     "hours": {f"{number} {device}, {kind}":
+                               [DEVICES / number * value / share for share in (high, low)]
                                for (device, kind), value in hours.items()
                                for number in (DEVICES, 1)}})
     tokens = registry.hparams("rpr_base").batch_size
     print(f"{tokens:,} sub-words per device and step; {DEVICES} devices, or one that accumulates "
-          f"{DEVICES} batches; assumed fraction of the peak: {options.utilisation:.0%}\n")
+          f"{DEVICES} batches; assumed fraction of the peak: {low:.0%} to {high:.0%}\n")
     kinds = list(rows[0]["hours"])
     print(f"| model | parameters | steps | TFLOP per device and step | GB per device | "
           f"{' | '.join(f'hours, {kind}' for kind in kinds)} |")
@@ -115,10 +197,12 @@ def main() -> None:
     for row in rows:
         print(f"| {row['model']} | {row['parameters']:,} | {row['steps']:,} | "
               f"{row['flops_a_device_and_step'] / 1e12:.2f} | {row['bytes_a_device'] / 1e9:.1f} | "
-              f"{' | '.join(f'{hours:.1f}' for hours in row['hours'].values())} |")
+              f"{' | '.join(f'{best:.1f} to {worst:.1f}' for best, worst in row['hours'].values())}"
+              " |")
+    comparison = compare(options.measure) if options.measure else []
     if options.json:
-        files.write_atomically(options.json, json.dumps(
-            {"utilisation": options.utilisation, "models": rows}, indent=1) + "\n")
+        content = {"utilisation": [low, high], "models": rows, "comparison": comparison}
+        files.write_atomically(options.json, json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

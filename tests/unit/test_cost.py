@@ -1,22 +1,21 @@
 """scripts/cost.py: its count of a step is that of the papers' matrix products."""
-import importlib.util
 import pathlib
 
+import pytest
 from tensor2tensor.utils import registry
 
-SCRIPT = pathlib.Path(__file__).parents[2] / "scripts" / "cost.py"
+SCRIPTS = pathlib.Path(__file__).parents[2] / "scripts"
 
 
-def load():
-    spec = importlib.util.spec_from_file_location("cost", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def cost(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import cost
+    return cost
 
 
-def test_flops_and_parameters_are_those_counted_by_hand():
+def test_flops_and_parameters_are_those_counted_by_hand(cost):
     """Vaswani et al. 2017: 2 m n k a product, and as much again for either factor's gradient."""
-    cost = load()
     hparams = registry.hparams("rpr_tiny_absolute")
     d, f, layers = hparams.hidden_size, hparams.filter_size, hparams.num_hidden_layers
     tokens, length = hparams.batch_size // cost.LENGTH * cost.LENGTH, cost.LENGTH
@@ -30,3 +29,20 @@ def test_flops_and_parameters_are_those_counted_by_hand():
     assert parameters == (layers * (4 * d * d + feed_forward + 8 * d * d + feed_forward)
                           + norms * 2 * d + biases * (f + d) + (cost.VOCABULARY + 32) * d)
     assert kept > 4 * tokens * cost.VOCABULARY        # the logits at least
+
+
+def test_counts_are_near_what_a_step_computes_and_allocates(cost, monkeypatch, capsys):
+    monkeypatch.setattr(cost, "MODELS", {"tiny": ("rpr_tiny", 1)})
+    (record,) = cost.compare(64)
+    assert 0.98 < record["measured_flops"] / record["flops"] < 1.1
+    assert 0.5 < record["measured_bytes"] / record["bytes"] < 2
+    assert "| tiny |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("flag", ["--utilisation=0.4,0.1", "--utilisation=0.2", "--utilisation=0,1",
+                                  "--measure=8"])
+def test_bad_flags_are_refused(cost, monkeypatch, capsys, flag):
+    monkeypatch.setattr("sys.argv", ["cost.py", flag])
+    with pytest.raises(SystemExit):
+        cost.main()
+    assert flag in capsys.readouterr().err
