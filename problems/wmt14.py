@@ -34,7 +34,7 @@ GIGA = download.Remote(
 DEV = download.Remote(
     "https://data.statmt.org/wmt19/translation-task/dev.tgz",
     "sha256:7a7deccf82ebb05ba508dba5eb21356492224e8f630ec4f992132b029b4b25e7", 38654961)
-# No SHA-256 or size of this archive is published; sacreBLEU's table has MD5 only.
+# We know no published SHA-256 or size of this archive; sacreBLEU's table has MD5 only.
 TEST = download.Remote(
     "https://statmt.org/wmt14/test-full.tgz", "md5:a8cd784e006feb32ac6f3d9ec7eb389a")
 

@@ -14,7 +14,7 @@ from problems import download, wmt14
 NEWS_COMMENTARY = download.Remote(
     "https://www.statmt.org/wmt15/training-parallel-nc-v10.tgz",
     "sha256:11e053e7ea29e87e69a1ad05e61cb559820947ecec144ea8c1d6cf05017c9602", 125136590)
-# No SHA-256 or size of this archive is published; sacreBLEU's table has MD5 only.
+# We know no published SHA-256 or size of this archive; sacreBLEU's table has MD5 only.
 TEST = download.Remote(
     "https://statmt.org/wmt15/test.tgz", "md5:67e3beca15e69fe3d36de149da0a96df")
 
