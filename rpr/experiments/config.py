@@ -100,9 +100,10 @@ class Run:
             target = name.replace("source", "target")
             if bool(getattr(self, name)) != bool(getattr(self, target)):
                 raise UserError(f"run.{name} and run.{target} go together")
-        if (self.text_source or self.text_vocab_size) and self.problem != "translate_text_files":
-            raise UserError(f"run.problem = {self.problem}: run.text_... are settings of the "
-                            "problem translate_text_files")
+        for name in ("text_source", "text_vocab_size"):
+            if getattr(self, name) and self.problem != "translate_text_files":
+                raise UserError(f"run.{name} is a setting of the problem translate_text_files, not "
+                                f"of run.problem = {self.problem}")
 
     def environment(self) -> dict[str, str]:
         """The environment variables that the settings for text files set."""

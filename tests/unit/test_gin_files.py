@@ -1,6 +1,7 @@
 """Files of settings: a user's own may use gin, those in run and study directories are data."""
 import dataclasses
 import os
+import typing
 
 import pytest
 from hypothesis import given, settings
@@ -96,7 +97,8 @@ def test_any_value_of_a_setting_is_accepted_or_refused_by_name(name, value):
         assert f"run.{name}" in str(error) or "run.train_steps" in str(error)
         return
     field = next(field for field in dataclasses.fields(run) if field.name == name)
-    kind = (int, float) if field.type is float else field.type
+    kind = (int, float) if field.type is float else typing.get_origin(field.type) or field.type
+    value = getattr(run, name)                        # a list has become a tuple
     assert isinstance(value, kind) and not isinstance(value, bool)
     low, high = field.metadata["minimum"], field.metadata["maximum"]
     assert (low is None or value >= low) and (high is None or value <= high)
