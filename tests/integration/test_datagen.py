@@ -344,10 +344,10 @@ def test_the_command_ends_with_what_it_made_and_where(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for _ in range(2):                                # generated, then found
         done = rpr_command("datagen", "--problem=toy_reverse_repeats_5_rev",
-                           f"--data_dir={tmp_path}/[1]")
+                           f"--data_dir={tmp_path}/made")
         assert done.stderr.splitlines()[-1] == (
             "toy_reverse_repeats_5: 5,000 training, 500 development, 1,000 test examples in "
-            f"{tmp_path}/[1]")
+            f"{tmp_path}/made")
         assert "tensor2tensor" not in done.stderr
     assert (tmp_path / "cache" / "rpr").is_dir()      # and not a directory that all users share
 
