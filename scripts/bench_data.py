@@ -254,7 +254,7 @@ def _arguments() -> argparse.Namespace:
     part.set_defaults(measure=measure_resume)
     _add_problem_flags(part)
     part.add_argument("--first", nargs="+", type=int, default=[0, 1000, 1_000_000],
-                      help="numbers of the batches to begin with")
+                      help="indices of the first batch")
     part.add_argument("--rounds", type=int, default=5)
     return parser.parse_args()
 

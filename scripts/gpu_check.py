@@ -5,7 +5,7 @@
   scripts/gpu_check.py --parts=kernels,exactness
   scripts/gpu_check.py --device=cpu            a small version, to test this program
 
-Each part runs in a process of its own within its own time. If one fails, its error is recorded and
+Each part runs in a separate process with a time limit. If one fails, its error is recorded and
 the others go on; the exit code is then 1. The file is written again after each part. The table is
 for docs/performance.md.
 
@@ -303,7 +303,7 @@ GPU_ONLY = ("big", "bfloat16", "float16", "devices")
 
 def run_part(function: Callable[[argparse.Namespace], Result], seconds: float,
              options: argparse.Namespace) -> dict[str, Any]:
-    """Runs a part in a process of its own: {"seconds", "rows", "records"} or {"seconds", "error"}.
+    """Runs a part in a separate process: {"seconds", "rows", "records"} or {"seconds", "error"}.
 
     This process has no TensorFlow session and has not touched a GPU, so it can be forked.
     """

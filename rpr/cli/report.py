@@ -1,7 +1,6 @@
 """`rpr report`: compares the runs of a study in tables, figures and one HTML page."""
 import argparse
 import os
-import re
 from typing import TYPE_CHECKING
 
 from rpr.cli.arguments import Parser
@@ -83,8 +82,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _directory_of(path: str, measure: "Measure") -> str:
     """Where the report of a test set or tokenizer is written."""
-    name = "-".join(filter(None, (measure.test_set, measure.tokenize)))
-    name = re.sub("[/:]", "_", name)
+    from rpr.experiments.config import file_name
+    name = file_name("-".join(filter(None, (measure.test_set, measure.tokenize))))
     return files.below(path, os.path.join("reports", name))
 
 

@@ -1,4 +1,4 @@
-"""Edit matrices of many pairs of word lists at once, within Tercom's beam.
+"""Batched edit-distance matrices of pairs of word lists, limited to Tercom's beam.
 
 Cell [i, j] of an edit matrix is the edit distance of the first i words from the first j targets.
 The cells of an anti-diagonal (equal i + j) do not depend on each other, so one array operation

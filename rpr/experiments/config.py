@@ -31,6 +31,11 @@ TEXT_FILES = {"text_source": "RPR_TEXT_SOURCE", "text_target": "RPR_TEXT_TARGET"
 MUTABLE_FIELDS = {"eval_frequency", "test_sets", "usr_dir", *TEXT_FILES}
 
 
+def file_name(test_set: str) -> str:
+    """The name of a test set as a part of file names."""
+    return re.sub("[/:]", "_", test_set)
+
+
 @dataclasses.dataclass(frozen=True)
 class Run:
     """The settings of a run; everything else about it follows from them.
@@ -93,7 +98,7 @@ class Run:
         for test_set in self.test_sets:
             if not isinstance(test_set, str) or not re.fullmatch(r"\w[\w./-]*(:[\w-]+)?", test_set):
                 raise UserError(f"run.test_sets: {shown(test_set)} is neither NAME nor NAME:PAIR")
-        if len({*self.test_sets, "test"}) <= len(self.test_sets):
+        if len({"test", *map(file_name, self.test_sets)}) <= len(self.test_sets):
             raise UserError(f"run.test_sets = {shown(self.test_sets)}: different names are needed; "
                             "test is the problem's own test split")
         for name in TEXT_FILES:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from rpr.experiments import gin_files
-from rpr.experiments.config import Run
+from rpr.experiments.config import Run, file_name
 from rpr.utils import files
 from rpr.utils.errors import UserError
 
@@ -59,7 +59,7 @@ class RunDirectory:
 
     def test_files(self, test_set: str = "test") -> tuple[str, str, str]:
         """Source, reference and hypotheses of a test set; sacreBLEU's have hypotheses only."""
-        name = _file_name(test_set)
+        name = file_name(test_set)
         source, reference, hypotheses = (
             self.file(f"{kind}.{name}.txt") for kind in ("source", "reference", "hypotheses"))
         return source, reference, hypotheses
@@ -67,7 +67,7 @@ class RunDirectory:
     def record_of(self, kind: str, test_set: str) -> str:
         """The scores ("scores.json") or decoding metrics ("metrics.jsonl") of a test set."""
         stem, suffix = kind.split(".")
-        return self.file(f"{stem}.{_file_name(test_set)}.{suffix}" if test_set else kind)
+        return self.file(f"{stem}.{file_name(test_set)}.{suffix}" if test_set else kind)
 
     def checkpoint(self, run: Run) -> str:
         """The checkpoint that is decoded, without suffix: the average, or the last one."""
@@ -147,10 +147,6 @@ def sacrebleu_test_set(run: Run, test_set: str = "") -> tuple[str, str]:
         return run.test_set, run.language_pair
     name, _, pair = test_set.partition(":")
     return (name, pair) if pair else ("", "")
-
-
-def _file_name(test_set: str) -> str:
-    return test_set.replace("/", "_").replace(":", "_")
 
 
 def update_config(run: Run, run_dir: RunDirectory) -> None:

@@ -15,7 +15,7 @@ from rpr.report.results import ArmResult, StudyResults
 K = "max_relative_position"
 SMOOTHED_RECORDS = 10                                 # of the training loss
 MOST_CURVES = 30                                      # arms; more cannot be told apart
-MOST_LABELLED = 16                                    # arms of a matrix with numbers in its cells
+MOST_LABELLED = 16                                    # arms; a larger matrix has colours, no text
 
 
 def draw_study(results: StudyResults) -> Iterator[Plot]:

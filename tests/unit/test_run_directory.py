@@ -139,3 +139,10 @@ def test_the_states_of_a_run(run_dir):
     with open(run_dir.lock, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert run_directory.state(run_dir) == "running"
+
+
+@pytest.mark.parametrize("test_sets", [("a", "a"), ("test",), ("a/b", "a_b"),
+                                       ("a:en-de", "a_en-de")])
+def test_test_sets_whose_files_would_have_the_same_name_are_refused(test_sets):
+    with pytest.raises(UserError, match="run.test_sets"):
+        dataclasses.replace(RUN, test_sets=test_sets)

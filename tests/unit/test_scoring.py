@@ -10,12 +10,11 @@ from unittest import mock
 import numpy as np
 import pytest
 from conftest import NEWSTEST, refused, rpr_command
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu import metrics as sacrebleu_metrics
-from sacrebleu.metrics.lib_ter import translation_edit_rate
 
-from rpr.evaluation import edit_matrices, paired_tests, scoring, ter
+from rpr.evaluation import paired_tests, scoring
 from rpr.evaluation.metrics import Metric
 from rpr.evaluation.sentence_statistics import sentence_statistics
 from rpr.utils.errors import UserError
@@ -101,49 +100,6 @@ def test_paired_tests_are_sacrebleus(files, flag, sacrebleu_flag):
                 assert ours[name].get(key) == pytest.approx(theirs[column][their_key], abs=1e-6)
     assert "p_value" not in systems[0]["bleu"] and systems[1]["bleu"]["p_value"] < 0.05
     assert f"|{sacrebleu_flag[-2:]}:60|seed:12345|" in systems[0]["bleu"]["signature"]
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.randoms(use_true_random=False),
-       st.lists(st.tuples(st.integers(0, 70), st.sampled_from([2, 4, 20, 100])), max_size=4))
-def test_ter_counts_sacrebleus_edits(dice, shapes):
-    """Moved, dropped and inserted words; also lines longer than the beam and unrelated ones."""
-    pairs = []
-    for length, vocabulary in shapes:
-        def draw(count, vocabulary=vocabulary):
-            return [str(dice.randrange(vocabulary)) for _ in range(count)]
-
-        reference = draw(length)
-        hypothesis = reference[:]
-        for _ in range(dice.randrange(8)):
-            start, to = (dice.randrange(len(hypothesis) + 1) for _ in range(2))
-            block = hypothesis[start:start + dice.randrange(5)]
-            del hypothesis[start:start + len(block)]
-            hypothesis[to:to] = dice.choice([block, [], draw(1)])
-        if dice.random() < 0.2:
-            hypothesis = draw(dice.randrange(40))
-        pairs.append((hypothesis, reference))
-    assert ter.count_edits(pairs) == [translation_edit_rate(*pair)[0] for pair in pairs]
-
-
-@pytest.mark.parametrize("sizes", [(3, 200), (200, 3), (130, 60), (60, 130), (90, 90)])
-def test_ter_keeps_to_sacrebleus_beam(sizes):
-    dice = random.Random(sum(sizes))
-    pairs = [tuple([str(dice.randrange(30)) for _ in range(size)] for size in sizes)
-             for _ in range(3)]
-    assert ter.count_edits(pairs) == [translation_edit_rate(*pair)[0] for pair in pairs]
-
-
-def test_batches_of_edit_matrices_are_like_single_ones(monkeypatch):
-    dice = random.Random(1)
-    pairs = [tuple([dice.randrange(5) for _ in range(dice.randrange(1, 60))] for _ in range(2))
-             for _ in range(40)]
-    single = [next(edit_matrices.edit_matrices([pair]))[1] for pair in pairs]
-    for cells in (100, 1000):
-        monkeypatch.setattr(edit_matrices, "CELLS", cells)
-        together = dict(edit_matrices.edit_matrices(pairs))
-        assert edit_matrices.edit_distances(pairs) == [rows[-1][-1] for rows in single]
-        assert [together[index][-1][-1] for index in range(40)] == [r[-1][-1] for r in single]
 
 
 def test_a_translation_that_systems_share_is_counted_once(monkeypatch):
