@@ -174,7 +174,7 @@ def _bleu(sums: np.ndarray) -> np.ndarray:
     hypothesis, reference = sums[..., 0], sums[..., 1]
     matches, totals = sums[..., 2:2 + NGRAM_ORDER], sums[..., 2 + NGRAM_ORDER:]
     with np.errstate(divide="ignore", invalid="ignore"):
-        brevity = np.exp(np.minimum(0, 1 - reference / hypothesis))
+        brevity = np.where(hypothesis < reference, np.exp(1 - reference / hypothesis), 1.0)
         smoothed = 0.5 ** np.cumsum(matches == 0, axis=-1)
         precisions = np.where(matches == 0, smoothed, matches) / totals
         scores = 100 * brevity * np.exp(np.log(precisions).mean(axis=-1))

@@ -57,6 +57,11 @@ def test_bleu_by_hand():
         100 * (4/5 * 3/4 * 2/3 * 1/2) ** 0.25)
 
 
+def test_bleu_without_words_in_hypothesis_and_reference():
+    metric, sums = Metric("bleu"), np.array([[0, 0, 0, 0, 0, 1, 1, 1, 1, 1]], np.float64)
+    assert metric.scores(sums) == pytest.approx([metric.corpus_score(sums)[0]])
+
+
 @pytest.mark.parametrize("name", ["bleu", "chrf", "ter"])
 @given(st.data())
 def test_scores_of_sums_are_sacrebleus(name, data):
