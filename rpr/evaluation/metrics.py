@@ -7,12 +7,13 @@ agrees with sacreBLEU to rounding.
 
 sacreBLEU is imported when a metric is made, so that `rpr --help` does not wait for it.
 """
-import itertools
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from rpr.evaluation.ngrams import character_tokens, count_matches, word_tokens
 from rpr.evaluation.ter import count_edits
 from rpr.utils.errors import UserError
 
@@ -22,6 +23,7 @@ NGRAM_ORDER = 4                                       # of BLEU, as in sacreBLEU
 # tokens (the corpus' own files *.lc.norm.tok.*), then BLEU without further tokenization.
 MOSES = "moses_lowercase"
 CHRF_BETA, CHRF_ORDER = 2, 6
+MOST_CACHED_WORDS = 2 ** 16
 COUNTS = {"bleu": 2 + 2 * NGRAM_ORDER, "chrf": 3 * CHRF_ORDER, "ter": 2}
 
 
@@ -50,6 +52,9 @@ class Metric:
                        else None)
         self._sacrebleu.num_refs = references
         self.counts = COUNTS[name]
+        self._is_13a = getattr(self._sacrebleu, "tokenizer_signature", "") == "13a"
+        self._cached_tokens = functools.lru_cache(MOST_CACHED_WORDS)(
+            lambda word: self._sacrebleu._preprocess_segment(word).split())
 
     def sentence_statistics(self, systems: Sequence[Sequence[str]],
                             references: Sequence[Sequence[str]]) -> list[np.ndarray]:
@@ -66,31 +71,63 @@ class Metric:
             systems = [self._moses.tokenize(lines) for lines in systems]
             references = [self._moses.tokenize(lines) for lines in references]
         # Systems often give the same translation of a sentence, above all seeds of one arm.
-        distinct = list(dict.fromkeys(item for lines in systems for item in enumerate(lines)))
-        compute = self._edit_counts if self.name == "ter" else self._ngram_counts
-        statistics = np.array(compute(distinct, references), np.float64)
+        distinct = sorted({item for lines in systems for item in enumerate(lines)})
+        sentences = np.array([index for index, _ in distinct])
+        compute = {"bleu": self._word_counts, "chrf": self._character_counts,
+                   "ter": self._edit_counts}[self.name]
+        statistics = compute([line for _, line in distinct], sentences, references)
         places = {item: place for place, item in enumerate(distinct)}
-        return [statistics[[places[item] for item in enumerate(lines)]] for lines in systems]
+        return [statistics[[places[item] for item in enumerate(lines)]].astype(np.float64)
+                for lines in systems]
 
-    def _ngram_counts(self, lines: Sequence[tuple[int, str]], references: Sequence[Sequence[str]]
-                      ) -> list[list[int]]:
-        """sacreBLEU's statistics of each (index of the sentence, hypothesis)."""
-        metric = self._sacrebleu
-        expected = metric._cache_references(references)
-        return [metric._compute_segment_statistics(metric._preprocess_segment(line),
-                                                   expected[index]) for index, line in lines]
+    def _word_counts(self, lines: Sequence[str], sentences: np.ndarray,
+                     references: Sequence[Sequence[str]]) -> np.ndarray:
+        """BLEU's lengths, matches and totals; the reference of the nearest length counts."""
+        ids: dict[str, int] = {}
+        hypotheses, *expected = (word_tokens(list(map(self._tokens, text)), ids)
+                                 for text in (lines, *references))
+        lengths = hypotheses.lengths
+        candidates = np.array([tokens.lengths[sentences] for tokens in expected])
+        # Of two lengths that are equally near the shorter one.
+        nearest = np.lexsort((candidates, abs(candidates - lengths)), axis=0)[:1]
+        return np.column_stack([
+            lengths, np.take_along_axis(candidates, nearest, axis=0)[0],
+            count_matches(hypotheses, sentences, expected, NGRAM_ORDER),
+            _totals(lengths, NGRAM_ORDER)])
 
-    def _edit_counts(self, lines: Sequence[tuple[int, str]], references: Sequence[Sequence[str]]
-                     ) -> list[tuple[int, float]]:
-        """Edits from the nearest reference, and the mean length of the references."""
-        def words(line: str) -> list[str]:
-            return self._sacrebleu._preprocess_segment(line).split()
+    def _character_counts(self, lines: Sequence[str], sentences: np.ndarray,
+                          references: Sequence[Sequence[str]]) -> np.ndarray:
+        """chrF's totals of hypothesis and reference and matches; the best reference counts."""
+        hypotheses = character_tokens(lines)
+        own = _totals(hypotheses.lengths, CHRF_ORDER)
+        counts = []
+        for text in references:
+            expected = character_tokens(text)
+            totals = _totals(expected.lengths, CHRF_ORDER)[sentences]
+            matches = count_matches(hypotheses, sentences, [expected], CHRF_ORDER)
+            counts.append(np.stack([np.where(totals > 0, own, 0), totals, matches], axis=-1)
+                          .reshape(len(lines), -1))
+        if len(counts) == 1:
+            return counts[0]
+        scores = [[self._sacrebleu._compute_f_score(row) for row in rows.tolist()]
+                  for rows in counts]
+        return np.array(counts)[np.argmax(scores, axis=0), np.arange(len(lines))]
 
-        expected = [[words(line) for line in same] for same in zip(*references, strict=True)]
-        edits = iter(count_edits([(words(line), reference) for index, line in lines
-                                  for reference in expected[index]]))
-        return [(min(itertools.islice(edits, len(references))),
-                 sum(map(len, expected[index])) / len(references)) for index, _ in lines]
+    def _edit_counts(self, lines: Sequence[str], sentences: np.ndarray,
+                     references: Sequence[Sequence[str]]) -> np.ndarray:
+        """TER's edits from the nearest reference, and the mean length of the references."""
+        expected = [list(map(self._tokens, text)) for text in references]
+        hypotheses = list(map(self._tokens, lines))
+        edits = [count_edits([(words, text[index]) for words, index
+                              in zip(hypotheses, sentences, strict=True)]) for text in expected]
+        lengths = np.mean([list(map(len, text)) for text in expected], axis=0)
+        return np.column_stack([np.min(edits, axis=0), lengths[sentences]])
+
+    def _tokens(self, line: str) -> list[str]:
+        """sacreBLEU's tokens. The tokenizer 13a takes each word by itself, and words recur."""
+        if self._is_13a and "\n" not in line:
+            return [token for word in line.split() for token in self._cached_tokens(word)]
+        return self._sacrebleu._preprocess_segment(line).split()
 
     def corpus_score(self, statistics: np.ndarray) -> tuple[float, str]:
         """sacreBLEU's score of [sentences, counts], and its line with the details."""
@@ -113,6 +150,11 @@ class Metric:
             if value:
                 signature.update(name, value)
         return str(signature)
+
+
+def _totals(lengths: np.ndarray, order: int) -> np.ndarray:
+    """Number of n-grams of lines of so many tokens: [lines] -> [lines, order]."""
+    return np.maximum(lengths[:, None] - np.arange(order), 0)
 
 
 class _Moses:

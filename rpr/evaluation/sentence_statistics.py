@@ -1,8 +1,7 @@
 """Sufficient statistics of whole test sets: in blocks, on all cores, cached beside the hypotheses.
 
-Blocks keep memory small: sacreBLEU holds the n-grams of every reference that it is given, 140 kB
-per sentence. The cache of `hyp.txt` is `.hyp.txt.statistics.npz` in the same directory. It is used
-only for the same lines, references, metric and version of sacreBLEU; it may be removed.
+Blocks keep memory small. The cache of `hyp.txt` is `.hyp.txt.statistics.npz` in the same directory.
+It is used only for the same lines, references, metric and version of sacreBLEU; it may be removed.
 """
 import concurrent.futures
 import contextlib
@@ -22,6 +21,7 @@ from rpr.evaluation.metrics import Metric
 from rpr.utils import files, processes
 
 BLOCK_LINES = 500
+BLOCK_HYPOTHESES = 5000                               # of all systems
 LEAST_PARALLEL_LINES = 4000                           # of all systems; fewer take one process
 
 _worker_metrics: dict[str, Metric] = {}
@@ -67,10 +67,11 @@ def _compute(metrics: Sequence[Metric], missing: Mapping[str, Sequence[str]],
              results: Mapping[str, dict[str, np.ndarray]]) -> None:
     """Fills in the missing statistics."""
     sentences = len(references[0])
+    size = max(1, min(BLOCK_LINES, BLOCK_HYPOTHESES // len(systems)))
     names = [metric.name for metric in metrics if missing[metric.name]]
-    tasks = [(name, [systems[system][start:start + BLOCK_LINES] for system in missing[name]],
-              [lines[start:start + BLOCK_LINES] for lines in references])
-             for name in names for start in range(0, sentences, BLOCK_LINES)]
+    tasks = [(name, [systems[system][start:start + size] for system in missing[name]],
+              [lines[start:start + size] for lines in references])
+             for name in names for start in range(0, sentences, size)]
     blocks: dict[str, list[list[np.ndarray]]] = {name: [] for name in names}
     with _task_map(metrics, sentences * len(systems)) as task_map:
         for task, block in zip(tasks, task_map(_compute_block, tasks), strict=True):
