@@ -47,6 +47,7 @@ def main(argv: list[str]) -> None:
             if is_new:                                # a corrected study may take its place
                 studies.discard(runs, study_dir)
             raise
+    _note_missing_curves(runs)
     rest = scheduler.run_all(runs, workers, max_parallel, flags, args.retry_failed)
     if rest:
         names = ", ".join(study_run.name for study_run in rest)
@@ -74,6 +75,15 @@ def _check(runs: list[studies.StudyRun]) -> None:
     check_new_runs((study_run.run, study_run.run_dir) for study_run in runs)
     for study_run in runs:
         provenance.check_corpus(study_run.run, study_run.run_dir)
+
+
+def _note_missing_curves(runs: list[studies.StudyRun]) -> None:
+    """Says which finished runs have no learning curve of BLEU: their checkpoints are gone."""
+    names = [study_run.name for study_run in runs if study_run.run.bleu_frequency
+             and study_run.state() == "done" and not study_run.run_dir.read_dev_bleu()]
+    if names:
+        say(f"run.bleu_frequency came too late for {len(names)} finished runs, whose checkpoints "
+            f"are gone: {', '.join(names)}", style="yellow")
 
 
 def _show_status(study_dir: str) -> None:

@@ -116,6 +116,9 @@ def _define_flags() -> None:
     flags.DEFINE_integer("eval_frequency", None, "Evaluate at the first checkpoint that is this "
                          "many steps after the last evaluation (default: T2T's way, by the clock: "
                          "--eval_throttle_seconds).", lower_bound=1)
+    flags.DEFINE_integer("keep_checkpoint_every_n_steps", 0, "Keep the weights of the checkpoints "
+                         "at multiples of this step in kept/ below --output_dir, without the "
+                         "optimizer's variables; 0: of none.", lower_bound=0)
     flags.DEFINE_integer("cpu_devices", 0, "Without GPUs: divide the CPU into this many devices, "
                          "to try out what --worker_gpu does on as many GPUs.", lower_bound=0,
                          upper_bound=64)

@@ -16,8 +16,8 @@ def brevity_penalty(hypothesis_length: float, reference_length: float) -> float:
     return math.exp(min(0.0, 1 - reference_length / hypothesis_length))
 
 
-def length_warnings(sentences: int, empty: int | None, cut: int | None, penalty: float | None
-                    ) -> list[str]:
+def length_warnings(sentences: int, empty: int | None, cut: int | None, penalty: float | None,
+                    short: int | None = None) -> list[str]:
     """What is wrong with the lengths of a run's translations, one phrase per problem.
 
     Args:
@@ -25,6 +25,7 @@ def length_warnings(sentences: int, empty: int | None, cut: int | None, penalty:
       empty: hypotheses without a word.
       cut: hypotheses that stopped at the length limit.
       penalty: BLEU's brevity penalty.
+      short: hypotheses that are not empty and less than half as long as their reference.
     """
     warnings = []
     if empty:
@@ -33,5 +34,6 @@ def length_warnings(sentences: int, empty: int | None, cut: int | None, penalty:
         warnings.append(f"{cut:,} of {sentences:,} hypotheses stop at the length limit")
     if penalty is not None and penalty < LEAST_BREVITY_PENALTY:
         warnings.append(f"brevity penalty {penalty:.2f}: the hypotheses are shorter than the "
-                        "references")
+                        "references"
+                        + (f", {short:,} of {sentences:,} by more than half" if short else ""))
     return warnings

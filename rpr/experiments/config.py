@@ -28,7 +28,7 @@ TEXT_FILES = {"text_source": "RPR_TEXT_SOURCE", "text_target": "RPR_TEXT_TARGET"
 
 # Settings that may change when a run is resumed. Not the decoding batch: padding and the longest
 # hypothesis depend on it. Files may be moved: what counts is their content, which a run records.
-MUTABLE_FIELDS = {"eval_frequency", "test_sets", "usr_dir", *TEXT_FILES}
+MUTABLE_FIELDS = {"eval_frequency", "bleu_frequency", "test_sets", "usr_dir", *TEXT_FILES}
 
 
 def file_name(test_set: str) -> str:
@@ -53,6 +53,9 @@ class Run:
     eval_frequency: int = setting("steps from one evaluation on the development set to the next, "
                                   "which is at a checkpoint; the last checkpoint is always "
                                   "evaluated", 1000, low=1, high=10**9)
+    bleu_frequency: int = setting("steps from one checkpoint to the next whose BLEU on the "
+                                  "development set is computed after the training; a multiple of "
+                                  "checkpoint_steps; 0: none", 0, low=0, high=10**9)
     eval_steps: int = setting("batches of an evaluation, at most", 100, low=1, high=10**9)
     average_checkpoints: int = setting("last checkpoints that are averaged; 1: the last one is "
                                        "decoded", 1, low=1, high=1000)
@@ -93,6 +96,10 @@ class Run:
             raise UserError(f"run.average_checkpoints = {self.average_checkpoints}: a training of "
                             f"{self.train_steps} steps has "
                             f"{self.train_steps // self.checkpoint_steps} checkpoints")
+        if self.bleu_frequency % self.checkpoint_steps or self.bleu_frequency > self.train_steps:
+            raise UserError(f"run.bleu_frequency = {self.bleu_frequency}: it must be 0 or a "
+                            f"multiple of run.checkpoint_steps = {self.checkpoint_steps}, up to "
+                            f"run.train_steps = {self.train_steps}")
         if bool(self.test_set) != bool(self.language_pair):
             raise UserError("run.test_set and run.language_pair go together")
         for test_set in self.test_sets:
@@ -109,6 +116,11 @@ class Run:
             if getattr(self, name) and self.problem != "translate_text_files":
                 raise UserError(f"run.{name} is a setting of the problem translate_text_files, not "
                                 f"of run.problem = {self.problem}")
+
+    def bleu_steps(self) -> range:
+        """The steps of the checkpoints whose BLEU on the development set is computed."""
+        every = self.bleu_frequency
+        return range(every, self.train_steps + 1, every) if every else range(0)
 
     def environment(self) -> dict[str, str]:
         """The environment variables that the settings for text files set."""

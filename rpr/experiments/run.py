@@ -24,6 +24,8 @@ from rpr.experiments.environment import record_environment
 from rpr.experiments.run_directory import (
     RunDirectory,
     Stage,
+    dev_stages,
+    dev_texts,
     sacrebleu_test_set,
     stages,
     update_config,
@@ -34,7 +36,7 @@ from rpr.utils.errors import LONGEST_REASON, REASON_PIPE, UserError
 from rpr.utils.processes import spawn
 
 # Flags of a stage that do not change its result, or name files whose content is recorded.
-_MUTABLE_FLAGS = ("--eval_frequency", "--t2t_usr_dir")
+_MUTABLE_FLAGS = ("--eval_frequency", "--keep_checkpoint_every_n_steps", "--t2t_usr_dir")
 _STOP_SECONDS = 10.0
 
 
@@ -60,9 +62,11 @@ def complete_run(run: Run, run_dir: RunDirectory, skip_datagen: bool = False) ->
         if "step" not in run_dir.read_scores():
             record_environment(run_dir)
         status = run_dir.read_status()
-        input_hash = ""
+        input_hash = trained = ""
         for stage in stages(run, run_dir):
             input_hash = _input_hash(stage, input_hash, run_dir)
+            if stage.name == "train":
+                trained = input_hash
             if stage.name == "datagen" and skip_datagen and os.path.exists(stage.output):
                 _note_skipped(stage, input_hash, status, run_dir)
             else:
@@ -70,6 +74,7 @@ def complete_run(run: Run, run_dir: RunDirectory, skip_datagen: bool = False) ->
             if stage.name == "datagen":
                 provenance.record_corpus(run, run_dir)
                 _copy_test_texts(run, run_dir)
+        _score_checkpoints(trained, status, run, run_dir, lock)
         _complete_scores(run, run_dir, status)
 
 
@@ -146,13 +151,11 @@ def _input_hash(stage: Stage, before: str, run_dir: RunDirectory) -> str:
 
 def _do_stage(stage: Stage, input_hash: str, status: dict[str, Any], run: Run,
               run_dir: RunDirectory, lock: int) -> None:
-    entry = status.get(stage.name, {})
-    is_same = entry.get("input") == input_hash
-    if is_same and entry.get("state") == "done" and os.path.exists(stage.output):
+    if _is_done(stage, input_hash, status):
         say(f"{run_dir.path}: {stage.name} is done", style="dim")
         return
-    began = time.time()
-    attempts = entry.get("attempts", 0) + 1 if is_same else 1
+    entry, began = status.get(stage.name, {}), time.time()
+    attempts = entry.get("attempts", 0) + 1 if entry.get("input") == input_hash else 1
     entry = {"state": "running", "input": input_hash, "started": began, "attempts": attempts}
     _note(status, run_dir, stage.name, entry)
     say(f"{run_dir.path}: {stage.name}" + (f" (attempt {attempts})" if attempts > 1 else ""),
@@ -167,6 +170,12 @@ def _do_stage(stage: Stage, input_hash: str, status: dict[str, Any], run: Run,
     _note(status, run_dir, stage.name, {**entry, "state": "failed", "code": code,
                                         "reason": reason})
     raise UserError(f"{run_dir.path}: stage {stage.name} {ending}")
+
+
+def _is_done(stage: Stage, input_hash: str, status: dict[str, Any]) -> bool:
+    entry = status.get(stage.name, {})
+    return (entry.get("input") == input_hash and entry.get("state") == "done"
+            and os.path.exists(stage.output))
 
 
 def _ending(code: int, stage: Stage) -> str:
@@ -215,6 +224,41 @@ def _copy_test_texts(run: Run, run_dir: RunDirectory) -> None:
             if not os.path.exists(target):
                 with files.atomic_path(target) as temporary:
                     shutil.copyfile(text, temporary)
+    for text in dev_texts(run, run_dir) if run.bleu_frequency else ():
+        if not os.path.exists(text):
+            raise UserError(f"run.bleu_frequency: {run.problem} has no text of a development set "
+                            f"(there is no {text})")
+
+
+def _score_checkpoints(trained: str, status: dict[str, Any], run: Run, run_dir: RunDirectory,
+                       lock: int) -> None:
+    """Scores the development set with the checkpoints that were kept, and removes them.
+
+    Args:
+      trained: input hash of the stage "train".
+      status: of the run's stages.
+      run, run_dir: the run and its directory.
+      lock: file descriptor that the processes inherit.
+    """
+    gone = []
+    for step in run.bleu_steps():
+        os.makedirs(run_dir.file("dev"), exist_ok=True)
+        decode, score = dev_stages(run, run_dir, step)
+        checkpoint = run_dir.kept_checkpoint(step)
+        decoded = _input_hash(decode, trained, run_dir)
+        if not (os.path.exists(checkpoint + ".index") or _is_done(decode, decoded, status)):
+            gone.append(step)
+            continue
+        _do_stage(decode, decoded, status, run, run_dir, lock)
+        _do_stage(score, _input_hash(score, decoded, run_dir), status, run, run_dir, lock)
+        for path in glob.glob(glob.escape(checkpoint) + ".*"):
+            os.unlink(path)
+    with contextlib.suppress(OSError):                # what is not empty stays
+        os.rmdir(os.path.dirname(run_dir.kept_checkpoint(0)))
+    if gone:
+        say(f"{run_dir.path}: no development BLEU at {len(gone)} of {len(run.bleu_steps())} steps: "
+            "these checkpoints are gone (run.bleu_frequency was set after they were replaced)",
+            style="yellow")
 
 
 def _complete_scores(run: Run, run_dir: RunDirectory, status: dict[str, Any]) -> None:

@@ -5,16 +5,20 @@
     RUN/data.json                 the corpus: path, lines and SHA-256 of each file
     RUN/metrics.jsonl             loss, steps/s and evaluations (rpr.utils.metrics_log)
     RUN/model/                    T2T's output_dir: checkpoints, hparams.json, train.log, events
+    RUN/model/kept/               weights for RUN/dev, until they are scored (run.bleu_frequency)
     RUN/average/                  the averaged checkpoint
     RUN/source.test.txt           the translated text, its reference and the translation
     RUN/reference.test.txt
     RUN/hypotheses.test.txt
     RUN/scores.json               BLEU, chrF, TER with their signatures, step, parameters, seconds
     RUN/*.NAME.txt, scores.NAME.json    the same of each further test set (run.test_sets)
+    RUN/dev/hypotheses.STEP.txt   the development set, translated with the checkpoint at STEP
+    RUN/dev/scores.STEP.json      (run.bleu_frequency), and its scores
 """
 import contextlib
 import fcntl
 import os
+import re
 import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -28,6 +32,8 @@ _STATUS = {"*": {"state": ("running", "done", "failed"), "input?": str, "started
                  "attempts?": int, "seconds?": float, "code?": int, "reason?": str}}
 _SCORES = {"step?": int, "parameters?": (int, None), "bleu?": {"score": float},
            "exact?": (float, None), "seconds?": {"*": (float, None)}}
+_DEV_SCORES = {"bleu": {"score": float}}
+_REMEDY = "remove it and run again: only the scores are computed again"
 
 
 class Stage(NamedTuple):
@@ -74,14 +80,16 @@ class RunDirectory:
         return self.file("average" if run.average_checkpoints > 1 else "model",
                          f"model.ckpt-{run.train_steps}")
 
+    def kept_checkpoint(self, step: int) -> str:
+        """The weights that `rpr train` keeps for run.bleu_frequency, without suffix."""
+        return os.path.join(self.model, "kept", f"model.ckpt-{step}")
+
     def refuse_links(self, test_set: str = "") -> None:
         """Refuses files that are symbolic links: a report must not show what they lead to."""
         for path in (self.config, self.status, self.data, *self.test_files(test_set or "test"),
                      *(self.record_of(kind, test_set) for kind in ("metrics.jsonl",
                                                                    "scores.json"))):
-            if os.path.islink(path):
-                raise UserError(f"{path} is a symbolic link: a run's files must be in its "
-                                "directory")
+            _refuse_link(path)
 
     def read_status(self) -> dict[str, dict[str, Any]]:
         """status.json; empty before the first stage."""
@@ -90,19 +98,34 @@ class RunDirectory:
 
     def read_scores(self) -> dict[str, Any]:
         """scores.json; empty before the run has been scored."""
-        return files.read_json(self.scores, _SCORES, "remove it and run again: only the scores are "
-                               "computed again")
+        return files.read_json(self.scores, _SCORES, _REMEDY)
+
+    def read_dev_bleu(self) -> dict[int, float]:
+        """{step: BLEU on the development set} of checkpoints, by step.
+
+        Raises:
+          UserError: a file is damaged, or a symbolic link: a report must not show what it leads to.
+        """
+        folder, bleu = self.file("dev"), {}
+        _refuse_link(folder)
+        for name in os.listdir(folder) if os.path.isdir(folder) else ():
+            match = re.fullmatch(r"scores\.(\d{1,10})\.json", name, re.ASCII)
+            if match:
+                path = os.path.join(folder, name)
+                _refuse_link(path)
+                bleu[int(match[1])] = files.read_json(path, _DEV_SCORES, _REMEDY)["bleu"]["score"]
+        return dict(sorted(bleu.items()))
+
+
+def _refuse_link(path: str) -> None:
+    if os.path.islink(path):
+        raise UserError(f"{path} is a symbolic link: a run's files must be in its directory")
 
 
 def stages(run: Run, run_dir: RunDirectory) -> Iterator[Stage]:
     """The stages of a run, in order."""
-    step, data_dir = run.train_steps, run_dir.data_dir
-    problem = [f"--problem={run.problem}", f"--data_dir={data_dir}",
-               *([f"--t2t_usr_dir={run.usr_dir}"] if run.usr_dir else [])]
-    model = [f"--model={run.model}", f"--hparams_set={run.hparams_set}",
-             f"--hparams={run.hparams}", f"--output_dir={run_dir.model}",
-             f"--worker_gpu={run.worker_gpu}"]
-    every = run.checkpoint_steps
+    step, data_dir, every = run.train_steps, run_dir.data_dir, run.checkpoint_steps
+    problem, model = _problem_flags(run, run_dir), _model_flags(run, run_dir)
     yield Stage("datagen", ["datagen", *problem, f"--tmp_dir={os.path.join(data_dir, 'download')}"],
                 data_record(run, data_dir))
     yield Stage("train", ["train", *problem, *model, f"--train_steps={step}",
@@ -110,6 +133,7 @@ def stages(run: Run, run_dir: RunDirectory) -> Iterator[Stage]:
                           f"--iterations_per_loop={every}", f"--eval_steps={run.eval_steps}",
                           f"--eval_frequency={run.eval_frequency}",
                           f"--keep_checkpoint_max={run.average_checkpoints}",
+                          f"--keep_checkpoint_every_n_steps={run.bleu_frequency}",
                           f"--metrics_file={run_dir.metrics}"],
                 os.path.join(run_dir.model, f"model.ckpt-{step}.index"))
     checkpoint, count = run_dir.checkpoint(run), run.average_checkpoints
@@ -126,14 +150,51 @@ def stages(run: Run, run_dir: RunDirectory) -> Iterator[Stage]:
         if pair:
             text = references = [f"--test_set={of_sacrebleu}", f"--language_pair={pair}"]
         metrics = run_dir.record_of("metrics.jsonl", test_set)
-        yield Stage(f"decode{name}", ["decode", *problem, *model, *text,
-                                      f"--checkpoint_path={checkpoint}",
-                                      f"--decode_to_file={hypotheses}",
-                                      f"--decode_hparams=beam_size={run.beam_size},"
-                                      f"alpha={run.alpha},batch_size={run.decode_batch_size}",
-                                      f"--metrics_file={metrics}"], hypotheses)
+        yield Stage(f"decode{name}", _decode(run, run_dir, text, checkpoint, hypotheses, metrics),
+                    hypotheses)
         scores = run_dir.record_of("scores.json", test_set)
         yield Stage(f"score{name}", ["score", hypotheses, *references, f"--json={scores}"], scores)
+
+
+def dev_stages(run: Run, run_dir: RunDirectory, step: int) -> list[Stage]:
+    """The stages that score the development set, translated with the checkpoint at `step`.
+
+    They follow the stage "train", and no other stage follows them.
+    """
+    source, reference = dev_texts(run, run_dir)
+    hypotheses, scores = (run_dir.file("dev", name)
+                          for name in (f"hypotheses.{step}.txt", f"scores.{step}.json"))
+    argv = _decode(run, run_dir, [f"--decode_from_file={source}"], run_dir.kept_checkpoint(step),
+                   hypotheses, run_dir.file("dev", "metrics.jsonl"))
+    return [Stage(f"decode step {step}", argv, hypotheses),
+            Stage(f"score step {step}", ["score", hypotheses, f"--reference={reference}",
+                                         "--metrics=bleu", f"--json={scores}"], scores)]
+
+
+def dev_texts(run: Run, run_dir: RunDirectory) -> tuple[str, str]:
+    """Source and reference of the development set, as `rpr datagen` writes them."""
+    source, reference = (os.path.join(run_dir.data_dir, f"{run.problem}.dev.{kind}.txt")
+                         for kind in ("source", "reference"))
+    return source, reference
+
+
+def _problem_flags(run: Run, run_dir: RunDirectory) -> list[str]:
+    return [f"--problem={run.problem}", f"--data_dir={run_dir.data_dir}",
+            *([f"--t2t_usr_dir={run.usr_dir}"] if run.usr_dir else [])]
+
+
+def _model_flags(run: Run, run_dir: RunDirectory) -> list[str]:
+    return [f"--model={run.model}", f"--hparams_set={run.hparams_set}", f"--hparams={run.hparams}",
+            f"--output_dir={run_dir.model}", f"--worker_gpu={run.worker_gpu}"]
+
+
+def _decode(run: Run, run_dir: RunDirectory, text: list[str], checkpoint: str, hypotheses: str,
+            metrics: str) -> list[str]:
+    """`rpr decode` of a text (its flags) with a checkpoint and the run's beam search."""
+    return ["decode", *_problem_flags(run, run_dir), *_model_flags(run, run_dir), *text,
+            f"--checkpoint_path={checkpoint}", f"--decode_to_file={hypotheses}",
+            f"--decode_hparams=beam_size={run.beam_size},alpha={run.alpha},"
+            f"batch_size={run.decode_batch_size}", f"--metrics_file={metrics}"]
 
 
 def sacrebleu_test_set(run: Run, test_set: str = "") -> tuple[str, str]:

@@ -166,6 +166,8 @@ def _fill_lengths(results: StudyResults, metric: Metric, counts: Mapping[str, np
                               for bucket in results.buckets])
             run.empty = sum(not line.strip() for line in hypotheses[run.path])
             run.brevity_penalty = round(brevity_penalty(*run_counts[:, :2].sum(axis=0)), 4)
+            tokens, expected = run_counts[:, :2].T
+            run.short = int(np.count_nonzero((tokens > 0) & (2 * tokens < expected)))
         arm.bleu_by_length = [statistics.fmean(column) for column in zip(*by_length, strict=True)]
 
 

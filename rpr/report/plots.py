@@ -3,6 +3,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -32,41 +33,58 @@ def draw_study(results: StudyResults) -> Iterator[Plot]:
 
 
 def plot_curves(results: StudyResults) -> Figure:
-    """Training and development loss of each arm: mean and range over its seeds.
+    """Training loss, development loss and BLEU of each arm: mean and range over its seeds.
 
-    The y axis leaves out the first steps, where the loss of every arm falls steeply.
+    The y axis of the losses leaves out the first steps, where the loss of every arm falls steeply.
+    The panel of BLEU is there if checkpoints were scored (run.bleu_frequency).
     """
-    figure, panels = pyplot.subplots(1, 2, figsize=(11, 4.2), sharex=True, layout="constrained")
+    has_bleu = any(run.dev_bleu for arm in results.arms for run in arm.runs)
+    count = 3 if has_bleu else 2
+    figure, panels = pyplot.subplots(1, count, figsize=(5.5 * count, 4.2), sharex=True,
+                                     layout="constrained")
     shown: list[float] = []
     arms = results.featured(MOST_CURVES) if len(results.arms) > MOST_CURVES else results.arms
     colours = {arm.name: colour for arm, colour
                in zip(results.arms, arm_colours(results), strict=True)}
     for arm in arms:
-        for axes, curves, marker in (
-                (panels[0], [_smooth(run.train_losses) for run in arm.runs], None),
-                (panels[1], [run.dev_losses for run in arm.runs], "o")):
-            steps, losses = _on_common_steps(curves)
-            if not len(steps):
-                continue
-            mean = losses.mean(axis=0)
-            if len(losses) > 1:
-                axes.fill_between(steps, losses.min(axis=0), losses.max(axis=0), lw=0, alpha=0.2,
-                                  color=colours[arm.name])
-            axes.plot(steps, mean, color=colours[arm.name], lw=1.5, label=arm_label(arm),
-                      marker=marker, ms=3.5)
-            shown += mean[steps >= steps[-1] / 20].tolist()
+        colour, label = colours[arm.name], arm_label(arm)
+        shown += _plot_range(panels[0], [_smooth(run.train_losses) for run in arm.runs], colour,
+                             label)
+        shown += _plot_range(panels[1], [run.dev_losses for run in arm.runs], colour, label, "o")
+        if has_bleu:
+            _plot_range(panels[2], [run.dev_bleu for run in arm.runs], colour, label, "o")
     panels[0].set(title=f"training (mean of {SMOOTHED_RECORDS} records)",
                   ylabel="loss (nats per sub-word)")
     panels[1].set(title="development set", ylabel="loss (nats per sub-word)")
+    if has_bleu:
+        panels[2].set(title="development set", ylabel="BLEU of checkpoints (not averaged)")
     if any(len(arm.runs) > 1 for arm in arms):
         figure.supxlabel("lines: mean over seeds, bands: smallest to largest", fontsize=8)
     for axes in panels:
         axes.set_xlabel("step")
-        if shown:
-            margin = 0.05 * (max(shown) - min(shown)) or 0.1
-            axes.set_ylim(min(shown) - margin, max(shown) + margin)
+    for axes in panels[:2] if shown else ():
+        margin = 0.05 * (max(shown) - min(shown)) or 0.1
+        axes.set_ylim(min(shown) - margin, max(shown) + margin)
     add_legend(figure, panels[0])
     return figure
+
+
+def _plot_range(axes: Axes, curves: Sequence[Sequence[Sequence[float]]], colour: Any, label: str,
+                marker: str | None = None) -> list[float]:
+    """Draws the mean of the curves of several seeds, and their range as a band.
+
+    Returns:
+      the means without those of the first steps.
+    """
+    steps, values = _on_common_steps(curves)
+    if not len(steps):
+        return []
+    mean = values.mean(axis=0)
+    if len(values) > 1:
+        axes.fill_between(steps, values.min(axis=0), values.max(axis=0), lw=0, alpha=0.2,
+                          color=colour)
+    axes.plot(steps, mean, color=colour, lw=1.5, label=label, marker=marker, ms=3.5)
+    return mean[steps >= steps[-1] / 20].tolist()
 
 
 def _smooth(losses: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
@@ -82,7 +100,7 @@ def _on_common_steps(curves: Sequence[Sequence[Sequence[float]]]) -> tuple[np.nd
     of the curve with the fewest records, as far as every curve reaches.
 
     Returns:
-      steps [n] and losses [curves, n]; runs without records are left out.
+      steps [n] and values [curves, n]; runs without records are left out.
     """
     recorded = [np.asarray(curve, float) for curve in curves if len(curve)]
     if not recorded:

@@ -29,10 +29,13 @@ class RunResult:
       bleu, chrf: sacreBLEU scores on the test set, 0 to 100.
       exact: percentage of hypotheses that equal their reference.
       empty: number of hypotheses without a word.
+      short: number of hypotheses that are not empty and have less than half of their reference's
+        tokens; None if it was not counted.
       cut: number of hypotheses that reached the length limit; None if it was not recorded.
       brevity_penalty: BLEU's, 0 to 1; below 1 the hypotheses are shorter than the references.
       loss: development-set loss of the last evaluation, nats per sub-word.
       train_losses, dev_losses: [[step, loss], ...], thinned out.
+      dev_bleu: [[step, BLEU on the development set], ...] of checkpoints (run.bleu_frequency).
     """
     path: str
     seed: int
@@ -48,11 +51,13 @@ class RunResult:
     chrf: float | None = None
     exact: float | None = None
     empty: int | None = None
+    short: int | None = None
     cut: int | None = None
     brevity_penalty: float | None = None
     loss: float | None = None
     train_losses: list[list[float]] = dataclasses.field(default_factory=list)
     dev_losses: list[list[float]] = dataclasses.field(default_factory=list)
+    dev_bleu: list[list[float]] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass
@@ -181,7 +186,7 @@ class StudyResults:
         """A line for each finished run whose translations are empty, cut off or too short."""
         return [f"{run.path}: {', '.join(problems)}" for arm in self.arms for run in arm.done
                 if (problems := length_warnings(self.sentences, run.empty, run.cut,
-                                                run.brevity_penalty))]
+                                                run.brevity_penalty, run.short))]
 
     def as_dict(self) -> dict[str, Any]:
         """All attributes as plain dicts and lists, for JSON."""

@@ -188,6 +188,7 @@ def _read_run(study_dir: str, path: str, environments: list[dict[str, Any]],
     run.seconds = {stage: entry["seconds"] for stage, entry in status.items()
                    if "seconds" in entry}
     _read_metrics(run, events)
+    run.dev_bleu = [[step, round(bleu, 3)] for step, bleu in run_dir.read_dev_bleu().items()]
     if not done:
         run.note = _progress_note(run.state, status, events)
     if "train" in run.seconds:

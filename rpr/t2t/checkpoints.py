@@ -35,7 +35,7 @@ def find_checkpoint(path_or_dir: str, model: str, flag: str) -> str:
     """
     path = path_or_dir
     if os.path.isdir(path):
-        every = _by_step(path)
+        every = by_step(path)
         found = newest(path) or (every[-1] if every else None)
         if found is None:
             raise UserError(f"--{flag}={path}: there is no checkpoint in it{_hint(path, flag)}")
@@ -81,7 +81,7 @@ def newest(directory: str) -> str | None:
 
 def newest_complete(directory: str) -> str | None:
     """The checkpoint of the most steps that is whole, or None."""
-    return next((path for path in reversed(_by_step(directory)) if not damage(path)), None)
+    return next((path for path in reversed(by_step(directory)) if not damage(path)), None)
 
 
 def repair_state(directory: str) -> str | None:
@@ -99,7 +99,7 @@ def repair_state(directory: str) -> str | None:
     named = _named(directory)
     if named and not damage(named):
         return None
-    every, path = _by_step(directory), newest_complete(directory)
+    every, path = by_step(directory), newest_complete(directory)
     if path is None:
         if every:
             raise UserError(f"--output_dir={directory} holds no complete checkpoint "
@@ -123,8 +123,8 @@ def _named(directory):
         return None
 
 
-def _by_step(directory):
-    """All checkpoints of a directory, complete or not."""
+def by_step(directory: str) -> list[str]:
+    """All checkpoints of a directory, complete or not: paths without suffix, by step."""
     return sorted((path.removesuffix(".index") for path in glob.glob(
         os.path.join(glob.escape(directory), "model.ckpt-*.index"))), key=_step)
 

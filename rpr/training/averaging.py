@@ -44,14 +44,16 @@ def average_all(model_dir: str, output_dir: str, n: int, min_steps: int = 0,
             shutil.copy2(source, copy)
     window: collections.deque = collections.deque(maxlen=n)
     written = []
-    for checkpoint in bleu_hook.stepfiles_iterator(model_dir, wait_minutes, min_steps):
-        window.append(checkpoint)
-        if len(window) == n:
-            path = os.path.join(output_dir, f"model.ckpt-{checkpoint.steps}")
-            write_mean(path, [each.filename for each in window], checkpoint.steps)
-            os.utime(path + ".index", (checkpoint.mtime, checkpoint.mtime))
-            written.append(path)
-            tf.train.update_checkpoint_state(output_dir, path, written)
+    with Task("averaging", None, "averages") as task:
+        for checkpoint in bleu_hook.stepfiles_iterator(model_dir, wait_minutes, min_steps):
+            window.append(checkpoint)
+            if len(window) == n:
+                path = os.path.join(output_dir, f"model.ckpt-{checkpoint.steps}")
+                write_mean(path, [each.filename for each in window], checkpoint.steps)
+                os.utime(path + ".index", (checkpoint.mtime, checkpoint.mtime))
+                written.append(path)
+                tf.train.update_checkpoint_state(output_dir, path, written)
+                task.update(len(written))
     return written
 
 
@@ -81,15 +83,13 @@ def write_mean(path: str, paths: Sequence[str], step: int) -> None:
         write_checkpoint(parts[-1], values)
         values.clear()
 
-    with Task("averaging", len(names), "variables") as task:
-        size = 0
-        for count, name in enumerate(names, start=1):
-            values[name] = _mean(readers, name)
-            size += values[name].nbytes
-            if size >= _FILE_BYTES:
-                save()
-                size = 0
-            task.update(count)
+    size = 0
+    for name in names:
+        values[name] = _mean(readers, name)
+        size += values[name].nbytes
+        if size >= _FILE_BYTES:
+            save()
+            size = 0
     if values:
         save()
     with tf.Graph().as_default(), tf.Session() as session:

@@ -11,6 +11,8 @@ import numpy as np
 import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 
+from rpr.t2t import checkpoints
+from rpr.training import averaging
 from rpr.training.divergence import DivergenceDetector
 from rpr.training.seeding import BATCHES
 from rpr.training.throughput import Throughput
@@ -186,6 +188,35 @@ class ChecksumListener(tf.train.CheckpointSaverListener):
         checksums.append(self._model_dir, step, {
             name: f"{zlib.crc32(reader.get_tensor(name).tobytes()):08x}"
             for name in sorted(reader.get_variable_to_shape_map())})
+
+
+class KeepingListener(tf.train.CheckpointSaverListener):
+    """Keeps the weights of some checkpoints in kept/ below the directory of the model.
+
+    Writing them needs a session. None may be created before that of the training, which decides
+    the number of threads: losses would depend on whether the training was interrupted.
+
+    Args:
+      model_dir: the directory of the checkpoints.
+      frequency: steps; checkpoints at multiples of it are kept. 0: none.
+    """
+
+    def __init__(self, model_dir: str, frequency: int) -> None:
+        self._model_dir, self._frequency = model_dir, frequency
+
+    def after_save(self, session: Any, global_step_value: int) -> None:
+        self.keep()
+
+    def keep(self) -> None:
+        """Keeps the newest checkpoint, and earlier ones if the training was killed before that."""
+        for path in checkpoints.by_step(self._model_dir) if self._frequency else ():
+            step = int(path.rpartition("-")[2])
+            kept = os.path.join(self._model_dir, "kept", os.path.basename(path))
+            if step and step % self._frequency == 0 and not (
+                    os.path.exists(kept + ".index") or checkpoints.damage(path)):
+                os.makedirs(os.path.dirname(kept), exist_ok=True)
+                # The mean of one checkpoint: its weights, unchanged, written whole or not at all.
+                averaging.write_mean(kept, [path], step)
 
 
 class EvaluationListener(tf.train.CheckpointSaverListener):

@@ -94,7 +94,8 @@ def _train(flags: Any, hparams: Any, requested: dict, metrics_path: str,
     record = hooks.EvaluationRecord(metrics_path)
     train_spec, eval_spec = experiment._train_spec, experiment._eval_spec
     max_steps = min(train_spec.max_steps, flags.stop_at_step or train_spec.max_steps)
-    listeners = [hooks.ChecksumListener(estimator.model_dir)]
+    keeping = hooks.KeepingListener(estimator.model_dir, flags.keep_checkpoint_every_n_steps)
+    listeners = [hooks.ChecksumListener(estimator.model_dir), keeping]
     if flags.eval_frequency and flags.schedule == "continuous_train_and_eval" and not machines:
         listeners.append(hooks.EvaluationListener(
             metrics_path, flags.eval_frequency, max_steps,
@@ -109,6 +110,8 @@ def _train(flags: Any, hparams: Any, requested: dict, metrics_path: str,
     experiment._eval_spec = eval_spec._replace(exporters=(*(eval_spec.exporters or ()), record))
     try:
         _execute(experiment, flags, bool(machines), is_chief, metrics_path, record)
+        if is_chief:
+            keeping.keep()                            # the last one, if a kill came before it
     except (tf.estimator.NanLossDuringTrainingError, divergence.Diverged) as error:
         raise UserError(divergence.explain(error, hook, output_dir)) from None
     except tf.errors.DataLossError as error:

@@ -17,6 +17,7 @@ from rpr.utils import metrics_log
 from rpr.utils.errors import UserError
 
 STAGES = ["datagen", "train", "average", "decode", "score"]
+AT_40 = ["decode step 40", "score step 40"]           # run.bleu_frequency of `undisturbed`
 SETTINGS = {"problem": "translate_text_files", "hparams_set": "rpr_tiny",
             "hparams": "num_hidden_layers=1", "train_steps": 60, "checkpoint_steps": 20,
             "average_checkpoints": 2, "beam_size": 2, "eval_steps": 1}
@@ -40,7 +41,7 @@ def checkpoints(run_dir):
 @pytest.fixture(scope="module")
 def undisturbed(text, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    gin = write_gin(folder / "run.gin")
+    gin = write_gin(folder / "run.gin", bleu_frequency=40)
     done = rpr_command("run", gin, f"--run_dir={folder}/relative")
     return gin, folder / "relative", done
 
@@ -50,7 +51,7 @@ def test_a_run_leaves_what_explains_it(undisturbed):
     assert {"config.gin", "status.json", "metrics.jsonl", "scores.json", "source.test.txt",
             "reference.test.txt", "hypotheses.test.txt"} <= set(os.listdir(run_dir))
     assert [(name, entry["state"], entry["attempts"]) for name, entry in status(run_dir).items()
-            ] == [(name, "done", 1) for name in STAGES]
+            ] == [(name, "done", 1) for name in STAGES + AT_40]
     scores = json.loads((run_dir / "scores.json").read_text())
     assert (scores["step"], scores["lines"]) == (60, 12)
     assert "version:" in scores["bleu"]["signature"]
@@ -68,7 +69,7 @@ def test_a_finished_run_is_not_repeated(undisturbed):
                 if path.is_file() and path.name != ".lock"}
     before = times()
     done = rpr_command("run", gin, f"--run_dir={run_dir}")
-    assert done.stderr.count("is done") == len(STAGES)
+    assert done.stderr.count("is done") == len(STAGES + AT_40)
     assert times() == before
 
 
@@ -92,8 +93,30 @@ def test_a_changed_configuration_is_refused_with_the_difference(undisturbed):
     gin, run_dir, _ = undisturbed
     line = refused("run", gin, f"--run_dir={run_dir}", "--set", "run.alpha=0.7")
     assert "alpha = 0.7 (there: 0.6)" in line
-    done = rpr_command("run", gin, f"--run_dir={run_dir}", "--set", "run.eval_frequency=5")
-    assert done.stderr.count("is done") == len(STAGES)
+    done = rpr_command("run", gin, f"--run_dir={run_dir}", "--set", "run.eval_frequency=5", "--set",
+                       "run.bleu_frequency=20")
+    assert done.stderr.count("is done") == len(STAGES + AT_40)
+    assert "no development BLEU at 2 of 3 steps" in done.stderr
+
+
+def test_the_development_set_is_scored_with_the_weights_of_a_checkpoint(undisturbed, text,
+                                                                        tmp_path):
+    """The checkpoint of that step is still there: it gives the same translations."""
+    _, run_dir, _ = undisturbed
+    assert not (run_dir / "model" / "kept").exists()
+    source, reference = (run_dir.parent / "data" / f"translate_text_files.dev.{kind}.txt"
+                         for kind in ("source", "reference"))
+    assert source.read_text() == (text.folder / "dev.en").read_text()
+    rpr_command("decode", f"--output_dir={run_dir}/model", f"--data_dir={run_dir.parent}/data",
+                "--problem=translate_text_files", "--model=rpr_transformer",
+                "--hparams_set=rpr_tiny", f"--checkpoint_path={run_dir}/model/model.ckpt-40",
+                "--decode_hparams=beam_size=2,alpha=0.6,batch_size=32", f"--input={source}",
+                f"--output={tmp_path}/again.txt", f"--metrics_file={tmp_path}/metrics.jsonl")
+    hypotheses = run_dir / "dev" / "hypotheses.40.txt"
+    assert (tmp_path / "again.txt").read_bytes() == hypotheses.read_bytes()
+    done = rpr_command("score", hypotheses, f"--reference={reference}", "--metrics=bleu", "--json")
+    scores = json.loads((run_dir / "dev" / "scores.40.json").read_text())
+    assert json.loads(done.stdout)["bleu"] == scores["bleu"] and scores["lines"] == 20
 
 
 def test_a_further_test_set_is_decoded_scored_and_reported(undisturbed, tmp_path, monkeypatch):
@@ -105,7 +128,8 @@ def test_a_further_test_set_is_decoded_scored_and_reported(undisturbed, tmp_path
                 run_dir / "reference.test.txt", "--language_pair=en-de")
     done = rpr_command("run", gin, f"--run_dir={runs / 'relative'}", "--set",
                        "run.test_sets=('tiny:en-de',)")
-    assert "decode is done" in done.stderr            # its own test set is not decoded again
+    # Nothing else is decoded again; the weights at step 40 are gone.
+    assert "decode is done" in done.stderr and "decode step 40 is done" in done.stderr
     first, second = (json.loads((runs / "relative" / name).read_text())
                      for name in ("scores.json", "scores.tiny_en-de.json"))
     assert first["bleu"]["score"] == second["bleu"]["score"] and first["step"] == 60
@@ -165,7 +189,7 @@ def test_killed_in_every_stage_it_ends_as_if_undisturbed(undisturbed, tmp_path):
     kill(trained_to(20))
     kill(trained_to(60))
     assert 60 not in evaluations()
-    for stage in STAGES[2:]:
+    for stage in STAGES[2:] + AT_40:
         kill(running(stage))
         assert status(run_dir)["train"]["attempts"] == 3, "it trained again"
     rpr_command("run", gin, f"--run_dir={run_dir}")
@@ -180,7 +204,7 @@ def test_killed_in_every_stage_it_ends_as_if_undisturbed(undisturbed, tmp_path):
     steps = [e["step"] for e in events if e["event"] == "train"]
     assert steps == sorted(set(steps)) and steps[-1] == 60
     assert set(os.listdir(run_dir)) == set(os.listdir(whole))
-    for name in ("hypotheses.test.txt", "reference.test.txt"):
+    for name in ("hypotheses.test.txt", "reference.test.txt", "dev/hypotheses.40.txt"):
         assert (run_dir / name).read_bytes() == (whole / name).read_bytes()
     scores = [json.loads((path / "scores.json").read_text()) for path in (run_dir, whole)]
     assert scores[0]["bleu"] == scores[1]["bleu"]
@@ -232,6 +256,7 @@ def test_the_report_compares_the_runs_below_a_directory(undisturbed, tmp_path):
     one, other = record["arms"]
     assert (one["name"], other["name"], record["length_unit"]) == (
         "absolute", "relative", "sub-words")
+    assert [step for step, _ in one["runs"][0]["dev_bleu"]] == [40]
     assert one["bleu_difference"] is None and other["bleu"]["mean"] > 99
     difference = other["bleu_difference"]
     assert difference["low"] > 0 and difference["p"] is None        # one seed

@@ -1,5 +1,6 @@
 """The figures of a report, also with hostile names."""
 import itertools
+import json
 import warnings
 
 import numpy as np
@@ -10,7 +11,7 @@ from matplotlib.text import Text
 from report_runs import read_scored, write_clipping_study, write_run, write_study
 
 from rpr.evaluation.significance import ArmScore, Comparison
-from rpr.report import figures, model_analysis, model_plots, plots, results
+from rpr.report import figures, model_analysis, model_plots, plots, record, results, tables
 
 TABLE_NAMES = {f"{side}_{kind}" for side in model_analysis.SIDES for kind in model_analysis.KINDS}
 
@@ -87,6 +88,24 @@ def test_curves_show_the_range_over_seeds():
     assert dev.lines[0].get_xydata().tolist() == [[10, 4.0], [20, 3.0]]
     band = dev.collections[0].get_paths()[0].vertices
     assert {tuple(point) for point in band} >= {(10, 3), (10, 5), (20, 2), (20, 4)}
+
+
+def test_curves_show_the_bleu_of_checkpoints_also_from_a_record(tmp_path):
+    for name, seed, bleu in (("a-1", 1, (5, 10.25)), ("a-2", 2, (7, 9)), ("b-1", 1, ())):
+        run = write_run(tmp_path, name, seed=seed)
+        (run / "dev").mkdir()
+        for step, score in zip((100, 1000), bleu, strict=False):
+            (run / "dev" / f"scores.{step}.json").write_text(json.dumps({"bleu": {"score": score}}))
+    write_study(tmp_path, {"a": ({"x": 1}, None, {1: "a-1", 2: "a-2"}),
+                           "b": ({"x": 2}, None, {1: "b-1"})}, "a")
+    (tmp_path / "record").mkdir()
+    (tmp_path / "record" / "results.json").write_text(tables.to_json(read_scored(tmp_path)))
+    study = record.load_record(str(tmp_path / "record"))
+    *_, panel = axes = plots.plot_curves(study).axes
+    assert len(axes) == 3 and [line.get_label() for line in panel.lines] == ["a"]
+    assert panel.lines[0].get_xydata().tolist() == [[100, 6.0], [1000, 9.625]]
+    band = panel.collections[0].get_paths()[0].vertices
+    assert {tuple(point) for point in band} >= {(100, 5), (100, 7), (1000, 9), (1000, 10.25)}
 
 
 def test_the_ranking_shows_each_difference_and_its_p(clipping):

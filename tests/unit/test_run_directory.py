@@ -141,6 +141,63 @@ def test_the_states_of_a_run(run_dir):
         assert run_directory.state(run_dir) == "running"
 
 
+def input_hashes(described, run_dir):
+    """{stage: hash of its input}, without the stages of development BLEU."""
+    hashes, before = {}, ""
+    for stage in run_directory.stages(described, run_dir):
+        before = hashes[stage.name] = run._input_hash(stage, before, run_dir)
+    return hashes
+
+
+def test_the_frequency_of_bleu_may_change_in_a_run(run_dir):
+    often = dataclasses.replace(RUN, bleu_frequency=50)
+    assert often.identity() == RUN.identity()
+    assert input_hashes(often, run_dir) == input_hashes(RUN, run_dir)
+    assert (list(often.bleu_steps()), list(RUN.bleu_steps())) == ([50, 100], [])
+
+
+def test_development_bleu_is_read_by_step(run_dir):
+    assert run_dir.read_dev_bleu() == {}
+    os.makedirs(run_dir.file("dev"))
+    for step in (1000, 50):
+        with open(run_dir.file("dev", f"scores.{step}.json"), "w") as scores:
+            json.dump({"bleu": {"score": step / 100}, "lines": 3}, scores)
+    for name in ("scores.x.json", "hypotheses.50.txt", "scores.7.json.tmp"):
+        with open(run_dir.file("dev", name), "w"):
+            pass
+    assert list(run_dir.read_dev_bleu().items()) == [(50, 0.5), (1000, 10.0)]
+    with open(run_dir.file("dev", "scores.60.json"), "w") as scores:
+        scores.write('{"bleu": {"score": "high"}}')
+    with pytest.raises(UserError, match=r"dev/scores\.60\.json is damaged: bleu.score"):
+        run_dir.read_dev_bleu()
+
+
+@pytest.mark.parametrize("name", ["dev", "dev/scores.50.json"])
+def test_development_bleu_is_not_read_through_a_link(run_dir, tmp_path, name):
+    elsewhere = tmp_path / "elsewhere"
+    os.makedirs(elsewhere)
+    (elsewhere / "scores.50.json").write_text('{"bleu": {"score": 1.0}}')
+    if name == "dev":
+        os.symlink(elsewhere, run_dir.file("dev"))
+    else:
+        os.makedirs(run_dir.file("dev"))
+        os.symlink(elsewhere / "scores.50.json", run_dir.file(name))
+    with pytest.raises(UserError, match=f"{name} is a symbolic link"):
+        run_dir.read_dev_bleu()
+
+
+def test_without_text_of_a_development_set_there_is_no_bleu_of_it(run_dir):
+    os.makedirs(run_dir.data_dir)
+    for split in ("test", "dev"):
+        for kind in ("source", "reference"):
+            with pytest.raises(UserError, match=f"{split}.{kind}.txt"):
+                run._copy_test_texts(dataclasses.replace(RUN, bleu_frequency=50), run_dir)
+            path = f"{run_dir.data_dir}/{RUN.problem}.{split}.{kind}.txt"
+            with open(path, "w"):
+                pass
+    run._copy_test_texts(dataclasses.replace(RUN, bleu_frequency=50), run_dir)
+
+
 @pytest.mark.parametrize("test_sets", [("a", "a"), ("test",), ("a/b", "a_b"),
                                        ("a:en-de", "a_en-de")])
 def test_test_sets_whose_files_would_have_the_same_name_are_refused(test_sets):
