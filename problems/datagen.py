@@ -27,8 +27,7 @@ def generate(problem: Any, data_dir: str, tmp_dir: str) -> None:
     t2t-datagen) is kept if it is sound.
 
     Args:
-      problem: a T2T text problem with `sources` and `write_text`, as in
-        `translation.TranslationProblem`.
+      problem: a `translation.TranslationProblem`.
       data_dir: the directory of the data.
       tmp_dir: the directory of downloads.
 
@@ -119,13 +118,25 @@ def _generate(problem: Any, data_dir: str, staging: str, tmp_dir: str) -> dict[s
         written = {split: shards.write_split(pool, problem, split, count, staging, tmp_dir, scratch)
                    for split, count in _shard_counts(problem).items()}
     # Text of what is decoded and scored; `rpr run` uses that of the test set.
-    for split in ("dev", "test", *getattr(problem, "extra_test_sets", ())):
-        problem.write_text(split, tmp_dir, os.path.join(staging, f"{name}.{split}.source.txt"),
-                           os.path.join(staging, f"{name}.{split}.reference.txt"))
+    for split in ("dev", "test", *problem.extra_test_sets):
+        source, reference, documents = (os.path.join(staging, f"{name}.{split}.{kind}.txt")
+                                        for kind in ("source", "reference", "documents"))
+        lines = problem.write_text(split, tmp_dir, source, reference)
+        _write_documents(problem.documents(split, tmp_dir), lines, documents)
     shutil.rmtree(scratch)
     return {"files": written,
             "vocabulary": {vocabulary: files.sha256(os.path.join(staging, vocabulary))
                            for vocabulary in checks.vocabulary_files(problem)}}
+
+
+def _write_documents(names: list[str] | None, lines: int, path: str) -> None:
+    """Writes the document of each line of a split, where it is known."""
+    if names is None:
+        return
+    if len(names) != lines:
+        raise UserError(f"{os.path.basename(path)}: the problem names the documents of "
+                        f"{len(names):,} lines, the text has {lines:,}")
+    files.write_atomically(path, "".join(" ".join(name.split()) + "\n" for name in names))
 
 
 def _given_vocabulary(problem: Any, data_dir: str) -> dict[str, str]:

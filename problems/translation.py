@@ -39,6 +39,18 @@ class TranslationProblem(translate.TranslateProblem):
         for pair in self.text_pairs("train", tmp_dir):
             yield from pair
 
+    def documents(self, split: str, tmp_dir: str) -> list[str] | None:
+        """The name of the document that each pair of a split comes from; None: not known.
+
+        `rpr datagen` writes them next to the text of a test set, and significance tests then treat
+        the sentences of a document together.
+
+        Args:
+          split: "dev", "test" or one of `extra_test_sets`.
+          tmp_dir: the directory of downloads.
+        """
+        return None
+
     def write_text(self, split: str, tmp_dir: str, source_path: str, target_path: str) -> int:
         """Writes a split as two line-aligned UTF-8 text files, each whole or not at all.
 

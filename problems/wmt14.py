@@ -38,6 +38,7 @@ DEV = download.Remote(
 TEST = download.Remote(
     "https://statmt.org/wmt14/test-full.tgz", "md5:a8cd784e006feb32ac6f3d9ec7eb389a")
 
+_DOCUMENT = re.compile(r'<doc\b.*?docid="([^"]*)"')
 _SEGMENT = re.compile(r"<seg[^>]*>(.*)</seg>")
 
 
@@ -63,6 +64,12 @@ class Wmt14(translation.TranslationProblem):
                     if source and target or split != "train":    # Common Crawl has empty lines
                         yield source, target
 
+    def documents(self, split: str, tmp_dir: str) -> list[str] | None:
+        sources = [source for source, _ in self._paths(split, tmp_dir)]
+        if not all(source.endswith(".sgm") for source in sources):
+            return None
+        return [name for source in sources for name in document_names(source)]
+
     def sources(self, tmp_dir: str) -> dict[str, str]:
         del tmp_dir                                   # verified when they are downloaded
         return {archive.name: archive.digest
@@ -83,6 +90,18 @@ def segments(path: str) -> list[str]:
     """The sentences of one of WMT's SGML files, as sacreBLEU reads them."""
     with open(path, encoding="utf-8", newline="\n") as text:
         return [" ".join(match[1].split()) for line in text if (match := _SEGMENT.match(line))]
+
+
+def document_names(path: str) -> list[str]:
+    """The document of each sentence of one of WMT's SGML files, as sacreBLEU reads them."""
+    name, names = "", []
+    with open(path, encoding="utf-8", newline="\n") as text:
+        for line in text:
+            if match := _DOCUMENT.match(line):
+                name = match[1]
+            elif _SEGMENT.match(line):
+                names.append(name)
+    return names
 
 
 def sample(path: str, budget: int) -> Iterator[str]:

@@ -33,6 +33,9 @@ SENTENCE_DEVIATION = 8.6
 LEVELS = 25                                           # of damage, in the BLEU design
 LEVEL_DEVIATION = 2.5                                 # of a sentence's damage
 CENTRE = 12
+# Documents have 12 sentences in the median, and half of them 8 to 18, much as in news test sets.
+DOCUMENT_SENTENCES, DOCUMENT_SPREAD = 12, 0.6
+DOCUMENT_SHARE = 0.3                                  # of the variance of an arm's damage
 
 
 class Condition(NamedTuple):
@@ -96,10 +99,36 @@ def draw_bleu(random: np.random.Generator, condition: Condition, seeds: int, sen
             effect = deviation * _correlated(random, common[seed], condition.correlation)
             levels = CENTRE - (arm * difference + effect) / slope + of_arm + random.normal(
                 0, LEVEL_DEVIATION * (1 - condition.interaction) ** 0.5, sentences)
-            levels = np.clip(np.rint(levels), 0, LEVELS - 1).astype(int)
-            runs.append(significance.run_scores(metric, pool[drawn, levels], seed))
+            runs.append(significance.run_scores(metric, _damage(pool, drawn, levels), seed))
         arms.append(runs)
     return arms[0], arms[1]
+
+
+def draw_documents(random: np.random.Generator, seeds: int, documents: int
+                   ) -> dict[str, list[list[RunScores]]]:
+    """Two equal arms with real BLEU statistics, whose damage varies between documents.
+
+    Returns:
+      the arms with pseudo-values of documents, and with those of sentences.
+    """
+    metric, pool, _ = _bleu_pool()
+    sizes = np.ceil(random.lognormal(math.log(DOCUMENT_SENTENCES), DOCUMENT_SPREAD, documents))
+    document = np.repeat(np.arange(documents), sizes.astype(int))
+    drawn = random.integers(len(pool), size=len(document))
+    arms: dict[str, list[list[RunScores]]] = {"documents": [], "sentences": []}
+    for _ in range(2):
+        of_arm = CENTRE + random.normal(0, LEVEL_DEVIATION * DOCUMENT_SHARE ** 0.5, documents)
+        counts = [_damage(pool, drawn, of_arm[document] + random.normal(
+            0, LEVEL_DEVIATION * (1 - DOCUMENT_SHARE) ** 0.5, len(document))) for _ in range(seeds)]
+        for unit, grouping in (("documents", document), ("sentences", None)):
+            arms[unit].append([significance.run_scores(metric, each, seed, grouping)
+                               for seed, each in enumerate(counts)])
+    return arms
+
+
+def _damage(pool: np.ndarray, drawn: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """The statistics of drawn sentences at these levels of damage, rounded: [sentences, counts]."""
+    return pool[drawn, np.clip(np.rint(levels), 0, LEVELS - 1).astype(int)]
 
 
 def _correlated(random: np.random.Generator, common: float, correlation: float) -> float:
@@ -190,14 +219,31 @@ def output_rejection_rates(sentences: int, trials: int) -> tuple[float, float]:
     ours = theirs = 0
     for _ in range(trials):
         drawn = random.integers(len(pool), size=sentences)
-        first, second = (pool[drawn, np.clip(np.rint(random.normal(
-            CENTRE, LEVEL_DEVIATION, sentences)), 0, LEVELS - 1).astype(int)] for _ in range(2))
+        first, second = (_damage(pool, drawn, random.normal(CENTRE, LEVEL_DEVIATION, sentences))
+                         for _ in range(2))
         p = significance.compare_outputs(significance.run_scores(metric, first),
                                          significance.run_scores(metric, second)).p
         ours += p is not None and p <= LEVEL
         bootstrap = paired_bootstrap([metric], [[first], [second]], 1000, 12345)[1][0]
         theirs += bootstrap.p_value is not None and bootstrap.p_value <= LEVEL
     return ours / trials, theirs / trials
+
+
+def document_rejection_rates(seeds: int, documents: int, trials: int) -> dict[str, float]:
+    """Share of the trials in which equal arms are rejected, by the unit that the jackknife omits.
+
+    Args:
+      seeds: runs per arm; with one, outputs are compared as in `rpr score`.
+      documents: in the test set.
+      trials: number of studies.
+    """
+    random = np.random.default_rng([seeds, documents])
+    counts = {"documents": 0, "sentences": 0}
+    for _ in range(trials):
+        for unit, (baseline, arm) in draw_documents(random, seeds, documents).items():
+            counts[unit] += reject(baseline, arm) if seeds > 1 else (
+                significance.compare_outputs(baseline[0], arm[0]).p or 0.0) <= LEVEL
+    return {unit: count / trials for unit, count in counts.items()}
 
 
 def main() -> None:
@@ -222,7 +268,14 @@ def main() -> None:
                   for difference in (0.5, 1.0, 1.5, 2.0, 3.0)], args.sentences, args.trials)
     ours, theirs = output_rejection_rates(args.sentences, args.trials // 4)
     print(f"Two exchangeable outputs ({args.trials // 4:,} trials): jackknife t-test "
-          f"{100 * ours:.1f}%, sacreBLEU's paired bootstrap {100 * theirs:.1f}%.")
+          f"{100 * ours:.1f}%, sacreBLEU's paired bootstrap {100 * theirs:.1f}%.\n")
+    print("Equal arms whose quality varies between documents, BLEU design: rejections in %\n\n"
+          "| | documents | by document | by sentence |\n| --- | ---: | ---: | ---: |")
+    for seeds, name in ((1, "two outputs"), (3, "3 seeds")):
+        for documents in (10, 20, 40, 80):
+            rates = document_rejection_rates(seeds, documents, args.trials)
+            print(f"| {name} | {documents} | {100 * rates['documents']:.1f} | "
+                  f"{100 * rates['sentences']:.1f} |", flush=True)
 
 
 def _print_table(rows: Sequence[tuple[str, Draw, Condition, float]], sentences: int, trials: int

@@ -3,12 +3,18 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from rpr.cli.arguments import Parser, whole_number
 from rpr.evaluation import scoring
 from rpr.evaluation.metrics import METRICS, MOSES
 from rpr.evaluation.scoring import Score, System
-from rpr.evaluation.test_sets import read_lines, test_set_references
+from rpr.evaluation.test_sets import (
+    read_lines,
+    several_documents,
+    test_set_documents,
+    test_set_references,
+)
 from rpr.utils import files
 from rpr.utils.errors import UserError
 
@@ -35,7 +41,7 @@ def as_text(systems: Sequence[System], test: str | None = None, samples: int | N
               for system in systems]
     lines += [f"{METRICS[name]}: {score.signature}" for name, score in systems[0].scores.items()]
     if test:
-        lines += _explanation(test, systems[0].lines, samples)
+        lines += _explanation(test, systems[0], samples)
     return "\n".join(lines)
 
 
@@ -52,11 +58,14 @@ def _uncertainty(score: Score) -> str:
     return text
 
 
-def _explanation(test: str, sentences: int, samples: int | None) -> list[str]:
+def _explanation(test: str, system: System, samples: int | None) -> list[str]:
     """What p means."""
     if test == "jackknife":
-        lines = [f"difference [95%] and p: {scoring.TESTS[test]} over {sentences:,} sentences, "
-                 "two-sided; Holm: corrected for all systems and metrics."]
+        units = f"{system.lines:,} sentences"
+        if system.documents:
+            units = f"{system.documents:,} documents ({units})"
+        lines = [f"difference [95%] and p: {scoring.TESTS[test]} over {units}, two-sided; Holm: "
+                 "corrected for all systems and metrics."]
     elif test == "bootstrap":
         lines = [f"p: {scoring.TESTS[test]} ({samples:,} resamples). Its formula gives about half "
                  "of a two-sided p-value."]
@@ -79,12 +88,15 @@ def main(argv: Sequence[str]) -> None:
     if args.samples and test not in scoring.SAMPLES:
         raise UserError(f"--samples={args.samples}: only with --paired_bootstrap or "
                         "--paired_randomization")
+    documents = _documents(args, test)
     if args.json and args.json != "-":
-        _check_output(args.json, [*systems, *(args.reference or ())])
+        _check_output(args.json, [*systems, *(args.reference or ()), *filter(None, (
+            args.documents,))])
     results = scoring.score(
         systems, references, _metrics(args.metrics, {**systems, **references}),
         tokenize=args.tokenize, test_set=args.test_set, language_pair=args.language_pair, test=test,
-        samples=samples, seed=args.seed, paths={path: path for path in systems})
+        samples=samples, seed=args.seed, paths={path: path for path in systems},
+        documents=documents)
     for path, lines in systems.items():
         if scoring.looks_tokenized(lines):
             _note(f"{path}: {scoring.TOKENIZED_LINES} or more lines end in ' .'; sacreBLEU expects "
@@ -95,6 +107,21 @@ def main(argv: Sequence[str]) -> None:
         files.write_atomically(args.json, text)
     print(text if args.json == "-" else as_text(results, test, samples),
           end="\n" * (args.json != "-"))
+
+
+def _documents(args: Any, test: str | None) -> list[str] | None:
+    """The document of each sentence, where it is known and the jackknife test is made."""
+    if args.documents and test != "jackknife":
+        raise UserError(f"--documents={args.documents}: only the jackknife test of two or more "
+                        "systems uses documents")
+    if test != "jackknife":
+        return None
+    if not args.documents:
+        return test_set_documents(args.test_set, args.language_pair) if args.test_set else None
+    names = read_lines(args.documents)
+    if not several_documents(names):
+        raise UserError(f"--documents={args.documents}: it names a single document")
+    return names
 
 
 def _parser() -> Parser:
@@ -111,6 +138,9 @@ def _parser() -> Parser:
                          "shows, for example wmt14/full")
     parser.add_argument("--language_pair", metavar="PAIR", help="of --test_set, for example en-de; "
                         "its target language chooses the tokenizer")
+    parser.add_argument("--documents", metavar="FILE", help="the name of each sentence's document, "
+                        "one per line: the jackknife test then leaves out whole documents "
+                        "(default: those of --test_set, where it has them)")
     test = parser.add_mutually_exclusive_group()
     test.add_argument("--paired_bootstrap", action="store_const", const="bootstrap", dest="test",
                       help="sacreBLEU's paired bootstrap instead of the jackknife t-test; its p is "

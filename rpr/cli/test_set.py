@@ -12,7 +12,8 @@ def main(argv: Sequence[str]) -> None:
         for name, pair, directory in test_sets.registered():
             print(f"{name}\t{pair}\t{directory}")
         return
-    directory = test_sets.register(args.name, args.language_pair, args.source, args.references)
+    directory = test_sets.register(args.name, args.language_pair, args.source, args.references,
+                                   args.documents)
     print(f"--test_set={args.name} --language_pair={args.language_pair}: {directory}")
 
 
@@ -29,5 +30,7 @@ def _parser() -> Parser:
     add.add_argument("references", nargs="+", metavar="REFERENCE", help="as many lines; several "
                      "references are possible")
     add.add_argument("--language_pair", metavar="PAIR", required=True, help="such as en-de")
+    add.add_argument("--documents", metavar="FILE", help="the name of each sentence's document, "
+                     "one per line: significance tests then count documents, not sentences")
     actions.add_parser("list", help="show the registered test sets")
     return parser

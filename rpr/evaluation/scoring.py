@@ -36,7 +36,7 @@ class Score:
       mean, interval: with sacreBLEU's bootstrap: mean of the resampled scores, and half the width
         of their central 95%.
       difference, low, high: with the jackknife test: difference from the baseline and its 95%
-        interval over test sentences.
+        interval over test sentences, or over documents where they are known.
       p_value: of the paired test against the baseline; None for the baseline or without a test.
       p_holm: with the jackknife test: p after Holm's correction over all systems and metrics.
     """
@@ -61,15 +61,18 @@ class System:
       lines: number of sentences.
       exact: percentage of lines that equal one of their references, ignoring outer spaces.
       scores: {"bleu": Score, ...}.
+      documents: number of documents, where the jackknife test left them out one by one.
     """
     name: str
     lines: int
     exact: float
     scores: dict[str, Score]
+    documents: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; attributes that are None or infinite are left out."""
-        return {"system": self.name, "lines": self.lines, "exact": self.exact, **{
+        documents = {"documents": self.documents} if self.documents else {}
+        return {"system": self.name, "lines": self.lines, **documents, "exact": self.exact, **{
             name: {key: value for key, value in dataclasses.asdict(score).items()
                    if value is not None and not (isinstance(value, float) and math.isinf(value))}
             for name, score in self.scores.items()}}
@@ -78,8 +81,8 @@ class System:
 def score(systems: Mapping[str, Sequence[str]], references: Mapping[str, Sequence[str]],
           metrics: Sequence[str] = tuple(METRICS), *, tokenize: str | None = None,
           test_set: str | None = None, language_pair: str | None = None, test: str | None = None,
-          samples: int | None = None, seed: int = SEED, paths: Mapping[str, str] | None = None
-          ) -> list[System]:
+          samples: int | None = None, seed: int = SEED, paths: Mapping[str, str] | None = None,
+          documents: Sequence[str] | None = None) -> list[System]:
     """Scores systems against the same references.
 
     Args:
@@ -93,15 +96,16 @@ def score(systems: Mapping[str, Sequence[str]], references: Mapping[str, Sequenc
       samples: resamples or trials of sacreBLEU's tests; None: its defaults, 1,000 and 10,000.
       seed: of sacreBLEU's tests.
       paths: {name: file of the system's lines}, where statistics may be cached beside the file.
+      documents: name of each sentence's document, for the jackknife test.
 
     Returns:
       the systems in the order given.
 
     Raises:
-      UserError: unknown metric or tokenizer, a system without lines, different numbers of lines, a
-        paired test of one system.
+      UserError: unknown metric or tokenizer, a system without lines, different numbers of lines
+        (also of `documents`), a paired test of one system.
     """
-    _check_lengths(systems, references)
+    _check_lengths(systems, {**references, **({"documents": documents} if documents else {})})
     if test and len(systems) < 2:
         raise UserError("a paired test needs two or more systems, the baseline first")
     made = [Metric(name, len(references), tokenize, language_pair) for name in metrics]
@@ -113,11 +117,12 @@ def score(systems: Mapping[str, Sequence[str]], references: Mapping[str, Sequenc
             value, details = metric.corpus_score(statistics[metric.name][name])
             scores[name][metric.name] = Score(value, metric.signature(**source), details)
     if test == "jackknife":
-        _add_jackknife(scores, made, statistics)
+        _add_jackknife(scores, made, statistics, documents)
     elif test:
         _add_sacrebleu_test(scores, made, statistics, test, samples or SAMPLES[test], seed, source)
         _equal_outputs(scores, systems)
-    return [System(name, len(lines), _exact(lines, list(references.values())), scores[name])
+    count = len(set(documents)) if documents and test == "jackknife" else None
+    return [System(name, len(lines), _exact(lines, list(references.values())), scores[name], count)
             for name, lines in systems.items()]
 
 
@@ -145,11 +150,13 @@ def _check_lengths(systems: Mapping[str, Sequence[str]], references: Mapping[str
 
 
 def _add_jackknife(scores: dict[str, dict[str, Score]], metrics: Sequence[Metric],
-                   statistics: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+                   statistics: Mapping[str, Mapping[str, np.ndarray]],
+                   documents: Sequence[str] | None) -> None:
     """Adds differences from the first system with their intervals and p-values."""
     baseline, *others = scores
-    runs = {(name, metric.name): significance.run_scores(metric, statistics[metric.name][name])
-            for metric in metrics for name in scores}
+    runs = {(name, metric.name): significance.run_scores(
+        metric, statistics[metric.name][name], documents=documents)
+        for metric in metrics for name in scores}
     keys = [(name, metric.name) for name in others for metric in metrics]
     comparisons = significance.correct(
         [significance.compare_outputs(runs[baseline, metric], runs[name, metric])

@@ -14,6 +14,9 @@ two-way clustered standard errors (Cameron, Gelbach and Miller 2011). V_seeds ha
 freedom, the rest has one less than there are sentences. The critical value is the mean of both t
 quantiles weighted by the two parts (Cochran and Cox 1950). The interval and p come from this one
 distribution. docs/statistics.md shows the calibration and the power.
+
+Sentences of a document are alike in difficulty. Where the documents are known, they take the place
+of the sentences: the jackknife then leaves out one document at a time.
 """
 import dataclasses
 import math
@@ -43,7 +46,7 @@ class RunScores:
 
     Attributes:
       score: 0 to 100 (TER may exceed 100).
-      pseudovalues: jackknife pseudo-values, [sentences].
+      pseudovalues: jackknife pseudo-values, [sentences] or [documents].
       seed: of the training; None where unknown.
     """
     score: float
@@ -98,18 +101,29 @@ class _Part(NamedTuple):
     freedom: float
 
 
-def run_scores(metric: Metric, statistics_: np.ndarray, seed: int | None = None) -> RunScores:
+def run_scores(metric: Metric, statistics_: np.ndarray, seed: int | None = None,
+               documents: Sequence[str] | np.ndarray | None = None) -> RunScores:
     """The score and the jackknife pseudo-values of a run.
 
     Args:
       metric: of the statistics.
       statistics_: [sentences, counts].
       seed: of the training.
+      documents: name of each sentence's document; None: each sentence stands for itself.
     """
     score = metric.corpus_score(statistics_)[0]
-    sentences = len(statistics_)
-    without_one = metric.scores(statistics_.sum(axis=0) - statistics_)
-    return RunScores(score, sentences * score - (sentences - 1) * without_one, seed)
+    units = statistics_ if documents is None else _sum_by_document(statistics_, documents)
+    without_one = metric.scores(units.sum(axis=0) - units)
+    return RunScores(score, len(units) * score - (len(units) - 1) * without_one, seed)
+
+
+def _sum_by_document(statistics_: np.ndarray, documents: Sequence[str] | np.ndarray
+                     ) -> np.ndarray:
+    """[sentences, counts] -> [documents, counts]."""
+    names, indices = np.unique(documents, return_inverse=True)
+    sums = np.zeros((len(names), statistics_.shape[1]))
+    np.add.at(sums, indices, statistics_)
+    return sums
 
 
 def arm_score(runs: Sequence[RunScores]) -> ArmScore:

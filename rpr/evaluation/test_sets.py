@@ -59,13 +59,31 @@ def test_set_references(name: str, language_pair: str) -> dict[str, list[str]]:
                 for path in dataset.get_reference_files(language_pair)}
 
 
+def test_set_documents(name: str, language_pair: str) -> list[str] | None:
+    """The document of each sentence of a test set; None where it has no or a single document."""
+    directory = _registered(name, language_pair)
+    if directory:
+        path = os.path.join(directory, "documents")
+    else:
+        with _sacrebleu_data(name, language_pair) as dataset:
+            fields = dataset.fieldnames(language_pair)
+            path = dict(zip(fields, dataset.get_files(language_pair), strict=True)).get("docid", "")
+    return several_documents(read_lines(path)) if os.path.exists(path) else None
+
+
+def several_documents(names: list[str]) -> list[str] | None:
+    """The names, if they are of several documents: one shows nothing about others."""
+    return names if len(set(names)) > 1 else None
+
+
 def is_known(name: str) -> bool:
     """Whether sacreBLEU has a test set of this name, or one is registered."""
     from sacrebleu.dataset import DATASETS
     return name in DATASETS or any(name == known for known, _, _ in registered())
 
 
-def register(name: str, language_pair: str, source: str, references: Sequence[str]) -> str:
+def register(name: str, language_pair: str, source: str, references: Sequence[str],
+             documents: str | None = None) -> str:
     """Registers a test set of plain text files, one sentence per line.
 
     Args:
@@ -73,6 +91,7 @@ def register(name: str, language_pair: str, source: str, references: Sequence[st
       language_pair: such as en-de.
       source: path of the source text, UTF-8, .gz allowed.
       references: paths of one or more references.
+      documents: path of a file with the name of each sentence's document.
 
     Returns:
       the directory with the copies.
@@ -88,10 +107,11 @@ def register(name: str, language_pair: str, source: str, references: Sequence[st
     if name in DATASETS:
         raise UserError(f"{name}: sacreBLEU has a test set of this name; choose another one")
     texts = {"source": read_lines(source)}
-    for number, path in enumerate(references):
-        texts[f"reference.{number}"] = read_lines(path)
-        if len(texts[f"reference.{number}"]) != len(texts["source"]):
-            raise UserError(f"{path} has {len(texts[f'reference.{number}'])} lines, {source} has "
+    more = {f"reference.{number}": path for number, path in enumerate(references)}
+    for file, path in (more | ({"documents": documents} if documents else {})).items():
+        texts[file] = read_lines(path)
+        if len(texts[file]) != len(texts["source"]):
+            raise UserError(f"{path} has {len(texts[file])} lines, {source} has "
                             f"{len(texts['source'])}")
     directory = _directory(name, language_pair)
     if os.path.exists(directory):

@@ -37,7 +37,7 @@ def files(tmp_path_factory):
     reference = SENTENCES * 12
     for name, lines in (("reference", reference), ("good", damaged(reference, 0.1, 1)),
                         ("bad", damaged(reference, 0.3, 2)), ("short", reference[:7]),
-                        ("empty", [])):
+                        ("same", ["page"] * 60), ("empty", [])):
         (folder / name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     (folder / "cut.gz").write_bytes(gzip.compress(b"a line\n" * 99)[:30])
     (folder / "latin1").write_bytes("schläft\n".encode("latin-1"))
@@ -194,6 +194,19 @@ def test_the_text_names_systems_signatures_and_the_test(files, flags, name):
     assert name in text[5] and "another seed" in text[6]
 
 
+def test_documents_are_left_out_as_a_whole(files):
+    (files / "documents").write_text("".join(f"page {n // 7 % 5}\n" for n in range(60)))
+    argv = ["score", files / "bad", files / "good", f"--reference={files / 'reference'}",
+            "--metrics=bleu"]
+    alone, together = (json.loads(rpr_command(*argv, "--json", *flags).stdout)
+                       for flags in ([], [f"--documents={files / 'documents'}"]))
+    assert together[0]["documents"] == 5 and "documents" not in alone[0]
+    assert together[1]["bleu"]["difference"] == alone[1]["bleu"]["difference"]
+    assert together[1]["bleu"]["p_value"] != alone[1]["bleu"]["p_value"]
+    text = rpr_command(*argv, f"--documents={files / 'documents'}").stdout
+    assert "paired jackknife t-test over 5 documents (60 sentences), two-sided" in text
+
+
 def test_json_goes_to_a_file(files, tmp_path):
     target = tmp_path / "scores.json"
     done = rpr_command("score", files / "good", f"--reference={files / 'reference'}",
@@ -304,6 +317,9 @@ def test_tokenized_text_gets_a_warning(files):
     (["good", "--reference=reference", "--metrics=bleu,meteor"], "--metrics=meteor: one of bleu"),
     (["good", "--reference=reference", "--tokenize=words"], "--tokenize=words: one of"),
     (["good", "--reference=reference", "--samples=50"], "--samples=50: only with"),
+    (["good", "--reference=reference", "--documents=good"], "two or more systems uses documents"),
+    (["good", "bad", "--reference=reference", "--documents=short"], "documents has 7"),
+    (["good", "bad", "--reference=reference", "--documents=same"], "names a single document"),
     (["good", "--reference=reference", "--samples=10000000000"], "from 1 to 1000000"),
     (["good", "--reference=reference", "--seed=-1"], "--seed: '-1': it must be a whole number"),
     (["cut.gz", "--reference=reference"], "cut.gz: "),

@@ -45,6 +45,21 @@ def test_pseudovalues_leave_one_sentence_out(name):
         assert run.pseudovalues[left_out] == pytest.approx(15 * run.score - 14 * rest, abs=1e-9)
 
 
+@pytest.mark.parametrize("name", ["bleu", "ter"])
+def test_pseudovalues_leave_one_document_out(name):
+    reference, documents = SENTENCES * 3, list("bbbbaaaccbbabcc")      # unequal, and not in order
+    metric = Metric(name)
+    counts, = metric.sentence_statistics([damaged(reference, 0.2, 1)], [reference])
+    run = significance.run_scores(metric, counts, documents=documents)
+    assert run.score == metric.corpus_score(counts)[0]
+    for left_out, value in zip("abc", run.pseudovalues, strict=True):
+        rest = counts[[document != left_out for document in documents]]
+        assert value == pytest.approx(3 * run.score - 2 * metric.corpus_score(rest)[0], abs=1e-9)
+    alone = significance.run_scores(metric, counts, documents=[f"{n:02}" for n in range(15)])
+    np.testing.assert_array_equal(alone.pseudovalues,
+                                  significance.run_scores(metric, counts).pseudovalues)
+
+
 def test_a_comparison_over_seeds_by_loops():
     """The variance's three parts as sums over runs and sentences, with 3 and 2 runs."""
     random = np.random.default_rng(1)
@@ -203,6 +218,14 @@ def test_equal_outputs_are_rejected_in_five_percent(calibration):
     ours, sacrebleus = calibration.output_rejection_rates(200, 200)
     assert stats.binom.ppf(0.001, 200, 0.05) <= 200 * ours <= stats.binom.ppf(0.999, 200, 0.05)
     assert sacrebleus > ours                          # its p is about half of a two-sided one
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_equal_arms_whose_quality_varies_between_documents(calibration, seeds):
+    rates = calibration.document_rejection_rates(seeds, 30, TRIALS)
+    assert_calibrated(rates["documents"], 0.025)
+    with pytest.raises(AssertionError):
+        assert_calibrated(rates["sentences"])
 
 
 def test_power_grows_with_seeds_and_difference(calibration):

@@ -70,6 +70,32 @@ def test_another_language_pair_is_named(texts):
         test_sets.test_set_source("min", "en-de")
 
 
+def test_documents_of_a_registered_test_set(texts, capsys):
+    (texts / "documents").write_text("a\nb\nb\n")
+    (texts / "page").write_text("a\na\na\n")
+    for name, flags in (("none", []), ("two", [f"--documents={texts / 'documents'}"]),
+                        ("single", [f"--documents={texts / 'page'}"])):
+        assert add(texts, *flags, name=name) == 0
+    assert [test_sets.test_set_documents(name, "en-de") for name in ("none", "two", "single")] == [
+        None, ["a", "b", "b"], None]
+    assert list(test_sets.test_set_references("two", "en-de")) == ["reference.0"]
+    (texts / "page").write_text("a\n")
+    assert add(texts, f"--documents={texts / 'page'}", name="short") == 1
+    assert "page has 1 lines" in capsys.readouterr().err
+
+
+def test_documents_of_a_test_set_of_sacrebleu(monkeypatch, tmp_path):
+    from sacrebleu.dataset import DATASETS
+    for name, documents in (("wmt14/full", "a\na\nb\n"), ("mtnt1.1/test", None)):
+        pair = sorted(DATASETS[name].langpairs)[0]
+        monkeypatch.setattr(DATASETS[name], "_outdir", str(tmp_path))
+        for field in DATASETS[name].fieldnames(pair):
+            with open(DATASETS[name]._get_txt_file_path(pair, field), "w") as text:
+                text.write(documents if field == "docid" and documents else "x\ny\nz\n")
+        assert test_sets.test_set_documents(name, pair) == (
+            documents.split() if documents else None)
+
+
 @pytest.mark.parametrize("name, files", [
     ("wmt21", ["raw/wmt21.test.tgz"]),
     ("wmt14/full", ["raw/wmt14_full.test-full.tgz", "wmt14_full.en-de.src",

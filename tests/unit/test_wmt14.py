@@ -90,7 +90,7 @@ def examples(problem, data_dir, split):
                         for side in ("inputs", "targets"))
 
 
-def test_from_the_archives_to_tfrecords(problem, site, tmp_path):
+def test_from_the_archives_to_tfrecords(problem, site, tmp_path, monkeypatch):
     data_dir, tmp_dir = str(tmp_path / "data"), str(tmp_path / "tmp")
     problem.generate_data(data_dir, tmp_dir)
     language = problem.name[12:14]
@@ -105,6 +105,12 @@ def test_from_the_archives_to_tfrecords(problem, site, tmp_path):
     checks.check_data(problem, data_dir, checks.SPLITS)
     problem.write_text("test", tmp_dir, str(tmp_path / "s"), str(tmp_path / "t"))
     assert (tmp_path / "t").read_text() == "a &amp; b\nzwei\n3\n"
+    names = os.path.join(data_dir, f"{problem.dataset_filename()}.{{}}.documents.txt")
+    assert open(names.format("test")).read() == "a\na\na\n"
+    assert not os.path.exists(names.format("dev"))    # newstest2013 comes without documents
+    monkeypatch.setattr(type(problem), "documents", lambda self, split, tmp_dir: ["a"] * 2)
+    with pytest.raises(UserError, match="documents of 2 lines, the text has"):
+        problem.generate_data(data_dir + "2", tmp_dir)
 
 
 def test_a_changed_archive_stops_datagen(problem, site, tmp_path):
@@ -123,6 +129,10 @@ def test_the_test_set_is_read_as_sacrebleu_reads_it(tmp_path):
     source.write_bytes(sgml("srcset", lines))
     FakeSGMLDataset("x", data=[], langpairs={})._convert_format(str(source), str(converted))
     assert wmt14.segments(str(source)) == converted.read_text().split("\n")[:-1]
+    source.write_bytes(sgml("srcset", lines) + sgml("srcset", lines).replace(b'"a"', b'"b, c"'))
+    FakeSGMLDataset("x", data=[], langpairs={})._convert_meta(str(source), "docid", str(converted))
+    assert wmt14.document_names(str(source)) == ["a"] * 5 + ["b, c"] * 5
+    assert wmt14.document_names(str(source)) == converted.read_text().split("\n")[:-1]
 
 
 def test_the_test_set_is_sacrebleus():
