@@ -32,11 +32,11 @@ def test_ter_counts_sacrebleus_edits(dice, shapes):
     assert ter.count_edits(pairs) == [translation_edit_rate(*pair)[0] for pair in pairs]
 
 
-@pytest.mark.parametrize("sizes", [(3, 200), (200, 3), (130, 60), (60, 130), (90, 90)])
+@pytest.mark.parametrize("sizes", [(3, 120), (120, 3), (70, 30), (30, 70), (45, 45)])
 def test_ter_keeps_to_sacrebleus_beam(sizes):
     dice = random.Random(sum(sizes))
     pairs = [tuple([str(dice.randrange(30)) for _ in range(size)] for size in sizes)
-             for _ in range(3)]
+             for _ in range(2)]
     assert ter.count_edits(pairs) == [translation_edit_rate(*pair)[0] for pair in pairs]
 
 
