@@ -2,11 +2,13 @@
 
 The fixtures here go through the real command line, on a few hundred pairs of the embedded corpus.
 """
+import fcntl
 import functools
 import gzip
 import itertools
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -94,22 +96,55 @@ class Text(NamedTuple):
         return [f"--problem={self.problem}", f"--data_dir={self.data_dir}"]
 
 
+def made_once(tmp_path_factory, name, make):
+    """A folder for all processes of pytest-xdist: the first to need it makes it, others wait.
+
+    Args:
+      tmp_path_factory: of pytest.
+      name: of the folder.
+      make: fills the folder, which it is given.
+    """
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+    folder, done = root / name, root / f"{name}.done"
+    with open(root / f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            shutil.rmtree(folder, ignore_errors=True)        # of a process that failed to make it
+            folder.mkdir()
+            make(folder)
+            done.touch()
+    return folder
+
+
+PAIRS = {"train": 300, "dev": 20, "test": 12}
+TEXT_FILES = {f"RPR_TEXT_{part}{side}": f"{split}.{language}"
+              for split, part in (("train", ""), ("dev", "DEV_"), ("test", "TEST_"))
+              for language, side in (("en", "SOURCE"), ("de", "TARGET"))}
+
+
 @pytest.fixture(scope="session")
 def text(tmp_path_factory):
     """300 training pairs, 20 for development, 12 for test, through `rpr datagen`."""
-    folder = tmp_path_factory.mktemp("text")
-    for split, count in (("train", 300), ("dev", 20), ("test", 12)):
-        for language, side in (("en", "SOURCE"), ("de", "TARGET")):
-            path = folder / f"{split}.{language}"
+    def set_environment(folder):
+        for variable, name in TEXT_FILES.items():
+            os.environ[variable] = str(folder / name)
+        os.environ["RPR_TEXT_VOCAB_SIZE"] = "300"
+
+    def make(folder):
+        for name in TEXT_FILES.values():
+            split, language = name.split(".")
             packed = CORPUS / f"{split}.en-de.{language}.gz"
             with gzip.open(packed, "rt", encoding="utf-8") as lines:
-                path.write_text("".join(itertools.islice(lines, count)), encoding="utf-8")
-            name = "RPR_TEXT_" + ("" if split == "train" else split.upper() + "_") + side
-            os.environ[name] = str(path)
-    os.environ["RPR_TEXT_VOCAB_SIZE"] = "300"
-    made = Text(folder, folder / "data")
-    rpr_command("datagen", *made.flags, f"--tmp_dir={folder}/tmp")
-    return made
+                (folder / name).write_text("".join(itertools.islice(lines, PAIRS[split])),
+                                           encoding="utf-8")
+        set_environment(folder)
+        rpr_command("datagen", *Text(folder, folder / "data").flags, f"--tmp_dir={folder}/tmp")
+
+    folder = made_once(tmp_path_factory, "text", make)
+    set_environment(folder)
+    return Text(folder, folder / "data")
 
 
 class Trained(NamedTuple):
@@ -136,9 +171,10 @@ def train(text, output_dir, *more, steps=20, launcher=None, check=True):
 
 @pytest.fixture(scope="session")
 def trained(text, tmp_path_factory):
-    """A tiny relative model, 20 steps, checkpoints at 10 and 20."""
-    output_dir = tmp_path_factory.mktemp("trained") / "model"
-    train(text, output_dir)
+    """A tiny relative model, 20 steps, checkpoints at 10 and 20. Each process has a copy."""
+    made = made_once(tmp_path_factory, "trained", lambda folder: train(text, folder / "model"))
+    output_dir = tmp_path_factory.mktemp("copy") / "model"
+    shutil.copytree(made / "model", output_dir)
     return Trained(text, output_dir, 20)
 
 

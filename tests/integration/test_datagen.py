@@ -25,7 +25,8 @@ BENCH = pathlib.Path(__file__).parents[2] / "scripts" / "bench_data.py"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def environment(tmp_path_factory):
+def environment(text, tmp_path_factory):
+    """Other text. `text` comes first: its variables must be set again afterwards."""
     folder = tmp_path_factory.mktemp("text")
     with pytest.MonkeyPatch.context() as patch:
         for name in list(os.environ):
