@@ -70,9 +70,7 @@ def weighted_values(weights: tf.Tensor, v: tf.Tensor, table: tf.Tensor, layout: 
       [batch, heads, queries, depth] of the dtype of the weights.
     """
     if _is_banded(weights, table, layout, left):
-        band = Band(table, layout, *clip_distances(table, left))
-        return (tf.matmul(weights, v + band.common_row)
-                + tf.matmul(band.sums(weights), band.rows, transpose_a=True))
+        return Band(table, layout, *clip_distances(table, left)).weighted_values(weights, v)
     rows = rows_by_distance(table, layout, left)
     return tf.matmul(weights, v) + matmul_shared(unskew(weights, layout), rows)
 

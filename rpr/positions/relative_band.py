@@ -85,6 +85,33 @@ class Band:
 
         return forward(x, by_row)
 
+    def weighted_values(self, weights: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
+        """Equation (3): sum_j alpha_ij (v_j + a^V_ij).
+
+        Its gradient by the weights is one tensor of their size: TensorFlow's own is the sum of
+        three, one by v, one by the band and one by the clipped pairs on the left.
+
+        Args:
+          weights: alpha, [batch, heads, queries, keys].
+          v: [batch, heads, keys, depth].
+
+        Returns:
+          [batch, heads, queries, depth].
+        """
+        @tf.custom_gradient
+        def forward(weights, v, rows):
+            sums = self.sums(weights)
+
+            def gradient(dz):
+                drows = tf.reduce_sum(tf.matmul(sums, dz), axis=[0, 1][:4 - rows.shape.rank])
+                return (self.add(tf.matmul(dz, v, transpose_b=True),
+                                 tf.matmul(rows, dz, transpose_b=True)),
+                        tf.matmul(weights, dz, transpose_a=True), drows)
+
+            return tf.matmul(weights, v) + tf.matmul(sums, rows, transpose_a=True), gradient
+
+        return forward(weights, v + self.common_row, self.rows)
+
     def sums(self, x: tf.Tensor) -> tf.Tensor:
         """Sums x over the pairs of each row, [batch, heads, rows, queries]: transpose of `add`."""
         sums = diagonals.take_band(x, self._lowest, self._highest)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from reference import label
 
 from rpr.nn import diagonals, ops
-from rpr.positions import buckets, skew
+from rpr.positions import buckets, relative, skew
 from rpr.positions.layout import Layout
 
 # (queries, keys, offset): square, one query, cached steps, a cache longer than what was decoded.
@@ -160,3 +160,15 @@ def test_labels_are_clipped_distances(k):
         labels = session.run(buckets.clipped_labels(Layout(*shape).relative_positions(), k))
     assert labels.tolist() == [[label(i + 2, j, k) for j in range(6)] for i in range(5)]
     assert labels.min() >= 0 and labels.max() <= 2 * k
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_gradient_by_the_weights_is_not_a_sum_of_tensors_of_their_size(causal):
+    n = 9
+    with tf.Graph().as_default():
+        weights, v = tf.zeros([1, 2, n, n]), tf.zeros([1, 2, n, 4])
+        z = relative.weighted_values(weights, v, tf.zeros([7, 4]), Layout(n, n, 0, causal))
+        gradient, = tf.gradients(z, [weights])
+        sums = [op for op in gradient.graph.get_operations()
+                if op.type == "AddN" and op.outputs[0].shape == weights.shape]
+    assert gradient.shape == weights.shape and not sums
