@@ -82,8 +82,8 @@ def _note_missing_curves(runs: list[studies.StudyRun]) -> None:
     names = [study_run.name for study_run in runs if study_run.run.bleu_frequency
              and study_run.state() == "done" and not study_run.run_dir.read_dev_bleu()]
     if names:
-        say(f"run.bleu_frequency came too late for {len(names)} finished runs, whose checkpoints "
-            f"are gone: {', '.join(names)}", style="yellow")
+        say("run.bleu_frequency came too late for these finished runs, whose checkpoints are gone: "
+            f"{', '.join(names)}", style="yellow")
 
 
 def _show_status(study_dir: str) -> None:

@@ -213,8 +213,10 @@ def test_the_status_shows_every_run(finished):
 def test_what_is_finished_or_failed_is_not_repeated(finished):
     gin, study_dir, _ = finished
     before = {name: status(run) for name, run in runs(study_dir).items()}
-    done = rpr_command("study", gin, f"--study_dir={study_dir}", check=False)
+    done = rpr_command("study", gin, f"--study_dir={study_dir}", "--set", "run.bleu_frequency=10",
+                       check=False)
     assert done.returncode == 1 and "begins" not in done.stderr
+    assert "run.bleu_frequency came too late for these finished runs" in done.stderr
     assert {name: status(run) for name, run in runs(study_dir).items()} == before
     nan = runs(study_dir)["nan"] / ".lock"
     with open(nan) as lock:                           # as if another pool had taken that one
