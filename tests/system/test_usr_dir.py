@@ -54,7 +54,7 @@ def write(path, **changes):
     settings = {**TINY, "problem": "translate_own_text", "hparams_set": "own_tiny",
                 "average_checkpoints": 1, **changes}
     path.write_text("".join(f"run.{name} = {value!r}\n" for name, value in settings.items())
-                    + "study.baseline = 'own_slope=1.0'\nstudy.grid = {'own_slope': (1.0, 2.0)}\n")
+                    + "study.baseline = 'own_slope=1.0'\nstudy.grid = {'own_slope': (1.0,)}\n")
     return path
 
 
