@@ -29,10 +29,9 @@ CORPUS = ROOT / "problems" / "libreoffice_help"
 NEWSTEST = ROOT.parent / "shared" / "corpora" / "newstest2021"
 
 
-# Commands that import TensorFlow, which takes most of their time. The others start processes of
-# their own or import little.
+# Commands that import much, which takes most of their time, or check in a fork what they start.
 FORKED = {"datagen", "train", "decode", "evaluate", "average", "bleu", "translate", "list",
-          "report"}
+          "report", "run", "study", "score"}
 
 
 @functools.cache

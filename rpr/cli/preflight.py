@@ -27,7 +27,7 @@ def check_new_runs(runs: Iterable[tuple[Run, RunDirectory]]) -> None:
     for run in new:
         provenance.text_files(run)
     if new:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("fork")
         with futures.ProcessPoolExecutor(1, context, with_parent()) as process:
             process.submit(_check, new).result()
 
