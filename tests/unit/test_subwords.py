@@ -84,7 +84,7 @@ def test_shortened_text_has_no_long_word_and_all_characters(text, times):
                for token in subwords._find_tokens(part))
 
 
-@pytest.mark.parametrize("length", [4000, 10**6])
+@pytest.mark.parametrize("length", [4000, 200_000])
 def test_a_long_word_does_not_slow_down_a_vocabulary(tmp_path, length):
     """T2T alone takes time and memory that grow with the square of the length."""
     word = "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyzäöü", k=length))
