@@ -104,7 +104,8 @@ def test_a_stock_run_is_decoded_through_the_command_line(text, tmp_path):
     """What a T2T user types: the same set and directory, --model=rpr_transformer, nothing else."""
     (tmp_path / "source").write_text("Click the button.\nSave the file\n", encoding="utf-8")
     flags = [*text.flags, "--hparams_set=transformer_relative_tiny",
-             "--hparams=hidden_size=32,filter_size=64,num_heads=2,learning_rate_warmup_steps=5"]
+             "--hparams=num_hidden_layers=1,hidden_size=32,filter_size=64,num_heads=2,"
+             "learning_rate_warmup_steps=5"]
     stock = f"--output_dir={tmp_path}/stock"
     rpr_command("train", *flags, "--schedule=train", "--train_steps=10", "--model=transformer",
                 stock)
@@ -172,7 +173,7 @@ def test_padding_changes_nothing_and_positions_do(position):
 
 @pytest.mark.parametrize("position", ["relative", "sinusoid"])
 def test_bfloat16_activations_are_near(position):
-    values = [tiny_models.hparams(position=position, activation_dtype=dtype)
+    values = [tiny_models.hparams(position=position, activation_dtype=dtype, num_hidden_layers=1)
               for dtype in ("float32", "bfloat16")]
     exact, near = (run(v, dict(inputs=INPUTS, targets=TARGETS))[0].astype(np.float64)
                    for v in values)

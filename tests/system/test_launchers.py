@@ -44,9 +44,8 @@ def test_a_training_records_tokens_and_padding(trained):
 
 def test_logs_are_in_the_file_and_come_back_with_verbose(text, trained, tmp_path):
     assert "tensorflow" in (trained.output_dir / "train.log").read_text()
-    quiet = train(text, tmp_path / "quiet", "--hparams=num_hidden_layers=1", steps=1)
     loud = train(text, tmp_path / "loud", "--hparams=num_hidden_layers=1", "--verbose", steps=1)
-    assert "tensorflow" not in quiet.stderr and "INFO:tensorflow" in loud.stderr
+    assert "INFO:tensorflow" in loud.stderr
 
 
 def test_the_launchers_do_what_t2t_users_type(trained, tmp_path):
@@ -71,8 +70,9 @@ def test_the_launchers_do_what_t2t_users_type(trained, tmp_path):
     np.testing.assert_allclose(average.get_tensor(name),
                                sum(reader.get_tensor(name) for reader in readers) / 2, rtol=1e-5)
     assert average.get_tensor("global_step") == 20
-    rpr_command(*trained.flags, f"--decode_from_file={source}", f"--decode_to_file={tmp_path}/out2",
-                f"--checkpoint_path={tmp_path}/average/model.ckpt-20", launcher="t2t-decoder")
+    rpr_command("decode", *trained.flags, f"--decode_from_file={source}",
+                f"--decode_to_file={tmp_path}/out2",
+                f"--checkpoint_path={tmp_path}/average/model.ckpt-20")
     assert len((tmp_path / "out2").read_text(encoding="utf-8").split("\n")) == 4
 
     done = rpr_command(f"--translation={source}", f"--reference={source}", launcher="t2t-bleu")
@@ -91,12 +91,6 @@ def test_a_wmt_test_set_is_decoded_and_scored(trained, tmp_path, sacrebleu_cache
     line = refused("decode", *trained.flags, "--test_set=wmt21", "--language_pair=en-xx",
                    f"--decode_to_file={tmp_path}/no")
     assert "en-de" in line and not (tmp_path / "no").exists()
-
-
-def test_evaluation_through_the_launcher(trained):
-    done = rpr_command(*trained.flags, "--eval_steps=1", "--eval_timeout_mins=0", "--verbose",
-                       launcher="t2t-eval")
-    assert "neg_log_perplexity" in done.stderr
 
 
 def test_an_evaluation_without_its_data_is_refused_in_one_line(tmp_path):
@@ -124,10 +118,11 @@ def test_a_usr_dir_of_ones_own(text, tmp_path):
         "def my_set():\n"
         "  hparams = rpr_tiny()\n"
         "  hparams.position = 'none'\n"
+        "  hparams.num_hidden_layers = 1\n"
         "  return hparams\n", encoding="utf-8")
-    rpr_command(*text.flags, f"--t2t_usr_dir={package}", "--model=rpr_transformer",
+    rpr_command("train", *text.flags, f"--t2t_usr_dir={package}", "--model=rpr_transformer",
                 "--hparams_set=my_set", f"--output_dir={tmp_path}/model", "--train_steps=1",
-                "--schedule=train", launcher="t2t-trainer")
+                "--schedule=train")
     assert not [name for name in variables(tmp_path / "model") if "relative" in name]
     assert "--t2t_usr_dir" in refused("train", *text.flags, "--t2t_usr_dir=/nowhere/to/be/found")
 
@@ -226,6 +221,7 @@ def test_training_resumes_although_the_state_file_is_empty(trained, tmp_path):
     (tmp_path / "model" / "checkpoint").write_bytes(b"")
     done = train(trained.text, tmp_path / "model", steps=30)
     assert f"resuming from {tmp_path}/model/model.ckpt-20" in done.stderr
+    assert "tensorflow" not in done.stderr                   # without --verbose
     events = metrics_log.read(str(tmp_path / "model" / "metrics.jsonl"))
     assert [event["step"] for event in events if event["event"] == "start"] == [0, 20]
     assert tf.train.latest_checkpoint(str(tmp_path / "model")).endswith("model.ckpt-30")
@@ -272,7 +268,5 @@ def test_hparams_json_holds_what_was_trained(trained):
     assert (saved["position"], saved["max_relative_position"]) == ("relative", 4)
 
 
-@pytest.mark.parametrize("launcher, flag", [("t2t-avg-all", "--min_steps"),
-                                            ("t2t-decoder", "--decode_from_file")])
-def test_help_lists_t2ts_flags(launcher, flag):
-    assert flag in rpr_command("--help", launcher=launcher).stdout
+def test_help_lists_t2ts_flags():
+    assert "--decode_from_file" in rpr_command("--help", launcher="t2t-decoder").stdout

@@ -17,8 +17,9 @@ HALVES = [tf.float16, tf.bfloat16]
 BATCH, HEADS, KEYS, DEPTH = 2, 2, 7, 16
 # (queries, offset, causal): an encoder, a decoder, one cached step of decoding.
 LAYOUTS = {"inputs": (KEYS, 0, False), "targets": (KEYS, 0, True), "step": (1, KEYS - 1, True)}
-CASES = [(name, "dot_product") for name in positions.SCHEMES] + [
-    (name, "additive") for name, scheme in positions.SCHEMES.items() if scheme.supports_additive]
+CASES = [(name, "dot_product", kind) for name in positions.SCHEMES for kind in LAYOUTS] + [
+    (name, "additive", "targets") for name, scheme in positions.SCHEMES.items()
+    if scheme.supports_additive]
 
 
 def build(position, compatibility, kind, dtype):
@@ -106,8 +107,7 @@ def outcome(position, compatibility, kind, dtype):
         return session.run(fetches)
 
 
-@pytest.mark.parametrize("kind", LAYOUTS)
-@pytest.mark.parametrize("position, compatibility", CASES)
+@pytest.mark.parametrize("position, compatibility, kind", CASES)
 def test_a_scheme_in_half_precision(position, compatibility, kind):
     exact = outcome(position, compatibility, kind, tf.float64)
     for dtype, tolerance in ((tf.bfloat16, 0.06), (tf.float16, 0.01)):
