@@ -215,10 +215,13 @@ def _copy_test_texts(run: Run, run_dir: RunDirectory) -> None:
         if any(sacrebleu_test_set(run, test_set)):
             continue
         test_set = test_set or "test"
-        for kind, target in zip(("source", "reference"), run_dir.test_files(test_set),
-                                strict=False):
+        source, reference, _ = run_dir.test_files(test_set)
+        for kind, target in (("source", source), ("reference", reference),
+                             ("documents", run_dir.documents_file(test_set))):
             text = os.path.join(run_dir.data_dir, f"{run.problem}.{test_set}.{kind}.txt")
             if not os.path.exists(text):
+                if kind == "documents":
+                    continue
                 raise UserError(f"run.test_sets: {run.problem} has no test set {test_set} (there "
                                 f"is no {text})")
             if not os.path.exists(target):

@@ -10,6 +10,7 @@
     RUN/source.test.txt           the translated text, its reference and the translation
     RUN/reference.test.txt
     RUN/hypotheses.test.txt
+    RUN/documents.test.txt        the document of each sentence, where the problem knows it
     RUN/scores.json               BLEU, chrF, TER with their signatures, step, parameters, seconds
     RUN/*.NAME.txt, scores.NAME.json    the same of each further test set (run.test_sets)
     RUN/dev/hypotheses.STEP.txt   the development set, translated with the checkpoint at STEP
@@ -70,6 +71,10 @@ class RunDirectory:
             self.file(f"{kind}.{name}.txt") for kind in ("source", "reference", "hypotheses"))
         return source, reference, hypotheses
 
+    def documents_file(self, test_set: str = "test") -> str:
+        """The document of each sentence of a test set of the problem; it may be missing."""
+        return self.file(f"documents.{file_name(test_set)}.txt")
+
     def record_of(self, kind: str, test_set: str) -> str:
         """The scores ("scores.json") or decoding metrics ("metrics.jsonl") of a test set."""
         stem, suffix = kind.split(".")
@@ -87,6 +92,7 @@ class RunDirectory:
     def refuse_links(self, test_set: str = "") -> None:
         """Refuses files that are symbolic links: a report must not show what they lead to."""
         for path in (self.config, self.status, self.data, *self.test_files(test_set or "test"),
+                     self.documents_file(test_set or "test"),
                      *(self.record_of(kind, test_set) for kind in ("metrics.jsonl",
                                                                    "scores.json"))):
             _refuse_link(path)

@@ -162,17 +162,20 @@ def _notes_on_differences(results: StudyResults) -> list[Note]:
     if not bases:
         return []
     difference = f"difference: BLEU minus that of {results.baseline}, with its 95% interval"
-    sentences = f"{results.sentences:,} test sentences"
+    units, text = "sentences", f"{results.sentences:,} test sentences"
+    if results.documents:
+        units, text = "documents", (f"{results.documents:,} documents of the test set "
+                                    f"({results.sentences:,} sentences)")
     if bases == {"sentences"}:
-        return [Note(("difference",), f"{difference} over the {sentences}. There is no p-value: "
+        return [Note(("difference",), f"{difference} over the {text}. There is no p-value: "
                      "with one seed per arm, nothing shows how far another seed would move a "
                      "score.")]
     paired = "; runs are paired by seed" if bases == {"paired seeds"} else ""
     lines = [Note(("difference", "p"), f"{difference}; p: two-sided test. Both account for other "
-                  f"seeds and other test sentences ({sentences}{paired}).")]
+                  f"seeds and other test {units} ({text}{paired}).")]
     if "sentences" in bases:
         lines.append(Note(("difference", "p"), "An arm with one seed has an interval over test "
-                          "sentences and no p-value."))
+                          f"{units} and no p-value."))
     lines.append(Note(("p_holm",), "p (Holm): corrected for the number of arms and metrics (BLEU, "
                       "chrF)."))
     if results.seeds_needed:

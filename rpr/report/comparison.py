@@ -1,5 +1,6 @@
 """Scores the translations of all runs and compares the arms with each other."""
 import itertools
+import os
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -63,7 +64,9 @@ def score_runs(results: StudyResults, path: str, measure: Measure | None = None)
     paths = {name: run_dir.test_files(measure.test_set or "test")[2]
              for name, run_dir in run_dirs.items()}
     hypotheses = {name: _read_hypotheses(path, len(source)) for name, path in paths.items()}
-    results.sentences = len(source)
+    documents = _shared_documents(next(iter(runs.values())), run_dirs, measure.test_set,
+                                  len(source))
+    results.sentences, results.documents = len(source), len(set(documents or ()))
     lengths = _fill_buckets(results, source, run_dirs)
     run = next(iter(runs.values()))
     own_test_set, own_pair = sacrebleu_test_set(run, measure.test_set)
@@ -76,7 +79,7 @@ def score_runs(results: StudyResults, path: str, measure: Measure | None = None)
     for metric in metrics:
         name = metric.name
         counts = statistics_of[name]
-        _fill_scores(results, metric, counts)
+        _fill_scores(results, metric, counts, documents)
         if name == "bleu":
             _fill_lengths(results, metric, counts, hypotheses, lengths)
         results.signatures[METRICS[name]] = metric.signature(
@@ -108,12 +111,13 @@ def _fill_buckets(results: StudyResults, source: Sequence[str],
     return lengths
 
 
-def _fill_scores(results: StudyResults, metric: Metric, counts: Mapping[str, np.ndarray]) -> None:
+def _fill_scores(results: StudyResults, metric: Metric, counts: Mapping[str, np.ndarray],
+                 documents: Sequence[str] | None) -> None:
     """Fills in one metric's scores, differences from the baseline, and for BLEU the ranking."""
     scores: dict[str, list[RunScores]] = {}
     for arm in results.arms:
         for run in arm.done:
-            score = significance.run_scores(metric, counts[run.path], run.seed)
+            score = significance.run_scores(metric, counts[run.path], run.seed, documents)
             setattr(run, metric.name, score.score)
             scores.setdefault(arm.name, []).append(score)
         if arm.done:
@@ -207,6 +211,22 @@ def _shared_test_set(runs: Mapping[str, Run], run_dirs: Mapping[str, RunDirector
         if test_sets.read_lines(reference) != lines:
             raise UserError(f"{run_dirs[name].path} was scored on other text than {first}")
     return test_sets.read_lines(source), [lines]
+
+
+def _shared_documents(run: Run, run_dirs: Mapping[str, RunDirectory], test_set: str, sentences: int
+                      ) -> list[str] | None:
+    """The document of each sentence; None where nothing or a single document is known."""
+    of_sacrebleu = sacrebleu_test_set(run, test_set)
+    if any(of_sacrebleu):
+        return test_sets.test_set_documents(*of_sacrebleu)
+    paths = [run_dir.documents_file(test_set or "test") for run_dir in run_dirs.values()]
+    names = {path: test_sets.read_lines(path) for path in paths if os.path.exists(path)}
+    for path, lines in names.items():
+        if len(lines) != sentences:
+            raise UserError(f"{path} has {len(lines):,} lines, its source has {sentences:,}")
+        if lines != next(iter(names.values())):
+            raise UserError(f"{path} names other documents than {next(iter(names))}")
+    return test_sets.several_documents(next(iter(names.values()))) if names else None
 
 
 def _read_hypotheses(path: str, sentences: int) -> list[str]:

@@ -83,7 +83,8 @@ def _parts(results: StudyResults, pictures: Sequence[Picture], directory: str,
            linked: Sequence[Picture]) -> Iterator[str]:
     """The blocks of the page, in order."""
     facts = [results.date, results.problem,
-             f"{results.sentences:,} test sentences" if results.sentences else ""]
+             f"{results.sentences:,} test sentences" if results.sentences else "",
+             f"{results.documents:,} documents" if results.documents else ""]
     yield f'<p class="small">{to_html(" · ".join(filter(None, facts)))}</p>'
     yield _warning("Look at these translations before you trust the scores:", results.warnings)
     yield tables.to_html(results)

@@ -141,8 +141,8 @@ def plot_bleu_by_k(with_k: Sequence[ArmResult], without_k: Sequence[ArmResult]) 
     scores = [arm.bleu for arm in with_k if arm.bleu]
     several = any(len(arm.done) > 1 for arm in with_k)
     axes.errorbar(x, [score.mean for score in scores], _interval_bars(scores), color="C0",
-                  marker="o", capsize=3, label="relative positions, 95% interval over test "
-                  "sentences" + (", mean over seeds" if several else ""))
+                  marker="o", capsize=3, label="relative positions, 95% interval over the "
+                  "test set" + (", mean over seeds" if several else ""))
     if several:
         points = [(position, run.bleu) for position, arm in zip(x, with_k, strict=True)
                   for run in arm.done]

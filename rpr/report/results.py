@@ -136,6 +136,8 @@ class StudyResults:
       environments: the different software and hardware environments of the runs.
       study_gin: text of the study's gin file, or empty.
       sentences: number of test sentences.
+      documents: number of documents in the test set, where they are known: the uncertainty is then
+        over documents, else over sentences.
       signatures: {"BLEU": signature, "chrF": signature}; empty while no run is done.
       length_unit: unit of `buckets`: "words", or "sub-words" of the model.
       buckets: length buckets of the test sources.
@@ -154,6 +156,7 @@ class StudyResults:
     environments: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     study_gin: str = ""
     sentences: int = 0
+    documents: int = 0
     signatures: dict[str, str] = dataclasses.field(default_factory=dict)
     length_unit: str = ""
     buckets: list[Bucket] = dataclasses.field(default_factory=list)

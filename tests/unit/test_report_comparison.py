@@ -75,6 +75,36 @@ def test_one_seed_gives_an_interval_and_no_p_value(tmp_path):
     assert "There is no p-value: with one seed per arm" in tables.to_markdown(results)
 
 
+def write_documents(run, documents):
+    (run / "documents.test.txt").write_text("".join(f"{name}\n" for name in documents))
+
+
+def test_documents_are_the_unit_where_a_run_knows_them(tmp_path):
+    runs = [write_run(tmp_path, f"run{number}", share=0.2 + number / 10) for number in range(2)]
+    alone = read_scored(tmp_path, "run0")
+    pages = [number // 7 for number in range(len(REFERENCE))]
+    write_documents(runs[1], pages)                   # the other run was made before there were any
+    results = read_scored(tmp_path, "run0")
+    assert (alone.documents, results.documents) == (0, 9)
+    systems = {run.name: (run / "hypotheses.test.txt").read_text().splitlines() for run in runs}
+    _, expected = scoring.score(systems, {"": REFERENCE}, ("bleu",), test="jackknife",
+                                documents=[f"{page}" for page in pages])
+    difference = results.arms[1].bleu_difference
+    assert (difference.low, difference.high) == pytest.approx(
+        (expected.scores["bleu"].low, expected.scores["bleu"].high))
+    assert difference.low != alone.arms[1].bleu_difference.low
+    assert "over the 9 documents of the test set (60 sentences)" in tables.to_markdown(results)
+    write_documents(runs[0], [0] * 30 + [1] * 30)
+    with pytest.raises(UserError, match="run1/documents.test.txt names other documents than"):
+        read_scored(tmp_path, "run0")
+    write_documents(runs[0], [0])
+    with pytest.raises(UserError, match="run0/documents.test.txt has 1 lines"):
+        read_scored(tmp_path, "run0")
+    for run in runs:
+        write_documents(run, [0] * len(REFERENCE))
+    assert read_scored(tmp_path, "run0").arms[1] == alone.arms[1]      # one shows nothing
+
+
 def test_empty_cut_and_short_translations_are_reported(tmp_path):
     short = [" ".join(line.split()[:2 if number < 7 else 4])
              for number, line in enumerate(REFERENCE)]

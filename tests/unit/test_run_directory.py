@@ -35,6 +35,24 @@ def test_a_directory_without_a_checkpoint_takes_another_configuration(run_dir):
     assert gin_files.load_run(run_dir.config) == other
 
 
+def test_the_problems_test_texts_are_copied_with_their_documents(run_dir):
+    os.makedirs(run_dir.data_dir)
+    for name in ("test.source", "test.reference", "more.source", "more.reference",
+                 "more.documents"):
+        with open(os.path.join(run_dir.data_dir, f"{RUN.problem}.{name}.txt"), "w") as text:
+            text.write(name)
+    settings = dataclasses.replace(RUN, test_sets=("more",))
+    run._copy_test_texts(settings, run_dir)
+    assert sorted(os.listdir(run_dir.path)) == [
+        "documents.more.txt", "reference.more.txt", "reference.test.txt", "source.more.txt",
+        "source.test.txt"]
+    with open(run_dir.documents_file("more")) as text:
+        assert text.read() == "more.documents"
+    os.unlink(os.path.join(run_dir.data_dir, f"{RUN.problem}.more.reference.txt"))
+    with pytest.raises(UserError, match=f"{RUN.problem} has no test set more"):
+        run._copy_test_texts(settings, run_dir)
+
+
 def test_what_may_change_is_written_down(run_dir):
     run._check_config(RUN, run_dir)
     trained(run_dir)
