@@ -22,7 +22,8 @@ rpr.register()
 EOS = 1
 INPUTS = tiny_models.sentences([6, 3, 5], seed=3)
 MEMBERS = [("rpr_transformer", "rpr_tiny", dict(position="relative", num_hidden_layers=1)),
-           ("rpr_transformer", "rpr_tiny", dict(position="sinusoid", hidden_size=16)),
+           ("rpr_transformer", "rpr_tiny", dict(position="sinusoid", hidden_size=16,
+                                              num_hidden_layers=1)),
            ("qkv_seq2seq", "qkv_seq2seq_tiny", dict(encoder="cnn"))]
 
 

@@ -26,7 +26,8 @@ def ours(monkeypatch):
 
 
 class TestTransformer(transformer_test.TransformerTest):
-    """Every test passes but those of what is refused."""
+    """Every test passes but those of what is refused. Those of speech are left out."""
+    testLibrispeechSlowVsFast = testLibrispeechMultihead = None
 
 
 def _refused(name, kind, words):

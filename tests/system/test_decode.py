@@ -197,7 +197,7 @@ def test_a_run_directory_decodes_without_flags(command, by_t2t, run, tmp_path):
     done = rpr_command("decode", run, f"--input={folder}/in", "--decode_hparams=extra_length=9")
     assert done.stdout.encode() == by_t2t
     rpr_command("decode", run, f"--input={folder}/in", f"--output={tmp_path}/out",
-                "--decode_hparams=extra_length=9", "--worker_gpu=2")
+                "--decode_hparams=extra_length=9")
     assert (tmp_path / "out").read_bytes() == by_t2t and os.listdir(tmp_path) == ["out"]
 
 

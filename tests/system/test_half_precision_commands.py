@@ -14,7 +14,7 @@ from rpr.t2t import registration, trained_model
 def half(text, tmp_path_factory):
     """A tiny model trained with bfloat16 activations for 20 steps, evaluated at the end."""
     output_dir = tmp_path_factory.mktemp("half") / "model"
-    train(text, output_dir, "--hparams=activation_dtype=bfloat16",
+    train(text, output_dir, "--hparams=activation_dtype=bfloat16,num_hidden_layers=1",
           "--schedule=continuous_train_and_eval", "--eval_steps=1")
     return output_dir
 
@@ -31,7 +31,6 @@ def test_it_is_averaged_decoded_and_evaluated(text, half, trained, tmp_path):
     for name, directory, more in (
             ("bfloat16", half, ["--decode_hparams=beam_size=1"]),
             ("float32", half, ["--hparams=activation_dtype=float32"]),
-            ("float16", trained.output_dir, ["--hparams=activation_dtype=float16"]),
             ("average", half, [f"--checkpoint_path={tmp_path}/averaged/model.ckpt-20"])):
         rpr_command("decode", *flags_of(text, directory), f"--decode_from_file={source}",
                     f"--decode_to_file={tmp_path}/{name}", *more)
@@ -44,7 +43,7 @@ def test_it_is_averaged_decoded_and_evaluated(text, half, trained, tmp_path):
     assert "neg_log_perplexity" in evaluated.stdout
 
 
-@pytest.mark.parametrize("dtype", ["", "float32", "float16"])
+@pytest.mark.parametrize("dtype", ["", "float16"])
 def test_it_is_inspected(text, half, dtype):
     registration.register()
     model = inspector.Inspector(trained_model.find_trained_model(types.SimpleNamespace(
