@@ -46,11 +46,11 @@ def _heading(column: Column) -> str:
 
 def _cell(column: Column, text: str) -> str:
     """A cell; values of p and signed numbers in math mode."""
-    if column.key in ("p", "p_holm") and text:
-        return f"${escaping.plain(text)}$"
     escaped = escaping.to_latex(text)
     if column.group == "arm":
         return escaped
+    if column.key in ("p", "p_holm") and text:
+        return f"${escaping.plain(text)}$"
     return re.sub(r"(?<![\w.-])[-+](?=\d)", lambda sign: f"${sign[0]}$", escaped)
 
 
