@@ -153,12 +153,12 @@ def test_a_run_from_text_and_vectors_to_a_translation(tmp_path, monkeypatch):
         monkeypatch.setenv(f"RPR_VECTORS_{language.upper()}", f"{tmp_path}/vectors/{language}.vec")
     monkeypatch.setenv("RPR_MIRROR", text)
     monkeypatch.setenv("RPR_WORDS_VOCAB_SIZE", "400")
-    small = ("hidden_size=20,attention_key_channels=24,attention_value_channels=24,filter_size=40,"
-             "batch_size=1024")
+    small = ("num_hidden_layers=1,hidden_size=20,attention_key_channels=24,"
+             "attention_value_channels=24,filter_size=40,batch_size=1024")
     gin = tmp_path / "words.gin"
     gin.write_text("".join(f"run.{name} = {value!r}\n" for name, value in {
         "problem": EUROPARL, "hparams_set": "europarl_lite", "hparams": small, "train_steps": 20,
-        "checkpoint_steps": 10, "eval_steps": 1, "average_checkpoints": 2, "beam_size": 2,
+        "checkpoint_steps": 20, "eval_steps": 1, "average_checkpoints": 1, "beam_size": 2,
         "decode_batch_size": 100}.items()))
     run = tmp_path / "runs" / "words"
     rpr_command("run", gin, f"--run_dir={run}")
@@ -167,7 +167,7 @@ def test_a_run_from_text_and_vectors_to_a_translation(tmp_path, monkeypatch):
     assert scores["lines"] == len((data / f"{EUROPARL}.test.source.txt").read_text().splitlines())
 
     for side, language in (("input", "de"), ("target", "en")):
-        reader = tf.train.load_checkpoint(str(run / "average" / "model.ckpt-20"))
+        reader = tf.train.load_checkpoint(str(run / "model" / "model.ckpt-20"))
         name, = (name for name in reader.get_variable_to_shape_map() if f"{side}_emb" in name)
         words = (data / f"vocab.{EUROPARL}.{language}.words").read_text().split()
         path = data / f"vectors.{EUROPARL}.{language}.vec"

@@ -63,15 +63,15 @@ def resumed_copy(output_dir, copy, step):
     return copy
 
 
-def test_killed_at_five_random_moments_and_evaluated_it_ends_as_undisturbed(text, whole, tmp_path):
+def test_killed_at_random_moments_and_evaluated_it_ends_as_undisturbed(text, whole, tmp_path):
     dice, output_dir = random.Random(5), tmp_path / "killed"
     command = [sys.executable, "-m", "rpr.cli", "train", *arguments(
         text, output_dir, f"--eval_frequency={EVERY}", "--eval_steps=2", "--log_batches")]
     kills = 0
-    while kills < 5:
+    while kills < 3:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         begun = events_written(output_dir)
-        if kills < 4:                                 # the first kills come in the midst of steps
+        if kills < 2:                                 # the first kills come in the midst of steps
             while process.poll() is None and events_written(output_dir) <= begun + 3:
                 time.sleep(0.02)
         time.sleep(dice.random())
@@ -108,20 +108,11 @@ def test_a_checkpoint_that_a_kill_left_without_checksums_gets_them(text, whole, 
     assert checksums.read(str(copy)) == checksums.read(str(whole))
 
 
-def test_with_one_thread_it_is_equal_to_itself(text, tmp_path):
-    for name in "ab":
-        train(text, tmp_path / name, SMALL, "--intra_op_parallelism_threads=1")
-    assert_equal(tmp_path / "a", tmp_path / "b", 20)
-
-
-@pytest.mark.parametrize("mode", [
-    [SMALL + ",optimizer=multistep_adam,optimizer_multistep_accumulate_steps=2",
-     "--cpu_devices=2"],
-    ["--cpu_devices=2", "--optionally_use_dist_strat"]], ids=["accumulated in towers", "mirrored"])
-def test_resumed_from_a_checkpoint_it_ends_as_undisturbed(mode, text, tmp_path):
-    train(text, tmp_path / "whole", SMALL, *mode)
+def test_resumed_from_a_checkpoint_on_two_devices_it_ends_as_undisturbed(text, tmp_path):
+    mirrored = [SMALL, "--cpu_devices=2", "--optionally_use_dist_strat"]
+    train(text, tmp_path / "whole", *mirrored)
     resumed = resumed_copy(tmp_path / "whole", tmp_path / "resumed", 10)
-    train(text, resumed, SMALL, *mode)
+    train(text, resumed, *mirrored)
     assert events(resumed, "start", "step") == [(0,), (10,)]
     assert set(checksums.read(str(resumed))) == {10, 20}
     assert_equal(resumed, tmp_path / "whole", 20)
