@@ -53,7 +53,7 @@ def test_a_run_leaves_what_explains_it(undisturbed):
     assert [(name, entry["state"], entry["attempts"]) for name, entry in status(run_dir).items()
             ] == [(name, "done", 1) for name in STAGES + AT_40]
     scores = json.loads((run_dir / "scores.json").read_text())
-    assert (scores["step"], scores["lines"]) == (60, 12)
+    assert (scores["step"], scores["lines"]) == (60, 12) and 0 <= scores["exact"] <= 100
     assert "version:" in scores["bleu"]["signature"]
     events = metrics_log.read(str(run_dir / "metrics.jsonl"))
     assert [e["step"] for e in events if e["event"] == "train"] == [10, 20, 30, 40, 50, 60]
@@ -225,7 +225,8 @@ def test_one_process_at_a_time(undisturbed):
 
 
 def test_a_stage_that_fails_ends_the_run_and_is_tried_again(text, tmp_path):
-    gin = write_gin(tmp_path / "run.gin", hparams="learning_rate_constant=1e12")
+    gin = write_gin(tmp_path / "run.gin",
+                    hparams="learning_rate_constant=1e12,num_hidden_layers=1")
     for attempts in (1, 2):
         done = rpr_command("run", gin, f"--run_dir={tmp_path}/run", check=False)
         assert done.returncode == 1
@@ -249,8 +250,8 @@ def test_the_report_compares_the_runs_below_a_directory(undisturbed, tmp_path):
     worse = (study / "absolute" / "reference.test.txt").read_text(encoding="utf-8").splitlines()
     (study / "relative" / "hypotheses.test.txt").write_text(
         "".join(line + "\n" for line in worse), encoding="utf-8")
-    done = rpr_command("report", study, "--baseline=absolute", env={**os.environ, "COLUMNS": "120"},
-                       forked=False)
+    done = rpr_command("report", study, "--baseline=absolute", "--plot_model=relative",
+                       env={**os.environ, "COLUMNS": "120"}, forked=False)
     assert "BLEU" in done.stdout and "nrefs:1|case" in done.stdout
     record = json.loads((study / "results.json").read_text())
     one, other = record["arms"]
@@ -262,7 +263,7 @@ def test_the_report_compares_the_runs_below_a_directory(undisturbed, tmp_path):
     assert difference["low"] > 0 and difference["p"] is None        # one seed
     assert (study / "results.md").read_text().count("\n| ") == 3
     drawn = {path.stem for path in (study / "plots").glob("*.png")}
-    assert {"curves", "attention_relative", "norms_absolute", "similarity_keys_relative"} <= drawn
+    assert {"curves", "attention_relative", "norms_relative", "similarity_keys_relative"} <= drawn
     assert "one of absolute, relative" in refused("report", study, "--baseline=rel")
     (study / "relative" / "reference.test.txt").write_text("other\n" * 12)
     assert "other text" in refused("report", study, "--baseline=absolute", "--skip_model_analysis")
