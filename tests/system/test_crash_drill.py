@@ -22,7 +22,7 @@ LET_PASS = KILLS // 5
 # Which kill is of a kind that is given.
 AIMED = {KILLS // 4: "train", KILLS // 2: "run", 3 * KILLS // 4: "study"}
 VERBS = ("datagen", "train", "decode", "score")
-ARMS = {"relative": {}, "absolute": {"position": "sinusoid"}}
+ARMS = {"relative": {}}
 
 
 def study(gin, study_dir):
