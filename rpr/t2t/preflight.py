@@ -36,8 +36,10 @@ def parse_hparams(hparams: Any, overrides: str) -> dict[str, Any]:
       the values that the overrides set, by name.
 
     Raises:
-      UserError: an unknown name, or a value of the wrong type.
+      UserError: an unknown name, a value of the wrong type, or a control character.
     """
+    if console.printable(overrides) != overrides:
+        raise UserError(f"--hparams={console.printable(overrides)}: it contains control characters")
     before = hparams.values()
     try:
         hparams.parse(overrides)

@@ -5,7 +5,7 @@ import shutil
 import pytest
 import report_runs
 import tiny_models
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from problems import text_files
@@ -73,6 +73,7 @@ hparam_values = st.text(max_size=6) | (st.integers() | st.floats() | st.booleans
 @bounded
 @given(st.lists(st.tuples(names, st.sampled_from(["=", "", "==", "[0]="]), hparam_values),
                 max_size=3))
+@example([("activation_dtype", "==", "\n")])
 def test_any_string_of_hparams_is_accepted_or_refused(parts):
     overrides = ",".join(map("".join, parts))
 
