@@ -108,11 +108,15 @@ def test_a_checkpoint_that_a_kill_left_without_checksums_gets_them(text, whole, 
     assert checksums.read(str(copy)) == checksums.read(str(whole))
 
 
-def test_resumed_from_a_checkpoint_on_two_devices_it_ends_as_undisturbed(text, tmp_path):
-    mirrored = [SMALL, "--cpu_devices=2", "--optionally_use_dist_strat"]
-    train(text, tmp_path / "whole", *mirrored)
+@pytest.mark.parametrize("mode", [
+    [SMALL + ",optimizer=multistep_adam,optimizer_multistep_accumulate_steps=2",
+     "--cpu_devices=2"],
+    [SMALL, "--cpu_devices=2", "--optionally_use_dist_strat"]], ids=["accumulated in towers",
+                                                                   "mirrored"])
+def test_resumed_from_a_checkpoint_on_two_devices_it_ends_as_undisturbed(mode, text, tmp_path):
+    train(text, tmp_path / "whole", *mode)
     resumed = resumed_copy(tmp_path / "whole", tmp_path / "resumed", 10)
-    train(text, resumed, *mirrored)
+    train(text, resumed, *mode)
     assert events(resumed, "start", "step") == [(0,), (10,)]
     assert set(checksums.read(str(resumed))) == {10, 20}
     assert_equal(resumed, tmp_path / "whole", 20)
