@@ -1,9 +1,9 @@
 """Counts the n-grams that hypotheses share with their references, for many sentences at once.
 
-Every n-gram of the references has a number: its rank among the pairs (number of its first n - 1
-tokens, its last token). The number of the empty n-gram is the index of the sentence, so the
-n-grams of a sentence have consecutive numbers, and sentences share none. An n-gram of a hypothesis
-is looked up only where the references have its first n - 1 tokens.
+Each distinct n-gram of a sentence's references has an id: its rank among the pairs (id of its first
+n - 1 tokens, its last token). The id of the empty n-gram is the index of the sentence. The ids of a
+sentence's n-grams are therefore consecutive, and no other sentence uses them. An n-gram of a
+hypothesis is looked up only if its first n - 1 tokens are in the references.
 """
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -81,7 +81,7 @@ class _Ngrams:
       vocabulary: larger than each token.
 
     Attributes:
-      codes: of each n-gram the number, or after `extend` the pair as one integer.
+      codes: the id of each n-gram; after `extend`, the pair as one integer.
     """
 
     def __init__(self, tokens: Tokens, sentences: np.ndarray, vocabulary: int) -> None:
@@ -108,17 +108,17 @@ class _Ngrams:
             array[chosen] for array in (self._starts, self._lines, self._room, self.codes))
 
     def clipped_counts(self, most: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """The number of n-grams of each line, each counted at most so many times.
+        """The number of n-grams of each line, where each n-gram counts a limited number of times.
 
         Args:
-          most: how often each n-gram may be counted, int64 [numbers].
-          sizes: how many numbers each sentence has, int64 [sentences].
+          most: the limit of each n-gram, int64 [n-grams].
+          sizes: number of distinct n-grams of each sentence's references, int64 [sentences].
 
         Returns:
           int64 [lines].
         """
         firsts = (np.cumsum(sizes) - sizes)[self._sentences]
-        # A cell for each line and each number of its sentence.
+        # A cell for each line and each n-gram id of its sentence.
         widths = sizes[self._sentences]
         ends = np.cumsum(widths)
         shifts = ends - widths - firsts
