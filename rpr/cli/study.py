@@ -47,6 +47,7 @@ def main(argv: list[str]) -> None:
             if is_new:                                # a corrected study may take its place
                 studies.discard(runs, study_dir)
             raise
+    study_data.restore_test_texts(runs, study_dir)
     _note_missing_curves(runs)
     rest = scheduler.run_all(runs, workers, max_parallel, flags, args.retry_failed)
     if rest:

@@ -73,7 +73,8 @@ def complete_run(run: Run, run_dir: RunDirectory, skip_datagen: bool = False) ->
                 _do_stage(stage, input_hash, status, run, run_dir, lock)
             if stage.name == "datagen":
                 provenance.record_corpus(run, run_dir)
-                _copy_test_texts(run, run_dir)
+                copy_test_texts(run, run_dir)
+                _check_dev_texts(run, run_dir)
         _score_checkpoints(trained, status, run, run_dir, lock)
         _complete_scores(run, run_dir, status)
 
@@ -209,12 +210,19 @@ def _note_skipped(stage: Stage, input_hash: str, status: dict[str, Any],
                                             "started": time.time(), "attempts": 0, "seconds": 0.0})
 
 
-def _copy_test_texts(run: Run, run_dir: RunDirectory) -> None:
-    """Copies the problem's test sets from the data: so the run's directory is self-contained."""
-    for test_set in ("", *run.test_sets):
-        if any(sacrebleu_test_set(run, test_set)):
-            continue
-        test_set = test_set or "test"
+def lacks_test_text(run: Run, run_dir: RunDirectory) -> bool:
+    """Whether a test text of the problem is missing, as in a run that was copied without it."""
+    return not all(os.path.exists(path) for test_set in _test_sets_of_problem(run)
+                   for path in run_dir.test_files(test_set)[:2])
+
+
+def copy_test_texts(run: Run, run_dir: RunDirectory) -> None:
+    """Copies the problem's test sets from the data: so the run's directory is self-contained.
+
+    Raises:
+      UserError: the data has no such test set.
+    """
+    for test_set in _test_sets_of_problem(run):
         source, reference, _ = run_dir.test_files(test_set)
         for kind, target in (("source", source), ("reference", reference),
                              ("documents", run_dir.documents_file(test_set))):
@@ -227,6 +235,15 @@ def _copy_test_texts(run: Run, run_dir: RunDirectory) -> None:
             if not os.path.exists(target):
                 with files.atomic_path(target) as temporary:
                     shutil.copyfile(text, temporary)
+
+
+def _test_sets_of_problem(run: Run) -> list[str]:
+    """The test sets whose text is the problem's, not sacreBLEU's."""
+    return [test_set or "test" for test_set in ("", *run.test_sets)
+            if not any(sacrebleu_test_set(run, test_set))]
+
+
+def _check_dev_texts(run: Run, run_dir: RunDirectory) -> None:
     for text in dev_texts(run, run_dir) if run.bleu_frequency else ():
         if not os.path.exists(text):
             raise UserError(f"run.bleu_frequency: {run.problem} has no text of a development set "

@@ -7,6 +7,7 @@ import os
 import time
 from typing import Any
 
+from rpr.experiments import provenance
 from rpr.experiments import run as experiment
 from rpr.experiments.run_directory import stages
 from rpr.experiments.study import StudyRun
@@ -29,6 +30,24 @@ def make_data(runs: list[StudyRun], study_dir: str) -> None:
     with locks.lock(os.path.join(study_dir, ".datagen.lock")):
         for study_run in {study_run.run.problem: study_run for study_run in runs}.values():
             _make_data(study_run, study_dir)
+
+
+def restore_test_texts(runs: list[StudyRun], study_dir: str) -> None:
+    """Gives finished runs that were copied without their test text this text again.
+
+    Args:
+      runs: all runs of the study.
+      study_dir: its directory.
+
+    Raises:
+      UserError: data generation failed, or the runs were made from other text.
+    """
+    lacking = [study_run for study_run in runs if study_run.state() == "done"
+               and experiment.lacks_test_text(study_run.run, study_run.run_dir)]
+    make_data(lacking, study_dir)
+    for study_run in lacking:
+        provenance.check_corpus(study_run.run, study_run.run_dir)
+        experiment.copy_test_texts(study_run.run, study_run.run_dir)
 
 
 def _make_data(study_run: StudyRun, study_dir: str) -> None:

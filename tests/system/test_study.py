@@ -3,6 +3,7 @@ import dataclasses
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -235,6 +236,24 @@ def test_what_is_finished_or_failed_is_not_repeated(finished):
         finally:
             process.kill()
     assert status(runs(study_dir)["nan"]) == before["nan"], "it was run beside another pool"
+
+
+def test_a_study_goes_on_from_copies_without_models_and_test_text(finished, tmp_path):
+    gin, study_dir, _ = finished
+    copy = tmp_path / "copy"
+    shutil.copytree(study_dir / "runs", copy / "runs", ignore=shutil.ignore_patterns(
+        "model.ckpt*", "average", "source.*", "reference.*", ".lock"))
+    before = {name: status(run) for name, run in runs(study_dir).items()}
+    done = rpr_command("study", gin, f"--study_dir={copy}", check=False)
+    assert done.returncode == 1 and "begins" not in done.stderr
+    assert {name: status(run) for name, run in runs(copy).items()} == before
+    relative = str(runs(copy)["relative"].relative_to(copy))
+    for name in ("source.test.txt", "reference.test.txt"):
+        assert (copy / relative / name).read_bytes() == (study_dir / relative / name).read_bytes()
+    for folder in (study_dir, copy):
+        rpr_command("report", folder, "--skip_model_analysis")
+    assert "relative" in (copy / "results.csv").read_text()
+    assert (copy / "results.csv").read_text() == (study_dir / "results.csv").read_text()
 
 
 def test_a_run_that_another_process_holds_is_left_to_it(finished):
