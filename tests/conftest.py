@@ -2,6 +2,7 @@
 
 The fixtures here go through the real command line, on a few hundred pairs of the embedded corpus.
 """
+import contextlib
 import fcntl
 import functools
 import gzip
@@ -93,6 +94,21 @@ class Text(NamedTuple):
     @property
     def flags(self):
         return [f"--problem={self.problem}", f"--data_dir={self.data_dir}"]
+
+
+@contextlib.contextmanager
+def killed_before_the_index(monkeypatch):
+    """Ends the process, as far as the code sees, before it renames the index of a checkpoint."""
+    replace = os.replace
+
+    def dying_replace(source, target):
+        if target.endswith(".index"):
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "replace", dying_replace)
+        yield
 
 
 def made_once(tmp_path_factory, name, make):

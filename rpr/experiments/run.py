@@ -62,11 +62,15 @@ def complete_run(run: Run, run_dir: RunDirectory, skip_datagen: bool = False) ->
         if "step" not in run_dir.read_scores():
             record_environment(run_dir)
         status = run_dir.read_status()
-        input_hash = trained = ""
+        input_hash = trained = model = ""
         for stage in stages(run, run_dir):
-            input_hash = _input_hash(stage, input_hash, run_dir)
+            # A test set depends on the model, and not on the test sets before it.
+            before = model if stage.name.split()[0] == "decode" else input_hash
+            input_hash = _input_hash(stage, before, run_dir)
             if stage.name == "train":
                 trained = input_hash
+            if stage.name in ("train", "average"):
+                model = input_hash
             if stage.name == "datagen" and skip_datagen and os.path.exists(stage.output):
                 _note_skipped(stage, input_hash, status, run_dir)
             else:

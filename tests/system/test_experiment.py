@@ -142,6 +142,11 @@ def test_a_further_test_set_is_decoded_scored_and_reported(undisturbed, tmp_path
     assert "test:tiny" in record["signatures"]["BLEU"]
     line = refused("report", runs, "--baseline=relative", "--test_set=other")
     assert "--test_set=other" in line and "tiny:en-de" in line
+    rpr_command("test-set", "add", "twin", run_dir / "source.test.txt",
+                run_dir / "reference.test.txt", "--language_pair=en-de")
+    done = rpr_command("run", gin, f"--run_dir={runs / 'relative'}", "--set",
+                       "run.test_sets=('twin:en-de', 'tiny:en-de')")
+    assert "decode tiny:en-de is done" in done.stderr, "one before it changed its input"
 
 
 def start_and_kill(gin, run_dir, until):

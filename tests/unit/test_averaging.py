@@ -4,6 +4,7 @@ import os
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from conftest import killed_before_the_index
 
 from rpr.training import averaging
 
@@ -52,16 +53,9 @@ def test_the_mean_in_float64_and_nothing_of_the_optimizer(model_dir, tmp_path, m
 
 def test_killed_it_leaves_no_checkpoint_and_the_next_one_is_whole(model_dir, tmp_path, monkeypatch):
     monkeypatch.setattr(averaging, "_FILE_BYTES", 3000)
-    path, replace = str(tmp_path / "model.ckpt-300"), os.replace
+    path = str(tmp_path / "model.ckpt-300")
     averaging.write_mean(path, paths(model_dir)[:2], 200)     # an older one of the same name
-
-    def dying_replace(source, target):
-        if target.endswith(".index"):
-            raise KeyboardInterrupt
-        replace(source, target)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(os, "replace", dying_replace)
+    with killed_before_the_index(monkeypatch):
         averaging.write_mean(path, paths(model_dir), 300)
     assert not os.path.exists(path + ".index")
     averaging.write_mean(path, paths(model_dir), 300)

@@ -1,9 +1,7 @@
 """Checkpoints that are kept for development BLEU: weights only, whole, also after a kill."""
-import os
-
 import numpy as np
-import pytest
 import tensorflow.compat.v1 as tf
+from conftest import killed_before_the_index
 
 from rpr.training import averaging, hooks
 
@@ -40,15 +38,7 @@ def test_none_is_kept_by_default(tmp_path):
 
 def test_killed_while_it_writes_it_keeps_the_checkpoint_later(tmp_path, monkeypatch):
     weights = save(tmp_path, 20)
-    replace = os.replace
-
-    def dying_replace(source, target):
-        if target.endswith(".index"):
-            raise KeyboardInterrupt
-        replace(source, target)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(os, "replace", dying_replace)
+    with killed_before_the_index(monkeypatch):
         hooks.KeepingListener(str(tmp_path), 20).after_save(None, 20)
     assert not kept(tmp_path)
     save(tmp_path, 40)
