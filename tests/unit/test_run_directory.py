@@ -42,7 +42,7 @@ def test_the_problems_test_texts_are_copied_with_their_documents(run_dir):
         with open(os.path.join(run_dir.data_dir, f"{RUN.problem}.{name}.txt"), "w") as text:
             text.write(name)
     settings = dataclasses.replace(RUN, test_sets=("more",))
-    run._copy_test_texts(settings, run_dir)
+    run.copy_test_texts(settings, run_dir)
     assert sorted(os.listdir(run_dir.path)) == [
         "documents.more.txt", "reference.more.txt", "reference.test.txt", "source.more.txt",
         "source.test.txt"]
@@ -50,7 +50,7 @@ def test_the_problems_test_texts_are_copied_with_their_documents(run_dir):
         assert text.read() == "more.documents"
     os.unlink(os.path.join(run_dir.data_dir, f"{RUN.problem}.more.reference.txt"))
     with pytest.raises(UserError, match=f"{RUN.problem} has no test set more"):
-        run._copy_test_texts(settings, run_dir)
+        run.copy_test_texts(settings, run_dir)
 
 
 def test_what_may_change_is_written_down(run_dir):
@@ -206,14 +206,16 @@ def test_development_bleu_is_not_read_through_a_link(run_dir, tmp_path, name):
 
 def test_without_text_of_a_development_set_there_is_no_bleu_of_it(run_dir):
     os.makedirs(run_dir.data_dir)
-    for split in ("test", "dev"):
+    settings = dataclasses.replace(RUN, bleu_frequency=50)
+    for split, check in (("test", run.copy_test_texts), ("dev", run._check_dev_texts)):
         for kind in ("source", "reference"):
             with pytest.raises(UserError, match=f"{split}.{kind}.txt"):
-                run._copy_test_texts(dataclasses.replace(RUN, bleu_frequency=50), run_dir)
+                check(settings, run_dir)
             path = f"{run_dir.data_dir}/{RUN.problem}.{split}.{kind}.txt"
             with open(path, "w"):
                 pass
-    run._copy_test_texts(dataclasses.replace(RUN, bleu_frequency=50), run_dir)
+    run.copy_test_texts(settings, run_dir)
+    run._check_dev_texts(settings, run_dir)
 
 
 @pytest.mark.parametrize("test_sets", [("a", "a"), ("test",), ("a/b", "a_b"),
