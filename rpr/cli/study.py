@@ -40,14 +40,16 @@ def main(argv: list[str]) -> None:
     _check(runs)
     is_new = not studies.is_study(study_dir)
     runs = studies.prepare(study, run, study_dir)
-    if not args.cluster:
-        try:
-            study_data.make_data(studies.unfinished(runs, args.retry_failed), study_dir)
-        except UserError:
-            if is_new:                                # a corrected study may take its place
-                studies.discard(runs, study_dir)
-            raise
-    study_data.restore_test_texts(runs, study_dir)
+    lacking = study_data.without_test_text(runs)
+    # On a cluster the first job makes the data of the others.
+    unfinished = [] if args.cluster else studies.unfinished(runs, args.retry_failed)
+    try:
+        study_data.make_data([*unfinished, *lacking], study_dir)
+    except UserError:
+        if is_new:                                    # a corrected study may take its place
+            studies.discard(runs, study_dir)
+        raise
+    study_data.restore_test_texts(lacking)
     _note_missing_curves(runs)
     rest = scheduler.run_all(runs, workers, max_parallel, flags, args.retry_failed)
     if rest:

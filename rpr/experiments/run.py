@@ -62,15 +62,12 @@ def complete_run(run: Run, run_dir: RunDirectory, skip_datagen: bool = False) ->
         if "step" not in run_dir.read_scores():
             record_environment(run_dir)
         status = run_dir.read_status()
-        input_hash = trained = model = ""
+        input_hash = ""
+        hashes: dict[str, str] = {}
         for stage in stages(run, run_dir):
-            # A test set depends on the model, and not on the test sets before it.
-            before = model if stage.name.split()[0] == "decode" else input_hash
-            input_hash = _input_hash(stage, before, run_dir)
-            if stage.name == "train":
-                trained = input_hash
-            if stage.name in ("train", "average"):
-                model = input_hash
+            if stage.name.split()[0] == "decode":     # not of the test sets before this one
+                input_hash = hashes.get("average") or hashes["train"]
+            input_hash = hashes[stage.name] = _input_hash(stage, input_hash, run_dir)
             if stage.name == "datagen" and skip_datagen and os.path.exists(stage.output):
                 _note_skipped(stage, input_hash, status, run_dir)
             else:
@@ -79,7 +76,7 @@ def complete_run(run: Run, run_dir: RunDirectory, skip_datagen: bool = False) ->
                 provenance.record_corpus(run, run_dir)
                 copy_test_texts(run, run_dir)
                 _check_dev_texts(run, run_dir)
-        _score_checkpoints(trained, status, run, run_dir, lock)
+        _score_checkpoints(hashes["train"], status, run, run_dir, lock)
         _complete_scores(run, run_dir, status)
 
 

@@ -134,7 +134,9 @@ def _record(study: Study, runs: list[StudyRun]) -> dict[str, Any]:
 
 
 def discard(runs: list[StudyRun], study_dir: str) -> None:
-    """Removes a new study again, unless a part of its data has been generated."""
+    """Removes a new study again, unless a run has begun or a part of its data was generated."""
+    if _has_begun(study_dir):                         # finished runs were copied into it
+        return
     data_dir = os.path.join(study_dir, "data")
     traces = [*glob.glob(os.path.join(glob.escape(data_dir), ".*.lock")),
               *glob.glob(os.path.join(glob.escape(data_dir), "*.log"))]

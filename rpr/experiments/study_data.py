@@ -32,20 +32,19 @@ def make_data(runs: list[StudyRun], study_dir: str) -> None:
             _make_data(study_run, study_dir)
 
 
-def restore_test_texts(runs: list[StudyRun], study_dir: str) -> None:
-    """Gives finished runs that were copied without their test text this text again.
+def without_test_text(runs: list[StudyRun]) -> list[StudyRun]:
+    """The finished runs that were copied without their test text."""
+    return [study_run for study_run in runs if study_run.state() == "done"
+            and experiment.lacks_test_text(study_run.run, study_run.run_dir)]
 
-    Args:
-      runs: all runs of the study.
-      study_dir: its directory.
+
+def restore_test_texts(runs: list[StudyRun]) -> None:
+    """Copies the test text to finished runs, from data that has been made.
 
     Raises:
-      UserError: data generation failed, or the runs were made from other text.
+      UserError: a run was made from other text.
     """
-    lacking = [study_run for study_run in runs if study_run.state() == "done"
-               and experiment.lacks_test_text(study_run.run, study_run.run_dir)]
-    make_data(lacking, study_dir)
-    for study_run in lacking:
+    for study_run in runs:
         provenance.check_corpus(study_run.run, study_run.run_dir)
         experiment.copy_test_texts(study_run.run, study_run.run_dir)
 

@@ -256,6 +256,20 @@ def test_a_study_goes_on_from_copies_without_models_and_test_text(finished, tmp_
     assert (copy / "results.csv").read_text() == (study_dir / "results.csv").read_text()
 
 
+def test_copied_runs_stay_whole_if_the_data_of_a_new_study_is_refused(finished, tmp_path,
+                                                                       monkeypatch):
+    gin, study_dir, _ = finished
+    copied = runs(study_dir)["relative"].relative_to(study_dir)
+    folder = tmp_path / "new" / copied
+    shutil.copytree(study_dir / copied, folder)
+    (folder / "data.json").unlink()                   # else the corpus is compared first
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    monkeypatch.setenv("RPR_TEXT_SOURCE", str(gin))   # fewer lines than the other side
+    done = rpr_command("study", gin, f"--study_dir={tmp_path}/new", check=False)
+    assert done.returncode == 1 and "lines" in done.stderr
+    assert {path: path.read_bytes() for path in before} == before
+
+
 def test_a_run_that_another_process_holds_is_left_to_it(finished):
     _, study_dir, _ = finished
     where = run_directory.RunDirectory(str(runs(study_dir)["relative"]), "")
