@@ -15,11 +15,12 @@ def rpr_small() -> HParams:
     hparams.num_heads = 4
     hparams.batch_size = 2048
     hparams.symbol_modality_num_shards = 1
-    # A short training needs a high learning rate, which pre-norm tolerates.
+    # A short training needs a high learning rate, which pre-norm tolerates. The constant has the
+    # smallest development loss with absolute and with relative positions: gin/small_tuning.gin.
     hparams.layer_preprocess_sequence = "n"
     hparams.layer_postprocess_sequence = "da"
     hparams.learning_rate_schedule = "constant*linear_warmup*rsqrt_decay"
-    hparams.learning_rate_constant = 0.2                     # peak: 0.01
+    hparams.learning_rate_constant = 0.1                     # peak: 0.005
     hparams.learning_rate_warmup_steps = 400
     return hparams
 
@@ -40,6 +41,7 @@ def rpr_tiny() -> HParams:
     hparams.num_heads = 2
     hparams.max_relative_position = 4
     hparams.batch_size = 512
+    hparams.learning_rate_constant = 0.2                     # peak: 0.01
     return hparams
 
 
