@@ -38,13 +38,24 @@ def generate(problem: Any, data_dir: str, tmp_dir: str) -> None:
     try:
         # First: bad text or settings leave no directories behind.
         sources, settings = problem.sources(tmp_dir), _settings(problem)
-        os.makedirs(data_dir, exist_ok=True)
-        os.makedirs(tmp_dir, exist_ok=True)
+        _make_directories(data_dir, tmp_dir)
         with locks.locked(checks.staging_path(problem, data_dir)):
             _generate_or_check(problem, sources, settings, data_dir, tmp_dir)
     except (OSError, tf.errors.OpError) as error:     # a full disk, a read-only directory
         raise UserError(f"datagen of {problem.dataset_filename()} in --data_dir={data_dir} "
                         f"stopped: {error}; the same command starts it again") from error
+
+
+def _make_directories(data_dir: str, tmp_dir: str) -> None:
+    """Creates both or neither."""
+    is_new = not os.path.isdir(data_dir)
+    os.makedirs(data_dir, exist_ok=True)
+    try:
+        os.makedirs(tmp_dir, exist_ok=True)
+    except OSError as error:
+        if is_new:
+            os.rmdir(data_dir)
+        raise UserError(f"--tmp_dir={tmp_dir}: it cannot be created: {error.strerror}") from error
 
 
 def _generate_or_check(problem: Any, sources: dict[str, str], settings: dict[str, Any],
