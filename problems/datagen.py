@@ -47,7 +47,7 @@ def generate(problem: Any, data_dir: str, tmp_dir: str) -> None:
 
 
 def _make_directories(data_dir: str, tmp_dir: str) -> None:
-    """Creates both or neither."""
+    """Creates both; leaves no new data_dir behind if tmp_dir cannot be created."""
     is_new = not os.path.isdir(data_dir)
     os.makedirs(data_dir, exist_ok=True)
     try:
