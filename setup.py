@@ -62,8 +62,8 @@ setup(
         "moses": ["sacremoses>=0.1.1"],               # rpr score --tokenize=moses_lowercase
         "slurm": ["submitit>=1.5"],                   # rpr study --cluster=slurm
         "pandas": ["pandas>=2"],                      # rpr.results
-        "test": ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.100", "ruff>=0.9",
-                 "mypy>=1.13"],
+        "test": ["pytest>=8", "pytest-xdist>=3.5", "pytest-timeout>=2.3", "hypothesis>=6.100",
+                 "ruff>=0.9", "mypy>=1.13"],
     },
     entry_points={"console_scripts": [
         "rpr = rpr.cli:main",
