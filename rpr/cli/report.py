@@ -3,7 +3,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
-from rpr.cli.arguments import Parser
+from rpr.cli.arguments import Parser, whole_number
 from rpr.utils import files
 from rpr.utils.errors import UserError
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rpr.report.comparison import Measure
 
 MOST_MODELS = 10                                      # drawn unless --plot_model names some
+MOST_SAMPLES = 1000                                   # a page with more opens slowly
 
 
 def main(argv: list[str]) -> None:
@@ -24,9 +25,9 @@ def main(argv: list[str]) -> None:
     measure = comparison.Measure(args.test_set, args.tokenize, args.language_pair)
     target = args.dir
     if is_record:
-        if args.baseline or args.against or any(measure):
+        if args.baseline or args.against or any(measure) or args.sample_translations is not None:
             raise UserError(f"{args.dir} holds a record without its runs: --baseline, --against, "
-                            "--test_set and --tokenize need the runs")
+                            "--test_set, --tokenize and --sample_translations need the runs")
         results, arms = record.load_record(args.dir), []
     else:
         results = study_reader.read_study(args.dir, args.baseline, args.against)
@@ -35,7 +36,9 @@ def main(argv: list[str]) -> None:
             target, arms = _directory_of(args.dir, measure), []
         elif not args.skip_model_analysis:
             _analyse(args.dir, arms, args.t2t_usr_dir)
-        comparison.score_runs(results, args.dir, measure)
+        samples = args.sample_translations
+        comparison.score_runs(results, args.dir, measure,
+                              comparison.SAMPLES if samples is None else samples)
         os.makedirs(target, exist_ok=True)
     chosen = columns.choose(results, args.columns.split(",")) if args.columns else []
     console = Console()
@@ -69,6 +72,9 @@ def _parser() -> argparse.ArgumentParser:
                         "--tokenize (default: that of the test set)")
     parser.add_argument("--columns", metavar="NAME,...", help="columns of results.md and "
                         "results.tex, such as model,bleu,difference,p_holm (default: all)")
+    parser.add_argument("--sample_translations", type=whole_number(0, MOST_SAMPLES), metavar="N",
+                        help="show N test sentences with their translations in report.html and "
+                        "results.json (default: 6); 0 if the text must not be passed on")
     parser.add_argument("--plot_model", action="append", metavar="ARM", help="draw the model of "
                         f"this arm; may be repeated (default: the baseline and the best, "
                         f"{MOST_MODELS} arms at most)")

@@ -41,13 +41,15 @@ class Measure(NamedTuple):
     language_pair: str = ""
 
 
-def score_runs(results: StudyResults, path: str, measure: Measure | None = None) -> None:
+def score_runs(results: StudyResults, path: str, measure: Measure | None = None,
+               samples: int = SAMPLES) -> None:
     """Fills in scores, differences and their significance; unfinished runs get no scores.
 
     Args:
       results: as `study_reader.read_study` returns it; changed in place.
       path: the study's directory.
       measure: what to score and how; None: the runs' test set, with sacreBLEU's tokens.
+      samples: the number of test sentences that are shown with their translations.
 
     Raises:
       UserError: runs were scored on different text, or text is missing.
@@ -85,7 +87,7 @@ def score_runs(results: StudyResults, path: str, measure: Measure | None = None)
         results.signatures[METRICS[name]] = metric.signature(
             test=own_test_set, lang=language_pair)
     _correct_differences(results)
-    _fill_samples(results, source, references[0], hypotheses)
+    _fill_samples(results, source, references[0], hypotheses, samples)
 
 
 def _leave_own_test_set(results: StudyResults, run_dirs: Mapping[str, RunDirectory],
@@ -176,13 +178,13 @@ def _fill_lengths(results: StudyResults, metric: Metric, counts: Mapping[str, np
 
 
 def _fill_samples(results: StudyResults, source: Sequence[str], reference: Sequence[str],
-                  hypotheses: Mapping[str, Sequence[str]]) -> None:
+                  hypotheses: Mapping[str, Sequence[str]], samples: int) -> None:
     """Chooses evenly spaced test sentences of medium length, with the arms' translations."""
     medium = [index for index, line in enumerate(source)
               if SAMPLE_WORDS[0] <= len(line.split()) <= SAMPLE_WORDS[1]]
     medium = medium or list(range(len(source)))
     chosen = [medium[place] for place in
-              np.linspace(0, len(medium) - 1, min(SAMPLES, len(medium))).astype(int)]
+              np.linspace(0, len(medium) - 1, min(samples, len(medium))).astype(int)]
     arms = results.featured(MOST_SAMPLED_ARMS)
     results.samples = [Sample(source[index], reference[index],
                               {arm.name: hypotheses[arm.done[0].path][index] for arm in arms})

@@ -3,6 +3,7 @@ import itertools
 import json
 
 import pytest
+from conftest import rpr_command
 from hypothesis import given
 from hypothesis import strategies as st
 from report_runs import (
@@ -218,6 +219,19 @@ def test_samples_are_spread_over_the_test_set(clipping):
         assert 4 <= len(sample.source.split()) <= 40
         assert sample.hypotheses["max_relative_position=16"] == first[
             REFERENCE.index(sample.reference)]
+
+
+def test_a_report_without_samples_holds_no_sentence(tmp_path):
+    for name, share in (("a", 0.1), ("b", 0.12)):
+        write_run(tmp_path, name, share, seed=3)
+    rpr_command("report", tmp_path, "--baseline=a", "--skip_model_analysis",
+                "--sample_translations=0")
+    for name in ("results.json", "report.html"):
+        text = (tmp_path / name).read_text()
+        assert not [line for line in REFERENCE if line in text]
+    rpr_command("report", tmp_path, "--baseline=a", "--skip_model_analysis",
+                "--sample_translations=2")
+    assert len(record.load_record(str(tmp_path)).samples) == 2
 
 
 def test_letters_by_hand():
