@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Makes a record in docs/results/ of a study and its last report.
+
+    rpr report runs/small_table2
+    scripts/make_record.py runs/small_table2 docs/results/small_table2
+    scripts/make_results_page.py
+
+A record has the tables and figures of the report, those of other test sets and tokenizers, and
+runs.tar.xz: the finished runs without checkpoints, from which a study goes on anywhere. Text that
+must not be passed on stays out with --without_text, after a report with --sample_translations=0.
+"""
+import argparse
+import io
+import os
+import re
+import shutil
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from rpr.report.record import RECORD_FILE, load_record
+from rpr.report.results import StudyResults
+from rpr.utils.errors import UserError
+
+TABLES = (RECORD_FILE, "results.csv", "results.tex")
+FIGURES = ("plots/bleu_by_k.png", "plots/curves.png")
+RUN_FILES = ("config.gin", "data.json", "environment.json", "status.json", "metrics*.jsonl",
+             "scores*.json", "hypotheses.*.txt", "model/hparams.json", "dev/metrics.jsonl",
+             "dev/scores.*.json", "dev/hypotheses.*.txt")
+TEXT_FILES = ("source.*.txt", "reference*.txt", "documents.*.txt")
+
+
+def main() -> int:
+    """Makes the record; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("study", type=Path, help="directory of a study that has a report")
+    parser.add_argument("record", type=Path, help="directory to make, such as docs/results/NAME; "
+                        "one that exists is replaced")
+    parser.add_argument("--without_text", action="store_true", help="leave out the test text")
+    args = parser.parse_args()
+    try:
+        make_record(args.study, args.record, args.without_text)
+    except UserError as error:
+        print(f"make_record.py: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def make_record(study: Path, record: Path, without_text: bool) -> None:
+    """Copies the report, and packs the finished runs.
+
+    Args:
+      study: its directory.
+      record: the directory to make or replace.
+      without_text: leave out sources and references.
+
+    Raises:
+      UserError: there is no report, or one has sample sentences in spite of `without_text`.
+    """
+    if not (study / RECORD_FILE).exists():
+        raise UserError(f"{study} has no {RECORD_FILE}: rpr report {study} writes it")
+    reports = [study, *(path.parent for path in sorted(study.glob(f"reports/*/{RECORD_FILE}")))]
+    results = [load_record(str(report)) for report in reports]
+    for report, result in zip(reports, results, strict=True):
+        if without_text and result.samples:
+            raise UserError(f"--without_text: {report / RECORD_FILE} has sample sentences; make "
+                            "the report again with --sample_translations=0")
+    record.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=record.parent, prefix=".record") as folder:
+        made = Path(folder, record.name)
+        for report in reports:
+            for name in (*TABLES, *FIGURES):
+                if (report / name).exists():
+                    target = made / report.relative_to(study) / name
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(report / name, target)
+        pack_runs(study, results[0], made / "runs.tar.xz", without_text)
+        if record.exists():
+            os.rename(record, Path(folder, "replaced"))
+        os.rename(made, record)
+
+
+def pack_runs(study: Path, results: StudyResults, archive: Path, without_text: bool) -> None:
+    """Writes runs.tar.xz: the finished runs, without owners, times and paths of this machine."""
+    with tarfile.open(archive, "w:xz") as tar:
+        for path in sorted(run.path for arm in results.arms for run in arm.done):
+            for name in files_of(study / path, without_text):
+                content = (study / path / name).read_bytes()
+                if name.suffix == ".json":
+                    content = cut_paths(content.decode()).encode()
+                member = tarfile.TarInfo(f"{path}/{name}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+
+
+def files_of(run: Path, without_text: bool) -> Iterator[Path]:
+    """The files of a run that a report or a continued study reads, relative to the run."""
+    for pattern in RUN_FILES if without_text else (*RUN_FILES, *TEXT_FILES):
+        for path in sorted(run.glob(pattern)):
+            yield path.relative_to(run)
+
+
+def cut_paths(text: str) -> str:
+    """JSON in which only the last part of each absolute path is left."""
+    return re.sub(r'(?<=["=])/[^"]*/(?=[^"/]*")', "", text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""scripts/make_record.py: what a record of a study holds, and what it leaves out."""
+import json
+import tarfile
+
+import pytest
+from conftest import python_script, rpr_command
+from report_runs import write_clipping_study
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    study = tmp_path_factory.mktemp("runs") / "clipping"
+    write_clipping_study(study)
+    for run in study.glob("runs/*"):
+        (run / "environment.json").write_text(json.dumps(
+            {"command": ["/opt/rpr/cli/__main__.py", f"--run_dir={run}"], "cpu": "A/B"}))
+        (run / "model" / "model.ckpt-1000.index").touch()
+    return study
+
+
+def archived(record):
+    with tarfile.open(record / "runs.tar.xz") as tar:
+        return {member.name: tar.extractfile(member).read().decode() for member in tar}
+
+
+def test_a_record_has_the_report_and_the_finished_runs(study, tmp_path):
+    record = tmp_path / "results" / "clipping"
+    rpr_command("report", study, "--skip_model_analysis")
+    python_script("make_record.py", study, record)
+    files = archived(record)
+    first = json.loads((study / "study.json").read_text())["arms"][0]["runs"][0]["directory"]
+    for name in ("source.test.txt", "reference.test.txt", "hypotheses.test.txt", "config.gin"):
+        assert files[f"{first}/{name}"] == (study / first / name).read_text()
+    assert json.loads(files[f"{first}/environment.json"]) == {
+        "command": ["__main__.py", f"--run_dir={first.split('/')[-1]}"], "cpu": "A/B"}
+    done = {str(path.parent.relative_to(study)) for path in study.glob("runs/*/scores.json")}
+    assert {"/".join(name.split("/")[:2]) for name in files} == done
+    assert not [name for name in files if "ckpt" in name]
+    for name in ("results.json", "results.csv", "results.tex", "plots/curves.png"):
+        assert (record / name).read_bytes() == (study / name).read_bytes()
+    before = (record / "runs.tar.xz").read_bytes()
+    python_script("make_record.py", study, record)
+    assert (record / "runs.tar.xz").read_bytes() == before
+    assert [path.name for path in record.parent.iterdir()] == ["clipping"]
+    rpr_command("report", record)
+
+
+def test_text_that_must_not_be_passed_on_stays_out(study, tmp_path):
+    record = tmp_path / "clipping"
+    rpr_command("report", study, "--skip_model_analysis")
+    done = python_script("make_record.py", study, record, "--without_text")
+    assert done.returncode == 1 and "--sample_translations=0" in done.stderr
+    assert not list(tmp_path.iterdir())
+    rpr_command("report", study, "--skip_model_analysis", "--sample_translations=0")
+    assert python_script("make_record.py", study, record, "--without_text").returncode == 0
+    names = archived(record)
+    assert names and not [name for name in names if "source" in name or "reference" in name]
+
+
+def test_a_study_without_a_report_is_refused(tmp_path):
+    done = python_script("make_record.py", tmp_path, tmp_path / "record")
+    assert done.returncode == 1 and "has no results.json: rpr report" in done.stderr
+    assert not list(tmp_path.iterdir())
