@@ -71,7 +71,7 @@ def make_record(study: Path, record: Path, without_text: bool) -> None:
     with tempfile.TemporaryDirectory(dir=record.parent, prefix=".record") as folder:
         made = Path(folder, record.name)
         for report in reports:
-            for name in (*TABLES, *FIGURES):
+            for name in (*TABLES, *(FIGURES if report == study else ())):
                 if (report / name).exists():
                     target = made / report.relative_to(study) / name
                     target.parent.mkdir(parents=True, exist_ok=True)

@@ -42,15 +42,19 @@ def print_tables(console: "Console", results: StudyResults) -> None:
         console.print(Text(escaping.plain(line), style="yellow"), soft_wrap=True)
 
 
-def to_markdown(results: StudyResults, chosen: Sequence[Column] = ()) -> str:
-    """One table of the chosen columns (default: all), with signatures and notes below it."""
+def markdown_rows(some_columns: Sequence[Column]) -> list[str]:
+    """The lines of a table of these columns."""
     def row(cells: Iterable[str]) -> str:
         return "| " + " | ".join(map(escaping.to_markdown, cells)) + " |"
-    chosen = chosen or columns(results)
-    lines = [row(column.heading for column in chosen),
-             "| " + " | ".join("---" if column.group == "arm" else "---:" for column in chosen)
-             + " |",
-             *map(row, rows(chosen)), "",
+    return [row(column.heading for column in some_columns),
+            "| " + " | ".join("---" if column.group == "arm" else "---:"
+                              for column in some_columns) + " |",
+            *map(row, rows(some_columns))]
+
+
+def to_markdown(results: StudyResults, chosen: Sequence[Column] = ()) -> str:
+    """One table of the chosen columns (default: all), with signatures and notes below it."""
+    lines = [*markdown_rows(chosen or columns(results)), "",
              *(f"`{line}`  " for line in signatures(results))]
     for block in ([escaping.to_markdown(note.text) for note in notes(results)],
                   [f"- **{escaping.to_markdown(line)}**" for line in results.warnings],

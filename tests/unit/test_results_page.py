@@ -12,16 +12,18 @@ spec = importlib.util.spec_from_file_location("make_results_page",
 make_results_page = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(make_results_page)
 
-PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+PAGE = ROOT / "docs" / "results.md"
 
 
-def test_the_page_agrees_with_the_records():
-    assert make_results_page.render(PAGE, ROOT / "docs" / "results") == PAGE, (
-        "run scripts/make_results_page.py")
+def test_the_pages_agree_with_the_records():
+    pages = make_results_page.render(PAGE, ROOT / "docs" / "results")
+    assert len(pages) > 4
+    for path, text in pages.items():
+        assert path.read_text(encoding="utf-8") == text, "run scripts/make_results_page.py"
 
 
 @pytest.fixture
-def records(tmp_path):
+def record(tmp_path):
     write_clipping_study(tmp_path / "study")
     record = tmp_path / "results" / "clipping"
     (record / "plots").mkdir(parents=True)
@@ -31,21 +33,26 @@ def records(tmp_path):
     results.title = "clipping, other test set"
     (record / "reports" / "other").mkdir(parents=True)
     (record / "reports" / "other" / "results.json").write_text(tables.to_json(results))
-    return tmp_path / "results"
+    return record
 
 
-def test_a_record_becomes_a_section_with_its_table_and_figure(records):
-    page = make_results_page.render(PAGE, records)
-    assert page != PAGE and make_results_page.render(page, records) == page
-    assert "### clipping\n" in page and page.count("| 16 | 2 | ") == 2
-    assert page.index("### clipping\n") < page.index("#### clipping, other test set\n")
-    assert "![clipping: curves](results/clipping/plots/curves.png)" in page
-    assert "1,000 steps; 7 runs, 0.2 hours in all; 60 test sentences; 2020-09-13" in page
-    assert make_results_page.render(page, ROOT / "docs" / "results") == PAGE
+def test_a_record_becomes_a_section_and_a_page(record):
+    pages = make_results_page.render(PAGE, record.parent)
+    page, own = pages[PAGE], pages[record / "README.md"]
+    assert list(pages) == [PAGE, record / "README.md"]
+    assert "### clipping\n" in page
+    assert (page.count("| 16 | 2 | "), own.count("| 16 | 2 | ")) == (1, 2)
+    assert "1,000 steps; 7 runs, 0.2 hours in all; 60 test sentences; 2020-09-13; [all " in page
+    assert "(results/clipping/README.md)" in page
+    before, rest = PAGE.read_text(encoding="utf-8").split(make_results_page.BEGIN)
+    assert page.startswith(before) and page.endswith(rest.split(make_results_page.END)[1])
+    assert own.index("# clipping\n") < own.index("## clipping, other test set\n")
+    assert "![clipping: curves](plots/curves.png)" in own and "loss: last evaluation" in own
 
 
-def test_a_changed_record_is_found(records):
-    page = make_results_page.render(PAGE, records)
-    record = records / "clipping" / "results.json"
-    record.write_text(record.read_text().replace('"steps": 1000', '"steps": 999'))
-    assert make_results_page.render(page, records) != page
+def test_a_changed_record_is_found(record):
+    pages = make_results_page.render(PAGE, record.parent)
+    results = record / "results.json"
+    results.write_text(results.read_text().replace('"steps": 1000', '"steps": 999'))
+    changed = make_results_page.render(PAGE, record.parent)
+    assert all(changed[path] != text for path, text in pages.items())
