@@ -77,6 +77,13 @@ def finished(study_dir):
             for name, path in runs(study_dir).items() if (path / "status.json").exists()}
 
 
+def stage_states(study_dir):
+    """The states of all stages; `failed` only if the study does not try the run again."""
+    entries = [entry for path in study_dir.glob("runs/*/status.json")
+               for entry in json.loads(path.read_text()).values()]
+    return {entry["state"] for entry in entries if entry.get("code", 1) >= 0}
+
+
 def results(study_dir):
     """The report's record, without what it took."""
     rpr_command("report", study_dir, "--skip_model_analysis")
@@ -127,6 +134,7 @@ def test_killed_at_random_moments_it_ends_as_if_undisturbed(text, tmp_path):
             study_dir, seen, process = tmp_path / f"killed{len(killed)}", {}, None
         if process is None or process.poll() is not None:
             assert process is None or process.returncode in (1, -signal.SIGKILL)
+            assert "failed" not in stage_states(study_dir), "a killed stage counts as failed"
             deadline = time.time() + 10
             while not no_process_names(study_dir):
                 assert time.time() < deadline, "a process outlived the study that was killed"

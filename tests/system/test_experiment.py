@@ -181,9 +181,12 @@ def test_killed_in_every_stage_it_ends_as_if_undisturbed(undisturbed, tmp_path):
                 if event["event"] == "eval"]
 
     def trained_to(step):
-        state = run_dir / "model" / "checkpoint"      # written last: what a training goes on from
+        # TensorFlow writes the state, what a training goes on from, and then removes the oldest of
+        # three checkpoints. A kill between the two leaves that one there.
+        state = run_dir / "model" / "checkpoint"
+        oldest = run_dir / "model" / f"model.ckpt-{step - 40}.index"
         return lambda entries: (running("train")(entries) and state.exists()
-                                and f"ckpt-{step}" in state.read_text())
+                                and f"ckpt-{step}" in state.read_text() and not oldest.exists())
 
     def kill(until):
         start_and_kill(gin, run_dir, until)

@@ -64,7 +64,7 @@ def test_a_downloaded_record_is_shown_again(clipping, tmp_path, capsys):
     for name in ("results.json", "results.md", "results.tex", "results.csv", "plots/curves.svg",
                  "plots/bleu_by_k.svg", "plots/ranking.svg"):
         assert (tmp_path / name).read_bytes() == (clipping / name).read_bytes(), name
-    with pytest.raises(UserError, match="--test_set and --tokenize need the runs"):
+    with pytest.raises(UserError, match="--tokenize and --sample_translations need the runs"):
         report.main([str(tmp_path), "--baseline=max_relative_position=0"])
 
 
