@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import count
 
 from conftest import rpr_command
 from test_experiment import no_process_names, status
@@ -105,7 +106,8 @@ def last_checksums(run_dir):
 def test_killed_at_random_moments_it_ends_as_if_undisturbed(text, tmp_path):
     gin = write_study(tmp_path / "drill.gin", ARMS, checkpoint_steps=5, average_checkpoints=1,
                       eval_frequency=10)
-    whole, study_dir = tmp_path / "whole", tmp_path / "killed"
+    whole, folders = tmp_path / "whole", (tmp_path / f"killed{number}" for number in count())
+    study_dir = next(folders)
     began = time.time()
     subprocess.run(study(gin, whole), check=True)
     typical = {stage: entry["seconds"] for stage, entry in status(runs(whole)["relative"]).items()}
@@ -131,7 +133,7 @@ def test_killed_at_random_moments_it_ends_as_if_undisturbed(text, tmp_path):
     while len(killed) < KILLS:
         if process is not None and process.poll() == 0:   # the dice missed: another one
             ended()
-            study_dir, seen, process = tmp_path / f"killed{len(killed)}", {}, None
+            study_dir, seen, process = next(folders), {}, None
         if process is None or process.poll() is not None:
             assert process is None or process.returncode in (1, -signal.SIGKILL)
             assert "failed" not in stage_states(study_dir), "a killed stage counts as failed"
