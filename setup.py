@@ -59,7 +59,7 @@ setup(
         "cpu": ["tensorflow-cpu==2.15.1"],
         "gpu": ["tensorflow[and-cuda]==2.15.1"],
         "words": ["spacy>=3.7,<4"],                   # tokenizers of problems/europarl.py
-        "moses": ["sacremoses>=0.1.1"],               # rpr score --tokenize=moses_lowercase
+        "moses": ["sacremoses>=0.1.1"],               # rpr/utils/moses.py: scores, a problem
         "slurm": ["submitit>=1.5"],                   # rpr study --cluster=slurm
         "pandas": ["pandas>=2"],                      # rpr.results
         "test": ["pytest>=8", "pytest-xdist>=3.5", "pytest-timeout>=2.3", "hypothesis>=6.100",

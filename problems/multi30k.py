@@ -9,6 +9,7 @@ from tensor2tensor.utils import registry
 
 from problems import download, parallel_text, translation
 from problems.checks import SPLITS
+from rpr.utils.moses import LowerCaseTokenizer
 
 _NAMES = {"train": "train", "dev": "val", "test": "test_2016_flickr"}
 _URL = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/"
@@ -79,3 +80,24 @@ class TranslateEnfrMulti30k(Multi30k):
     """Multi30k, English to French: 29,000 image captions, 10,000 sub-words; downloads 1.3 MB."""
 
     pair = "en-fr"
+
+
+@registry.register_problem("translate_ende_multi30k_lc")
+class TranslateEndeMulti30kLc(TranslateEndeMulti30k):
+    """Multi30k, English to German, lower-cased Moses tokens; needs sacremoses; downloads 1.3 MB.
+
+    Punctuation is normalized. The authors' files *.lc.norm.tok.* have this form, and published
+    models are trained and scored with it (Wu et al. 2021). Here it is made from the raw text.
+    """
+
+    def text_pairs(self, split: str, tmp_dir: str) -> Iterator[tuple[str, str]]:
+        source_tokenizer, target_tokenizer = self._tokenizers()
+        for source, target in super().text_pairs(split, tmp_dir):
+            yield source_tokenizer(source), target_tokenizer(target)
+
+    def sources(self, tmp_dir: str) -> dict[str, str]:
+        self._tokenizers()                            # first, so that nothing is written without
+        return super().sources(tmp_dir)
+
+    def _tokenizers(self) -> list[LowerCaseTokenizer]:
+        return [LowerCaseTokenizer(language) for language in self.pair.split("-")]

@@ -16,6 +16,7 @@ import numpy as np
 from rpr.evaluation.ngrams import character_tokens, count_matches, word_tokens
 from rpr.evaluation.ter import count_edits
 from rpr.utils.errors import UserError
+from rpr.utils.moses import LowerCaseTokenizer
 
 METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}  # name in JSON and flags: in text
 NGRAM_ORDER = 4                                       # of BLEU, as in sacreBLEU
@@ -48,8 +49,8 @@ class Metric:
                  language_pair: str | None = "") -> None:
         self.name = name
         self._sacrebleu = _sacrebleu_metric(name, tokenize, language_pair or "")
-        self._moses = (_Moses(language_pair or "") if name == "bleu" and tokenize == MOSES
-                       else None)
+        self._moses = (_moses_tokenizer(language_pair or "")
+                       if name == "bleu" and tokenize == MOSES else None)
         self._sacrebleu.num_refs = references
         self.counts = COUNTS[name]
         self._is_13a = getattr(self._sacrebleu, "tokenizer_signature", "") == "13a"
@@ -68,8 +69,8 @@ class Metric:
           for each system an array [sentences, counts], float64.
         """
         if self._moses:
-            systems = [self._moses.tokenize(lines) for lines in systems]
-            references = [self._moses.tokenize(lines) for lines in references]
+            systems = [list(map(self._moses, lines)) for lines in systems]
+            references = [list(map(self._moses, lines)) for lines in references]
         # Systems often give the same translation of a sentence, above all seeds of one arm.
         distinct = sorted({item for lines in systems for item in enumerate(lines)})
         sentences = np.array([index for index, _ in distinct])
@@ -145,7 +146,8 @@ class Metric:
         """sacreBLEU's signature; `fields` (test, lang, seed, bs, ar) are added where not empty."""
         signature = self._sacrebleu.get_signature()
         if self._moses:
-            signature.update("tok", self._moses.signature)
+            signature.update("tok", f"none(sacremoses-{self._moses.version}-lc-norm-"
+                                    f"{self._moses.language})")
         for name, value in fields.items():
             if value:
                 signature.update(name, value)
@@ -157,30 +159,12 @@ def _totals(lengths: np.ndarray, order: int) -> np.ndarray:
     return np.maximum(lengths[:, None] - np.arange(order), 0)
 
 
-class _Moses:
-    """Lower case, normalized punctuation and Moses tokens of the target language.
-
-    Attributes:
-      signature: what a signature says of the tokens.
-    """
-
-    def __init__(self, language_pair: str) -> None:
-        target = language_pair.split("-")[-1]
-        if not target:
-            raise UserError(f"--tokenize={MOSES}: --language_pair is missing, for example en-de")
-        try:
-            import sacremoses
-        except ImportError:
-            raise UserError(f"--tokenize={MOSES}: sacremoses is missing (the extra rpr[moses])"
-                            ) from None
-        self._normalizer = sacremoses.MosesPunctNormalizer(lang=target)
-        self._tokenizer = sacremoses.MosesTokenizer(lang=target)
-        self.signature = f"none(sacremoses-{sacremoses.__version__}-lc-norm-{target})"
-
-    def tokenize(self, lines: Sequence[str]) -> list[str]:
-        """The lines as tokens separated by spaces."""
-        return [self._tokenizer.tokenize(self._normalizer.normalize(line.lower()),
-                                         return_str=True, escape=False) for line in lines]
+def _moses_tokenizer(language_pair: str) -> LowerCaseTokenizer:
+    """The tokenizer of the target language of a pair such as "en-de"."""
+    target = language_pair.split("-")[-1]
+    if not target:
+        raise UserError(f"--tokenize={MOSES}: --language_pair is missing, for example en-de")
+    return LowerCaseTokenizer(target)
 
 
 def _tokenizer_names() -> list[str]:

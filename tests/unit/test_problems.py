@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import pathlib
+import sys
 import tracemalloc
 
 import pytest
@@ -16,6 +17,7 @@ from tensor2tensor.utils import registry
 
 import problems  # noqa: F401
 from problems import checks, libreoffice, parallel_text, text_files
+from rpr.evaluation import metrics
 from rpr.utils.errors import UserError
 
 HELP = pathlib.Path(problems.__file__).parent / "libreoffice_help"
@@ -321,6 +323,29 @@ def test_multi30k_from_a_mirror_directory(monkeypatch, tmp_path, language):
         paths = tmp_path / "source", tmp_path / "target"
         assert problem.write_text(split, str(tmp_path), *map(str, paths)) == count
         assert lines_of(paths[1]) == lines_of(MULTI30K / f"{split}.{language}.gz")
+
+
+@pytest.mark.skipif(not MULTI30K.exists(), reason=f"{MULTI30K} is not there")
+def test_lower_cased_multi30k_has_the_tokens_that_are_scored(monkeypatch, tmp_path):
+    pytest.importorskip("sacremoses")
+    monkeypatch.setenv("RPR_MIRROR", str(MULTI30K))
+    problem = registry.problem("translate_ende_multi30k_lc")
+    paths = tmp_path / "source", tmp_path / "target"
+    assert problem.write_text("test_2017_mscoco", str(tmp_path), *map(str, paths)) == 461
+    lower, cased = lines_of(paths[1]), lines_of(MULTI30K / "test_2017_mscoco.de.gz")
+    assert lower[2] == "ein finger zeigt auf einen hotdog mit käse , sauerkraut und ketchup ."
+    # Scored like text that is not tokenized: the two forms differ in nothing that the score sees.
+    metric = metrics.Metric("bleu", tokenize=metrics.MOSES, language_pair="en-de")
+    statistics, = metric.sentence_statistics([lower], [cased])
+    assert metric.corpus_score(statistics)[0] == pytest.approx(100)
+
+
+def test_lower_cased_multi30k_without_sacremoses_writes_nothing(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    with pytest.raises(UserError, match=r"need sacremoses, which is not installed: pip install"):
+        registry.problem("translate_ende_multi30k_lc").generate_data(
+            str(tmp_path / "data"), str(tmp_path / "tmp"))
+    assert not list(tmp_path.iterdir())
 
 
 def test_multi30k_without_a_mirror_names_the_way_out(monkeypatch, tmp_path):

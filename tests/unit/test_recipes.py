@@ -66,7 +66,7 @@ def test_multi30k_has_the_settings_of_wu_et_al():
     assert {name: values[name] for name in published} == published
     peak = values["learning_rate_constant"] * values["learning_rate_warmup_steps"] ** -0.5
     assert peak == pytest.approx(0.005, rel=1e-3)
-    for pair in ("ende", "enfr"):
-        _, settings = gin_files.load_study(str(ROOT / "gin" / f"multi30k_{pair}.gin"))
+    for name in ("ende", "ende_lc", "enfr"):
+        _, settings = gin_files.load_study(str(ROOT / "gin" / f"multi30k_{name}.gin"))
         assert (settings.average_checkpoints, settings.beam_size) == (10, 5)
         assert registry.problem(settings.problem).approx_vocab_size == 10_000

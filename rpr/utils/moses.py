@@ -1,0 +1,36 @@
+"""Moses tokens of lower-cased text, as in Multi30k's files *.lc.norm.tok.* and in published scores.
+
+sacremoses is imported when a tokenizer is made: it is optional.
+"""
+from rpr.utils.errors import UserError
+
+
+class LowerCaseTokenizer:
+    """Lower case, normalized punctuation and Moses tokens of a language.
+
+    Args:
+      language: its code, such as "de".
+
+    Raises:
+      UserError: sacremoses is not installed.
+
+    Attributes:
+      language: as given.
+      version: of sacremoses.
+    """
+
+    def __init__(self, language: str) -> None:
+        try:
+            import sacremoses
+        except ImportError:
+            raise UserError("Moses tokens need sacremoses, which is not installed: pip install "
+                            "'.[moses]'") from None
+        self._normalizer = sacremoses.MosesPunctNormalizer(lang=language)
+        self._tokenizer = sacremoses.MosesTokenizer(lang=language)
+        self.language = language
+        self.version: str = sacremoses.__version__
+
+    def __call__(self, line: str) -> str:
+        """The tokens of a line, separated by spaces. Characters are not escaped."""
+        return self._tokenizer.tokenize(self._normalizer.normalize(line.lower()),
+                                        return_str=True, escape=False)
