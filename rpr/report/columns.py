@@ -168,8 +168,7 @@ def _notes_on_differences(results: StudyResults) -> list[Note]:
                                     f"({results.sentences:,} sentences)")
     if bases == {"sentences"}:
         return [Note(("difference",), f"{difference} over the {text}. There is no p-value: "
-                     "with one seed per arm, nothing shows how far another seed would move a "
-                     "score.")]
+                     "one seed does not show how far another would move the score.")]
     paired = "; runs are paired by seed" if bases == {"paired seeds"} else ""
     lines = [Note(("difference", "p"), f"{difference}; p: two-sided test. Both account for other "
                   f"seeds and other test {units} ({text}{paired}).")]

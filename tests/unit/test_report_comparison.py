@@ -73,7 +73,7 @@ def test_one_seed_gives_an_interval_and_no_p_value(tmp_path):
     difference = results.arms[1].bleu_difference
     assert difference.low < difference.difference < difference.high and difference.p is None
     assert not results.pairs and results.seeds_needed is None
-    assert "There is no p-value: with one seed per arm" in tables.to_markdown(results)
+    assert "There is no p-value: one seed does not show" in tables.to_markdown(results)
 
 
 def write_documents(run, documents):
