@@ -164,7 +164,7 @@ def _moses_tokenizer(language_pair: str) -> LowerCaseTokenizer:
     target = language_pair.split("-")[-1]
     if not target:
         raise UserError(f"--tokenize={MOSES}: --language_pair is missing, for example en-de")
-    return LowerCaseTokenizer(target)
+    return LowerCaseTokenizer(target, needed_by=f"--tokenize={MOSES}")
 
 
 def _tokenizer_names() -> list[str]:

@@ -10,6 +10,7 @@ class LowerCaseTokenizer:
 
     Args:
       language: its code, such as "de".
+      needed_by: the flag or the problem that asks for it, for the message.
 
     Raises:
       UserError: sacremoses is not installed.
@@ -19,12 +20,11 @@ class LowerCaseTokenizer:
       version: of sacremoses.
     """
 
-    def __init__(self, language: str) -> None:
+    def __init__(self, language: str, needed_by: str) -> None:
         try:
             import sacremoses
         except ImportError:
-            raise UserError("Moses tokens need sacremoses, which is not installed: pip install "
-                            "'.[moses]'") from None
+            raise UserError(f"{needed_by}: sacremoses is missing (the extra rpr[moses])") from None
         self._normalizer = sacremoses.MosesPunctNormalizer(lang=language)
         self._tokenizer = sacremoses.MosesTokenizer(lang=language)
         self.language = language

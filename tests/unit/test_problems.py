@@ -340,12 +340,14 @@ def test_lower_cased_multi30k_has_the_tokens_that_are_scored(monkeypatch, tmp_pa
     assert metric.corpus_score(statistics)[0] == pytest.approx(100)
 
 
-def test_lower_cased_multi30k_without_sacremoses_writes_nothing(monkeypatch, tmp_path):
+def test_what_needs_sacremoses_is_named_and_nothing_is_written(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "sacremoses", None)
-    with pytest.raises(UserError, match=r"need sacremoses, which is not installed: pip install"):
+    with pytest.raises(UserError, match="_multi30k_lc: sacremoses is missing"):
         registry.problem("translate_ende_multi30k_lc").generate_data(
             str(tmp_path / "data"), str(tmp_path / "tmp"))
     assert not list(tmp_path.iterdir())
+    with pytest.raises(UserError, match="--tokenize=moses_lowercase: sacremoses is missing"):
+        metrics.Metric("bleu", tokenize=metrics.MOSES, language_pair="en-de")
 
 
 def test_multi30k_without_a_mirror_names_the_way_out(monkeypatch, tmp_path):
