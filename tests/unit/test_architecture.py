@@ -153,6 +153,13 @@ def test_nn_and_positions_import_no_tensor2tensor():
     assert "tensor2tensor" not in loaded_by(names)
 
 
+def test_only_gin_files_imports_gin():
+    importing = {module for module, tree in TREES.items() for node in ast.walk(tree)
+                 if (isinstance(node, ast.Import) and any(n.name == "gin" for n in node.names))
+                 or (isinstance(node, ast.ImportFrom) and node.module == "gin")}
+    assert importing == {"rpr.experiments.gin_files"}
+
+
 def test_every_module_is_found_by_setuptools():
     for package in PACKAGES:
         walked = {info.name for info in pkgutil.walk_packages([str(ROOT / package)], f"{package}.")}
