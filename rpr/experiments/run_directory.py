@@ -17,7 +17,6 @@
     RUN/dev/scores.STEP.json      (run.bleu_frequency), and its scores
 """
 import contextlib
-import fcntl
 import os
 import re
 import types
@@ -26,7 +25,7 @@ from typing import Any, NamedTuple
 
 from rpr.experiments import gin_files
 from rpr.experiments.config import Run, file_name
-from rpr.utils import files
+from rpr.utils import files, locks
 from rpr.utils.errors import UserError
 
 _STATUS = {"*": {"state": ("running", "done", "failed"), "input?": str, "started?": float,
@@ -243,15 +242,9 @@ def state(run_dir: RunDirectory) -> str:
 
 def read_state(run_dir: RunDirectory) -> tuple[str, dict[str, Any], dict[str, Any]]:
     """`state`, and what status.json and scores.json hold."""
-    is_running = False
-    try:
-        with contextlib.suppress(PermissionError), open(run_dir.lock, encoding="utf-8") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        is_running = True
-    except FileNotFoundError:                         # not begun, or copied without the lock
-        if not os.path.exists(run_dir.status):
-            return "waiting", {}, {}
+    is_running = locks.is_held(run_dir.lock)
+    if not is_running and not os.path.exists(run_dir.status):
+        return "waiting", {}, {}
     status, scores = run_dir.read_status(), run_dir.read_scores()
     if is_running:
         return "running", status, scores

@@ -27,7 +27,7 @@ def make_data(runs: list[StudyRun], study_dir: str) -> None:
     """
     if not runs:
         return
-    with locks.lock(os.path.join(study_dir, ".datagen.lock")):
+    with locks.lock(_lock(study_dir)):
         for study_run in {study_run.run.problem: study_run for study_run in runs}.values():
             _make_data(study_run, study_dir)
 
@@ -67,12 +67,18 @@ def _write(study_dir: str, record: dict[str, Any]) -> None:
                            json.dumps(record, indent=1) + "\n")
 
 
+def _lock(study_dir: str) -> str:
+    return os.path.join(study_dir, ".datagen.lock")
+
+
 def data_line(study_dir: str) -> str:
-    """One line about data generation that is going on or failed, else ""."""
+    """One line about data generation that is going on, was stopped or failed, else ""."""
     record = files.read_json(os.path.join(study_dir, "datagen.json"), _SCHEMA)
     if record.get("state") == "failed":
         return f"data of {record['problem']}: failed: {record['reason']}"
     if record.get("state") == "running":
+        if not locks.is_held(_lock(study_dir)):
+            return f"data of {record['problem']}: stopped"
         minutes = (time.time() - record["started"]) / 60
         return f"data of {record['problem']}: begun {minutes:.0f} min ago"
     return ""

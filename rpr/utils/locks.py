@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from rpr.utils.console import say
 from rpr.utils.errors import UserError
 
-_ATTEMPTS, _PAUSE = 20, 0.05                          # `run_directory.state` holds a lock briefly
+_ATTEMPTS, _PAUSE = 20, 0.05                          # `is_held` holds a lock briefly
 
 
 @contextlib.contextmanager
@@ -53,6 +53,18 @@ def lock(path: str, wait: bool = True) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def is_held(path: str) -> bool:
+    """Whether a process holds a lock file; False if there is none, or if we may not read it."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except (FileNotFoundError, PermissionError):
+        return False
+    return False
 
 
 def _take_lock(descriptor: int, path: str, wait: bool) -> None:

@@ -25,6 +25,7 @@ from rpr.experiments import (
     study,
     study_data,
 )
+from rpr.utils import locks
 from rpr.utils.errors import UserError
 
 BASE = config.Run("p", "h", 100, hparams="dropout=0.1,boundaries=[1,2],max_length=20",
@@ -307,7 +308,9 @@ def test_the_status_shows_data_generation(tmp_path, capsys):
     assert study_data.data_line(str(tmp_path)) == ""
     (tmp_path / "datagen.json").write_text(json.dumps(
         {"problem": "p", "state": "running", "started": time.time() - 120, "reason": ""}))
-    assert study_data.data_line(str(tmp_path)) == "data of p: begun 2 min ago"
+    with locks.lock(str(tmp_path / ".datagen.lock")):
+        assert study_data.data_line(str(tmp_path)) == "data of p: begun 2 min ago"
+    assert study_data.data_line(str(tmp_path)) == "data of p: stopped"       # by Ctrl-C or a kill
 
 
 def test_another_user_cannot_take_a_leased_gpu(monkeypatch, tmp_path):
