@@ -63,7 +63,7 @@ def is_held(path: str) -> bool:
     except BlockingIOError:
         return True
     except (FileNotFoundError, PermissionError):
-        return False
+        pass
     return False
 
 
