@@ -33,6 +33,16 @@ def setting(meaning: str, default: Any = dataclasses.MISSING, *, low: float | No
     return dataclasses.field(**more)
 
 
+def declarations(kind: type, prefix: str) -> dict[str, Setting]:
+    """{name: declaration} of the settings of a dataclass.
+
+    Args:
+      kind: a dataclass whose fields are declared by `setting`.
+      prefix: the name before the dot, "run" or "study".
+    """
+    return {declared.name: declared for _, declared in _declared(kind, prefix)}
+
+
 def check_types_and_ranges(settings: Any, prefix: str) -> None:
     """Refuses a value of a wrong type or out of its range.
 

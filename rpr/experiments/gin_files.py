@@ -3,18 +3,21 @@
 A user's own file is read by gin and may use all of gin: `include`, macros, references. The
 `config.gin` and `study.gin` that we write into run and study directories are data: other people's
 directories must not be able to run code (gin can import modules and call functions), so only
-`name = literal` is accepted there.
+`name = literal` is accepted there. The same holds for the overrides of `--set`.
 """
 import ast
+import contextlib
 import dataclasses
+import difflib
+import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gin
 from rpr.experiments import recipes
 from rpr.experiments.config import Run, Study
-from rpr.experiments.fields import shown
+from rpr.experiments.fields import declarations, shown
 from rpr.utils.errors import UserError
 
 RUN_FILE, STUDY_FILE = "config.gin", "study.gin"      # in the directory of a run, of a study
@@ -26,31 +29,32 @@ _configured_run = gin.external_configurable(Run, name="run")
 _configured_study = gin.external_configurable(Study, name="study")
 
 
-def load_run(path: str, bindings: Sequence[str] = ()) -> Run:
+def load_run(path: str, overrides: Sequence[str] = ()) -> Run:
     """The run that a gin file describes.
 
     Args:
       path: a file of lines `run.NAME = VALUE`, the names being the fields of `Run`.
-      bindings: more lines, which override the file.
+      overrides: the values of `--set`, each `run.NAME=LITERAL`; they override the file.
 
     Raises:
       UserError: no such file, an unknown name, a value that is missing or not allowed.
     """
-    return _load(path, bindings, is_study=False)[0]
+    return _load(path, overrides, is_study=False)[0]
 
 
-def load_study(path: str, bindings: Sequence[str] = ()) -> tuple[Study, Run]:
+def load_study(path: str, overrides: Sequence[str] = ()) -> tuple[Study, Run]:
     """The study that a gin file describes, and its base run.
 
     Args:
       path: a file of lines `run.NAME = VALUE` and `study.NAME = VALUE`, the names being the fields
         of `Run` and `Study`.
-      bindings: more lines, which override the file.
+      overrides: the values of `--set`, each `run.NAME=LITERAL` or `study.NAME=LITERAL`; they
+        override the file.
 
     Raises:
       UserError: as in `load_run`.
     """
-    run, study = _load(path, bindings, is_study=True)
+    run, study = _load(path, overrides, is_study=True)
     assert study is not None
     return study, run
 
@@ -67,29 +71,69 @@ def is_record(path: str) -> bool:
     return os.path.basename(path) in (RUN_FILE, STUDY_FILE)
 
 
-def _load(path: str, bindings: Sequence[str], is_study: bool) -> tuple[Run, Study | None]:
+def _load(path: str, overrides: Sequence[str], is_study: bool) -> tuple[Run, Study | None]:
     if not os.path.exists(path):
         raise UserError(f"{path}: there is no such gin file{recipes.hint(path)}")
     if os.path.isdir(path):
         raise UserError(f"{path}: it is a directory, a gin file is needed")
+    changes = dict(_override(text, is_study) for text in overrides)
     try:
         if is_record(path):
-            return _load_data(path, bindings, is_study)
-        return _load_with_gin(path, bindings, is_study)
-    except OSError:
-        raise
+            return _load_data(path, changes, is_study)
+        return _load_with_gin(path, changes, is_study)
     except Exception as error:                        # gin raises whatever the text provokes
+        if isinstance(error, OSError) and error.errno is not None:
+            raise                                     # the disk; gin's own have no number
         line = (str(error).strip() or type(error).__name__).splitlines()[0].strip()
-        raise UserError(f"{path}: {line}") from None
+        raise UserError(f"{path}{' with --set' if changes else ''}: {line}") from None
 
 
-def _load_with_gin(path: str, bindings: Sequence[str], is_study: bool
+def _override(text: str, is_study: bool) -> tuple[str, Any]:
+    """The name (`run.NAME` or `study.NAME`) and the value of a `--set`."""
+    kinds = ("run", "study") if is_study else ("run",)
+    settings = {name: declared for kind in kinds
+                for name, declared in declarations(_KINDS[kind], kind).items()}
+    name, equals, value = (part.strip() for part in text.partition("="))
+    typed = f"--set {shown(text)[1:-1]}"
+    if not equals or name not in settings:
+        near = difflib.get_close_matches(name, settings, n=1)
+        raise UserError(f"{typed}: it must be {' or '.join(f'{kind}.NAME' for kind in kinds)}"
+                        f"=VALUE, NAME being a setting{f', such as {near[0]}' if near else ''} "
+                        "(--help lists them)")
+    declared = settings[name]
+    try:
+        literal = ast.literal_eval(value)
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
+        quotes = " in quotes" if isinstance(declared.default, str) else ", as a Python literal"
+        raise UserError(f"{typed}: it must be {declared.allowed()}{quotes}") from None
+    is_tuple = isinstance(declared.default, tuple) and isinstance(literal, list)
+    if not declared.accepts(tuple(literal) if is_tuple else literal):
+        raise UserError(f"{typed}: it must be {declared.allowed()}")
+    return name, literal
+
+
+def _load_with_gin(path: str, changes: Mapping[str, Any], is_study: bool
                    ) -> tuple[Run, Study | None]:
     gin.clear_config()
     gin.add_config_file_search_path(os.path.dirname(os.path.abspath(path)))
-    gin.parse_config_files_and_bindings([path], list(bindings))
+    with _quiet_search():
+        gin.parse_config_files_and_bindings([path], None, finalize_config=False)
+    for name, value in changes.items():
+        gin.bind_parameter(name, value)
+    gin.finalize()
     _check_kind(_describes_a_study(), is_study)
     return _configured_run(), _configured_study() if is_study else None
+
+
+@contextlib.contextmanager
+def _quiet_search() -> Iterator[None]:
+    """gin logs an error for each folder in which it does not find an included file."""
+    handler = logging.NullHandler()                   # without one, logging.error adds one
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
 
 
 def _describes_a_study() -> bool:
@@ -109,15 +153,18 @@ def _check_kind(describes_study: bool, is_study: bool) -> None:
         raise UserError("it describes a single run: use rpr run")
 
 
-def _load_data(path: str, bindings: Iterable[str], is_study: bool) -> tuple[Run, Study | None]:
+def _load_data(path: str, changes: Mapping[str, Any], is_study: bool
+               ) -> tuple[Run, Study | None]:
     with open(path, "rb") as file:
         text = file.read(_LARGEST + 1)
     if len(text) > _LARGEST:
         raise UserError("larger than any file that rpr writes")
     values: dict[str, dict[str, Any]] = {"run": {}, "study": {}}
-    for lines in (text.decode(), *bindings):
-        for prefix, name, value in _literals(lines):
-            values[prefix][name] = value
+    for prefix, name, value in _literals(text.decode()):
+        values[prefix][name] = value
+    for setting, value in changes.items():
+        prefix, name = setting.split(".")
+        values[prefix][name] = value
     _check_kind(bool(values["study"]), is_study)
     return _make("run", values["run"]), _make("study", values["study"]) if is_study else None
 

@@ -1,6 +1,8 @@
 """Files of settings: a user's own may use gin, those in run and study directories are data."""
 import dataclasses
 import os
+import subprocess
+import sys
 import typing
 
 import pytest
@@ -50,12 +52,70 @@ def test_a_file_of_your_own_keeps_the_features_of_gin(tmp_path):
     assert gin_files.load_run(str(path), ["run.seed = 8"]).seed == 8
 
 
-def test_bindings_change_a_record(tmp_path):
-    path = tmp_path / "config.gin"
+@pytest.mark.parametrize("name", ["mine.gin", "config.gin"])
+def test_set_changes_a_setting(tmp_path, name):
+    path = tmp_path / name
     path.write_text(BASE)
-    assert gin_files.load_run(str(path), ["run.eval_frequency = 5"]).eval_frequency == 5
-    with pytest.raises(UserError, match="no setting 'run.seeed'"):
-        gin_files.load_run(str(path), ["run.seeed = 5"])
+    changed = gin_files.load_run(str(path), ["run.eval_frequency = 5", 'run.hparams="x=%y"',
+                                             "run.test_sets=['a:en-de']"])
+    assert changed.eval_frequency == 5
+    assert changed.hparams == "x=%y"
+    assert changed.test_sets == ("a:en-de",)
+
+
+@pytest.mark.parametrize("text, words", [
+    ("study.seeds=x", "a tuple, as a Python literal"),
+    ("study.seeds=(1,", "a tuple, as a Python literal"),
+    ("study.seeds=%x", "a tuple, as a Python literal"),
+    ("study.seeds=@os.getpid()", "a tuple, as a Python literal"),
+    ("study.seeds=3", "a tuple"),
+    ("run.train_steps=", "a whole number from 1 to 1,000,000,000"),
+    ("run.train_steps=-3", "a whole number from 1 to 1,000,000,000"),
+    ("run.alpha=1e999", "a number from"),
+    ("run.train_steps=5\nrun.seed=3", "a whole number"),
+    ("run.problem=p", "text in quotes"),
+    ("run.seeed=3", "such as run.seed "),
+    ("seeds=(1, 2)", "such as study.seeds "),
+    ("run.seed", "run.NAME or study.NAME=VALUE"),
+    ("import os", "run.NAME or study.NAME=VALUE"),
+    ("", "run.NAME or study.NAME=VALUE"),
+])
+@pytest.mark.parametrize("name", ["mine.gin", "study.gin"])
+def test_a_wrong_set_is_refused_by_its_flag(tmp_path, name, text, words):
+    path = tmp_path / name
+    path.write_text(BASE + "study.baseline = 'a'\nstudy.arms = {'a': {}}\n")
+    with pytest.raises(UserError) as error:
+        gin_files.load_study(str(path), ["run.seed=5", text])
+    typed = text.replace("\n", "\\n")
+    assert str(error.value).startswith(f"--set {typed}: it must be ")
+    assert words in str(error.value)
+
+
+def test_set_of_a_run_takes_no_setting_of_a_study(tmp_path):
+    path = tmp_path / "mine.gin"
+    path.write_text(BASE)
+    with pytest.raises(UserError, match=r"--set study.seeds=\(1,\): it must be run.NAME=VALUE"):
+        gin_files.load_run(str(path), ["study.seeds=(1,)"])
+
+
+def test_settings_that_contradict_each_other_are_refused_with_file_and_set(tmp_path):
+    path = tmp_path / "mine.gin"
+    path.write_text(BASE)
+    with pytest.raises(UserError, match="mine.gin with --set: run.checkpoint_steps = 50"):
+        gin_files.load_run(str(path), ["run.train_steps=120"])
+
+
+def test_an_included_file_is_looked_for_in_silence(tmp_path):
+    (tmp_path / "base.gin").write_text(BASE)
+    for name in ("base", "nowhere"):
+        (tmp_path / f"{name}_included.gin").write_text(f"include '{name}.gin'\n")
+    script = ("import sys\nfrom rpr.experiments import gin_files\n"
+              "gin_files.load_run(sys.argv[1])\n")
+    done = subprocess.run([sys.executable, "-P", "-c", script, tmp_path / "base_included.gin"],
+                          capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    with pytest.raises(UserError, match="nowhere_included.gin: Unable to open file: nowhere.gin"):
+        gin_files.load_run(str(tmp_path / "nowhere_included.gin"))
 
 
 @settings(deadline=None)
