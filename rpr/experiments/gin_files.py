@@ -11,6 +11,7 @@ import dataclasses
 import difflib
 import logging
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -84,8 +85,16 @@ def _load(path: str, overrides: Sequence[str], is_study: bool) -> tuple[Run, Stu
     except Exception as error:                        # gin raises whatever the text provokes
         if isinstance(error, OSError) and error.errno is not None:
             raise                                     # the disk; gin's own have no number
-        line = (str(error).strip() or type(error).__name__).splitlines()[0].strip()
-        raise UserError(f"{path}{' with --set' if changes else ''}: {line}") from None
+        raise UserError(f"{path}{' with --set' if changes else ''}: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong with a file, in one line."""
+    text = str(error).strip() or type(error).__name__
+    token = re.search(r"Failed to parse token ('.*')(.*)", text)
+    if token:                                         # the first line quotes Python's parser
+        return f"{token[1]} is no number, True, False, None or text in quotes{token[2]}"
+    return text.splitlines()[0].strip().removesuffix(" in config string:")
 
 
 def _override(text: str, is_study: bool) -> tuple[str, Any]:

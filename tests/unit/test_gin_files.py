@@ -105,6 +105,20 @@ def test_settings_that_contradict_each_other_are_refused_with_file_and_set(tmp_p
         gin_files.load_run(str(path), ["run.train_steps=120"])
 
 
+@pytest.mark.parametrize("line, reason", [
+    ("run.hparams = dropout=0.1",
+     "'dropout' is no number, True, False, None or text in quotes (mine.gin, line 5)"),
+    ("run.seed = %x", "No bindings specified for 'x/gin.macro'"),
+    ("run.seed =", "Unable to parse value. (mine.gin, line 5)"),
+])
+def test_what_gin_refuses_is_said_in_plain_words(tmp_path, line, reason):
+    path = tmp_path / "mine.gin"
+    path.write_text(BASE + line + "\n")
+    with pytest.raises(UserError) as error:
+        gin_files.load_run(str(path))
+    assert str(error.value) == f"{path}: {reason}"
+
+
 def test_an_included_file_is_looked_for_in_silence(tmp_path):
     (tmp_path / "base.gin").write_text(BASE)
     for name in ("base", "nowhere"):
