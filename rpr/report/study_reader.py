@@ -101,23 +101,33 @@ def _varying_settings(arms: list[dict[str, Any]], path: str) -> dict[str, dict[s
     """{arm: {setting: value}} of the settings that differ between arms.
 
     A setting that an arm does not change has its default, read from the hparams.json of its run;
-    before training only the changes are known. It is None where the arm's position scheme does not
-    use it.
+    before training, from that of an arm which leaves the setting alone too. It is None where the
+    arm's position scheme does not use it.
     """
     names = list(dict.fromkeys(name for arm in arms for name in arm["changes"]))
+    trained = {arm["name"]: _hparams(arm, path) for arm in arms}
+    same_set = not {"hparams_set", "hparams"} & set(names)
+    defaults = {name: value for arm in arms if same_set
+                for name, value in trained[arm["name"]].items() if name not in arm["changes"]}
     values, positions = {}, {}
     for arm in arms:
-        hparams: dict[str, Any] = {}
-        for run in arm["runs"]:
-            hparams = hparams or files.read_json(
-                os.path.join(path, run["directory"], "model", "hparams.json"))
-        values[arm["name"]] = {name: arm["changes"].get(name, hparams.get(name)) for name in names}
-        positions[arm["name"]] = _positions(hparams | arm["changes"])
+        hparams = (trained[arm["name"]] or defaults) | arm["changes"]
+        values[arm["name"]] = {name: hparams.get(name) for name in names}
+        positions[arm["name"]] = _positions(hparams)
     if len(set(positions.values())) > 1:
         _clear_unused(values, positions)
     varying = [name for name in names
                if len({repr(settings[name]) for settings in values.values()}) > 1]
     return {arm: {name: settings[name] for name in varying} for arm, settings in values.items()}
+
+
+def _hparams(arm: dict[str, Any], path: str) -> dict[str, Any]:
+    """The hparams with which the first run of an arm that has begun was trained, else {}."""
+    for run in arm["runs"]:
+        hparams = files.read_json(os.path.join(path, run["directory"], "model", "hparams.json"))
+        if hparams:
+            return hparams
+    return {}
 
 
 def _positions(hparams: dict[str, Any]) -> tuple[str, str]:

@@ -132,6 +132,23 @@ def test_settings_of_arms_differ(tmp_path):
     assert [(row["name"], row["a"]) for row in rows] == [("'=cmd|'x'!A0", "'=1"), ("b", "'+2")]
 
 
+def test_a_default_of_an_arm_that_waits_is_that_of_the_others(tmp_path):
+    """A default of a setting depends on nothing but the hparams set."""
+    arms = {"both": {}, "keys": {"values": False}, "values": {"keys": False},
+            "other": {"keys": False, "hparams_set": "other"}}
+    write_run(tmp_path, "both", keys=True, values=True)
+    write_run(tmp_path, "keys", keys=True, values=False)
+
+    def cells(*names):
+        write_study(tmp_path, {name: (arms[name], None, {1: name}) for name in names}, "both")
+        rows = csv.DictReader(tables.to_csv(read_scored(tmp_path)).splitlines())
+        return [(row["keys"], row["values"]) for row in rows]
+
+    assert cells("both", "keys", "values") == [("True", "True"), ("True", "False"),
+                                               ("False", "True")]
+    assert cells("both", "keys", "other")[-1] == ("False", "")
+
+
 def test_settings_of_a_users_own_scheme_are_empty_for_other_schemes(tmp_path):
     """The report does not load the scheme: it goes by the name."""
     arms = {}
