@@ -92,7 +92,7 @@ def _note_missing_curves(runs: list[studies.StudyRun]) -> None:
 def _show_status(study_dir: str) -> None:
     runs = studies.load(study_dir)
     progress.show(runs)
-    line = study_data.data_line(study_dir)
+    line = study_data.data_line(runs, study_dir)
     if line:
         say(line)
 

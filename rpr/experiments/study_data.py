@@ -9,7 +9,7 @@ from typing import Any
 
 from rpr.experiments import provenance
 from rpr.experiments import run as experiment
-from rpr.experiments.run_directory import stages
+from rpr.experiments.run_directory import data_record, stages
 from rpr.experiments.study import StudyRun
 from rpr.utils import files, locks
 from rpr.utils.console import say
@@ -71,9 +71,13 @@ def _lock(study_dir: str) -> str:
     return os.path.join(study_dir, ".datagen.lock")
 
 
-def data_line(study_dir: str) -> str:
+def data_line(runs: list[StudyRun], study_dir: str) -> str:
     """One line about data generation that is going on, was stopped or failed, else ""."""
     record = files.read_json(os.path.join(study_dir, "datagen.json"), _SCHEMA)
+    made = {study_run.run.problem for study_run in runs
+            if os.path.exists(data_record(study_run.run, study_run.run_dir.data_dir))}
+    if record.get("problem") in made:                 # if it was stopped, by a run on its own
+        return ""
     if record.get("state") == "failed":
         return f"data of {record['problem']}: failed: {record['reason']}"
     if record.get("state") == "running":

@@ -303,14 +303,20 @@ def test_a_study_that_is_refused_for_its_data_leaves_no_directory(text, tmp_path
     assert not (tmp_path / "study").exists()
 
 
-def test_the_status_shows_data_generation(tmp_path, capsys):
-    study.prepare(config.Study("absolute", arms=ARMS), BASE, str(tmp_path))
-    assert study_data.data_line(str(tmp_path)) == ""
+def test_the_status_shows_data_generation(tmp_path):
+    runs = study.prepare(config.Study("absolute", arms=ARMS), BASE, str(tmp_path))
+    assert study_data.data_line(runs, str(tmp_path)) == ""
+    problem = BASE.problem
     (tmp_path / "datagen.json").write_text(json.dumps(
-        {"problem": "p", "state": "running", "started": time.time() - 120, "reason": ""}))
+        {"problem": problem, "state": "running", "started": time.time() - 120, "reason": ""}))
     with locks.lock(str(tmp_path / ".datagen.lock")):
-        assert study_data.data_line(str(tmp_path)) == "data of p: begun 2 min ago"
-    assert study_data.data_line(str(tmp_path)) == "data of p: stopped"       # by Ctrl-C or a kill
+        assert study_data.data_line(runs, str(tmp_path)) == f"data of {problem}: begun 2 min ago"
+    # By Ctrl-C or a kill.
+    assert study_data.data_line(runs, str(tmp_path)) == f"data of {problem}: stopped"
+    # Then by `rpr run` for one of the runs.
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / f"{problem}.datagen.json").write_text("{}")
+    assert study_data.data_line(runs, str(tmp_path)) == ""
 
 
 def test_another_user_cannot_take_a_leased_gpu(monkeypatch, tmp_path):
