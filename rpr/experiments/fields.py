@@ -51,11 +51,15 @@ def check_types_and_ranges(settings: Any, prefix: str) -> None:
       prefix: the name before the dot, "run" or "study".
     """
     for field, declared in _declared(type(settings), prefix):
-        value = getattr(settings, field.name)
-        if isinstance(declared.default, tuple) and isinstance(value, list):
-            value = tuple(value)
-            object.__setattr__(settings, field.name, value)   # the dataclass is frozen
+        value = with_tuple(getattr(settings, field.name), declared)
+        object.__setattr__(settings, field.name, value)       # the dataclass is frozen
         check_value(value, declared)
+
+
+def with_tuple(value: Any, declared: Setting) -> Any:
+    """The value; a list as a tuple where the setting is one."""
+    is_list = isinstance(declared.default, tuple) and isinstance(value, list)
+    return tuple(value) if is_list else value
 
 
 def check_value(value: Any, declared: Setting) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import gin
 from rpr.experiments import recipes
 from rpr.experiments.config import Run, Study
-from rpr.experiments.fields import declarations, shown
+from rpr.experiments.fields import declarations, shown, with_tuple
 from rpr.utils.errors import UserError
 
 RUN_FILE, STUDY_FILE = "config.gin", "study.gin"      # in the directory of a run, of a study
@@ -111,12 +111,11 @@ def _override(text: str, is_study: bool) -> tuple[str, Any]:
                         "(--help lists them)")
     declared = settings[name]
     try:
-        literal = ast.literal_eval(value)
+        literal = with_tuple(ast.literal_eval(value), declared)
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
         quotes = " in quotes" if isinstance(declared.default, str) else ", as a Python literal"
         raise UserError(f"{typed}: it must be {declared.allowed()}{quotes}") from None
-    is_tuple = isinstance(declared.default, tuple) and isinstance(literal, list)
-    if not declared.accepts(tuple(literal) if is_tuple else literal):
+    if not declared.accepts(literal):
         raise UserError(f"{typed}: it must be {declared.allowed()}")
     return name, literal
 
@@ -137,7 +136,7 @@ def _load_with_gin(path: str, changes: Mapping[str, Any], is_study: bool
 @contextlib.contextmanager
 def _quiet_search() -> Iterator[None]:
     """gin logs an error for each folder in which it does not find an included file."""
-    handler = logging.NullHandler()                   # without one, logging.error adds one
+    handler = logging.NullHandler()                   # or logging.error adds one that prints
     logging.getLogger().addHandler(handler)
     try:
         yield

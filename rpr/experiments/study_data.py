@@ -74,15 +74,14 @@ def _lock(study_dir: str) -> str:
 def data_line(runs: list[StudyRun], study_dir: str) -> str:
     """One line about data generation that is going on, was stopped or failed, else ""."""
     record = files.read_json(os.path.join(study_dir, "datagen.json"), _SCHEMA)
-    made = {study_run.run.problem for study_run in runs
-            if os.path.exists(data_record(study_run.run, study_run.run_dir.data_dir))}
-    if record.get("problem") in made:                 # if it was stopped, by a run on its own
-        return ""
     if record.get("state") == "failed":
         return f"data of {record['problem']}: failed: {record['reason']}"
     if record.get("state") == "running":
         if not locks.is_held(_lock(study_dir)):
-            return f"data of {record['problem']}: stopped"
+            made = {study_run.run.problem for study_run in runs
+                    if os.path.exists(data_record(study_run.run, study_run.run_dir.data_dir))}
+            # By now a run of the study may have made the data itself.
+            return "" if record["problem"] in made else f"data of {record['problem']}: stopped"
         minutes = (time.time() - record["started"]) / 60
         return f"data of {record['problem']}: begun {minutes:.0f} min ago"
     return ""

@@ -317,6 +317,10 @@ def test_the_status_shows_data_generation(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / f"{problem}.datagen.json").write_text("{}")
     assert study_data.data_line(runs, str(tmp_path)) == ""
+    # Data of other text is there and stays; generating it again failed.
+    (tmp_path / "datagen.json").write_text(json.dumps(
+        {"problem": problem, "state": "failed", "started": time.time(), "reason": "other text"}))
+    assert study_data.data_line(runs, str(tmp_path)) == f"data of {problem}: failed: other text"
 
 
 def test_another_user_cannot_take_a_leased_gpu(monkeypatch, tmp_path):
