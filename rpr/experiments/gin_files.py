@@ -128,6 +128,7 @@ def _load_with_gin(path: str, changes: Mapping[str, Any], is_study: bool
         gin.parse_config_files_and_bindings([path], None, finalize_config=False)
     for name, value in changes.items():
         gin.bind_parameter(name, value)
+    _check_macros()
     gin.finalize()
     _check_kind(_describes_a_study(), is_study)
     return _configured_run(), _configured_study() if is_study else None
@@ -144,14 +145,26 @@ def _quiet_search() -> Iterator[None]:
         logging.getLogger().removeHandler(handler)
 
 
+def _check_macros() -> None:
+    """Refuses a macro that is meant as a setting: gin defines one where `run.` is forgotten."""
+    for kind, declared in _KINDS.items():
+        for field in dataclasses.fields(declared):
+            bound = _bound(f"{field.name}/gin.macro.value")
+            if bound and not re.search(rf"%{field.name}\b", gin.config_str()):
+                raise UserError(f"{field.name} = {shown(bound[0])} has no effect: the setting is "
+                                f"{kind}.{field.name}")
+
+
+def _bound(parameter: str) -> tuple[Any, ...]:
+    """What a gin file sets a parameter to, or nothing if it does not."""
+    try:
+        return (gin.query_parameter(parameter),)
+    except ValueError:
+        return ()
+
+
 def _describes_a_study() -> bool:
-    for field in dataclasses.fields(Study):
-        try:
-            gin.query_parameter(f"study.{field.name}")
-            return True
-        except ValueError:
-            pass
-    return False
+    return any(_bound(f"study.{field.name}") for field in dataclasses.fields(Study))
 
 
 def _check_kind(describes_study: bool, is_study: bool) -> None:

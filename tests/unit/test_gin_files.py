@@ -110,6 +110,8 @@ def test_settings_that_contradict_each_other_are_refused_with_file_and_set(tmp_p
      "'dropout' is no number, True, False, None or text in quotes (mine.gin, line 5)"),
     ("run.seed = %x", "No bindings specified for 'x/gin.macro'"),
     ("run.seed =", "Unable to parse value. (mine.gin, line 5)"),
+    ("alpha = 1.0", "alpha = 1.0 has no effect: the setting is run.alpha"),
+    ("seeds = (1, 2)", "seeds = (1, 2) has no effect: the setting is study.seeds"),
 ])
 def test_what_gin_refuses_is_said_in_plain_words(tmp_path, line, reason):
     path = tmp_path / "mine.gin"
@@ -117,6 +119,12 @@ def test_what_gin_refuses_is_said_in_plain_words(tmp_path, line, reason):
     with pytest.raises(UserError) as error:
         gin_files.load_run(str(path))
     assert str(error.value) == f"{path}: {reason}"
+
+
+def test_a_macro_may_have_the_name_of_a_setting(tmp_path):
+    path = tmp_path / "mine.gin"
+    path.write_text(BASE + "alpha = 1.0\nrun.alpha = %alpha\n")
+    assert gin_files.load_run(str(path)).alpha == 1.0
 
 
 def test_an_included_file_is_looked_for_in_silence(tmp_path):
