@@ -25,7 +25,8 @@ from rpr.report.results import StudyResults
 from rpr.utils.errors import UserError
 
 TABLES = (RECORD_FILE, "results.csv", "results.tex")
-FIGURES = ("plots/bleu_by_k.png", "plots/curves.png")
+FIGURES = tuple(f"plots/{name}.png"
+                for name in ("bleu_by_k", "bleu_by_length", "curves", "ranking"))
 RUN_FILES = ("config.gin", "data.json", "environment.json", "status.json", "metrics*.jsonl",
              "scores*.json", "hypotheses.*.txt", "model/hparams.json", "dev/metrics.jsonl",
              "dev/scores.*.json", "dev/hypotheses.*.txt")

@@ -78,9 +78,14 @@ def analyse_models(run_dirs: Iterable[RunDirectory], usr_dir: str | None = None)
       run_dirs: of the runs.
       usr_dir: the user's --t2t_usr_dir, for models trained with code from it.
 
-    A model that cannot be analysed is reported in one line and left out.
+    A model that cannot be analysed is reported in one line and left out. Runs that were copied
+    without their checkpoints are left out together.
     """
-    missing = [run_dir for run_dir in run_dirs if not load(run_dir)]
+    new = [run_dir for run_dir in run_dirs if not load(run_dir)]
+    missing = [run_dir for run_dir in new if _has_checkpoint(run_dir)]
+    others = ", ".join(os.path.basename(run_dir.path) for run_dir in new if run_dir not in missing)
+    if others:
+        say(f"models not analysed, since their runs have no checkpoint: {others}", style="yellow")
     with Task("analysing models", len(missing), "models") as task:
         for number, run_dir in enumerate(missing, 1):
             process = processes.spawn([run_dir.path, run_dir.data_dir, usr_dir or ""],
@@ -91,6 +96,11 @@ def analyse_models(run_dirs: Iterable[RunDirectory], usr_dir: str | None = None)
                 lines = errors.strip().splitlines() or [f"exit code {process.returncode}"]
                 say(f"{run_dir.path}: model not analysed: {lines[-1]}", style="yellow")
             task.update(number)
+
+
+def _has_checkpoint(run_dir: RunDirectory) -> bool:
+    checkpoint = run_dir.checkpoint(gin_files.load_run(run_dir.config))
+    return os.path.exists(f"{checkpoint}.index")
 
 
 def relative_tables(checkpoint: str) -> dict[str, np.ndarray]:

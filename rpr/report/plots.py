@@ -2,6 +2,7 @@
 import itertools
 import math
 import statistics
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -220,8 +221,9 @@ def plot_ranking(results: StudyResults) -> Figure:
                     rotation=30 if labelled else 90, ha="left" if labelled else "center")
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
-    axes.set_xlabel("BLEU of the row minus BLEU of the column; p with Holm's correction over all "
-                    "pairs.\nColour: p ≤ 0.05. Arms that share a letter do not differ.", fontsize=8)
+    note = ("BLEU of the row minus BLEU of the column; p with Holm's correction over all pairs. "
+            "Colour: p ≤ 0.05. Arms that share a letter do not differ significantly.")
+    figure.supxlabel(textwrap.fill(note, int(figure.get_figwidth() / 0.06)), fontsize=8)
     return figure
 
 

@@ -36,7 +36,8 @@ def test_a_record_has_the_report_and_the_finished_runs(study, tmp_path):
     done = {str(path.parent.relative_to(study)) for path in study.glob("runs/*/scores.json")}
     assert {"/".join(name.split("/")[:2]) for name in files} == done
     assert not [name for name in files if "ckpt" in name]
-    for name in ("results.json", "results.csv", "results.tex", "plots/curves.png"):
+    for name in ("results.json", "results.csv", "results.tex", "plots/curves.png",
+                 "plots/ranking.png", "plots/bleu_by_length.png"):
         assert (record / name).read_bytes() == (study / name).read_bytes()
     before = (record / "runs.tar.xz").read_bytes()
     python_script("make_record.py", study, record)

@@ -36,6 +36,16 @@ def learned_arrays(layers):
                      for side in model_analysis.SIDES}
 
 
+def study_of_equals(size):
+    names = [f"arm {number}" for number in range(size)]
+    score = ArmScore(20.0, 0.1, 19.0, 21.0)
+    study = results.StudyResults("equals", names[0], arms=[
+        results.ArmResult(name, {}, None, [], bleu=score, letters="a") for name in names])
+    study.pairs = [results.ArmPair(first, second, Comparison(1.0, 0.5, 1.5, 0.01, "seeds", 0.02))
+                   for first, second in itertools.combinations(names, 2)]
+    return study
+
+
 def test_bleu_by_k_has_a_place_for_0(clipping):
     axes = plots.plot_bleu_by_k(*plots.split_by_k(clipping)).axes[0]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["0", "1", "2", "16"]
@@ -123,19 +133,22 @@ def test_the_ranking_shows_each_difference_and_its_p(clipping):
 
 
 def test_the_ranking_of_many_arms_has_colours_only():
-    names = [f"arm {number}" for number in range(plots.MOST_LABELLED + 1)]
-    score = ArmScore(20.0, 0.1, 19.0, 21.0)
-    study = results.StudyResults("many", "arm 0", arms=[
-        results.ArmResult(name, {}, None, [], bleu=score, letters="a") for name in names])
-    study.pairs = [results.ArmPair(first, second, Comparison(1.0, 0.5, 1.5, 0.01, "seeds", 0.02))
-                   for first, second in itertools.combinations(names, 2)]
-    axes, colorbar = plots.plot_ranking(study).axes
-    assert not axes.texts and len(axes.get_xticklabels()) == len(names)
+    axes, colorbar = plots.plot_ranking(study_of_equals(plots.MOST_LABELLED + 1)).axes
+    assert not axes.texts and len(axes.get_xticklabels()) == plots.MOST_LABELLED + 1
     assert colorbar.get_ylabel() == "difference in BLEU"
-    study.arms.pop()
-    study.pairs = [pair for pair in study.pairs if pair.second != names[-1]]
-    cells = plots.plot_ranking(study).axes[0].texts
+    cells = plots.plot_ranking(study_of_equals(plots.MOST_LABELLED)).axes[0].texts
     assert len(cells) == plots.MOST_LABELLED * (plots.MOST_LABELLED - 1)
+
+
+@pytest.mark.parametrize("size", (2, 3, 4, 9, plots.MOST_LABELLED + 1))
+def test_all_text_of_the_ranking_lies_inside_the_figure(size):
+    figure = plots.plot_ranking(study_of_equals(size))
+    figure.canvas.draw()
+    for text in figure.findobj(Text):
+        if text.get_visible() and text.get_text():
+            box = text.get_window_extent()
+            assert 0 <= box.x0 and box.x1 <= figure.bbox.x1, text.get_text()
+            assert 0 <= box.y0 and box.y1 <= figure.bbox.y1, text.get_text()
 
 
 def test_similarity_and_norms_by_hand():

@@ -90,6 +90,19 @@ def test_models_of_chosen_arms_are_drawn(clipping):
         report.main([str(clipping), "--plot_model=x"])
 
 
+def test_runs_without_checkpoints_are_named_in_one_line_and_not_analysed(clipping, monkeypatch,
+                                                                        capsys):
+    def spawn(*args, **kwargs):
+        raise AssertionError("a process was started")
+    monkeypatch.setattr(model_analysis.processes, "spawn", spawn)
+    run_dirs = [model_analysis.RunDirectory(str(clipping / "runs" / name))
+                for name in ("k16-1", "k0-1", "k1-1")]
+    model_analysis.analyse_models(run_dirs)           # k16-1 was analysed before
+    said = "".join(capsys.readouterr())
+    assert said.split("\n") == [
+        "models not analysed, since their runs have no checkpoint: k0-1, k1-1", ""]
+
+
 def test_figures_beyond_the_size_of_a_page_are_linked(tmp_path, monkeypatch):
     (tmp_path / "plots").mkdir()
     for name in "ab":
