@@ -88,3 +88,21 @@ def test_initial_values_depend_on_seed_and_name_only():
                    for other in kernels[:number])            # no two variables start alike
     reseeded = initial("relative", 2)
     assert any((value != reseeded[name]).any() for name, value in relative.items())
+
+
+def test_relative_positions_without_keys_and_values_train_as_no_positions_do():
+    def after_two_steps(**overrides):
+        values = tiny_models.hparams(layer_prepostprocess_dropout=0.1, **overrides)
+        with tf.Graph().as_default(), tf.Session() as session:
+            step = training_op(values)
+            session.run(tf.global_variables_initializer())
+            for _ in range(2):
+                session.run(step)
+            return {variable.name: session.run(variable) for variable in tf.trainable_variables()}
+    weights = after_two_steps(position="none")
+    without = after_two_steps(position="relative", relative_keys=False, relative_values=False)
+    assert weights.keys() == without.keys()
+    for name, value in weights.items():
+        np.testing.assert_array_equal(value, without[name], err_msg=name)
+    absolute = after_two_steps(position="sinusoid")
+    assert any((value != absolute[name]).any() for name, value in weights.items())
