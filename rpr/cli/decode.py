@@ -108,7 +108,8 @@ def _check_devices(count):
     if gpus and count > gpus:
         raise UserError(f"--worker_gpu={count}: {gpus} GPUs are visible")
     if not gpus and count > cores:                    # the processes share the CPU
-        raise UserError(f"--worker_gpu={count}: no GPU is visible, and there are {cores} cores")
+        raise UserError(f"--worker_gpu={count}: no GPU is visible; without one it is at most "
+                        f"{cores}, the number of cores")
 
 
 def _take_shard(flags, decode_hparams):

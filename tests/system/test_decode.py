@@ -38,6 +38,7 @@ def by_t2t(command):
     return path.read_bytes()
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="each device needs a core")
 def test_two_devices_write_what_t2t_writes(command, by_t2t, tmp_path):
     _, flags = command
     rpr_command("decode", *flags, f"--decode_to_file={tmp_path}/out", "--worker_gpu=2",
