@@ -23,8 +23,9 @@ class RunResult:
       parameters: number of trainable parameters; None before training starts.
       steps: training step of the decoded checkpoint; None while the run is not done.
       steps_per_second: median over the training records; evaluations and checkpoints not counted.
-      train_minutes: wall time of the last attempt of the train stage.
-      seconds: {stage: wall time of its last attempt}.
+      train_minutes: wall time of the train stage.
+      seconds: {stage: wall time of its last attempt}; the train stage's has the earlier attempts
+        too, each up to the checkpoint from which the next one went on.
       environment: index into `StudyResults.environments`; None if it was not recorded.
       bleu, chrf: sacreBLEU scores on the test set, 0 to 100.
       exact: percentage of hypotheses that equal their reference.

@@ -202,6 +202,7 @@ def _read_run(study_dir: str, path: str, environments: list[dict[str, Any]],
     if not done:
         run.note = _progress_note(run.state, status, events)
     if "train" in run.seconds:
+        run.seconds["train"] = round(run.seconds["train"] + _earlier_seconds(events), 1)
         run.train_minutes = round(run.seconds["train"] / 60, 2)
     environment = files.read_json(run_dir.file("environment.json"))
     environment.pop("command", None)                  # it differs in every run
@@ -216,10 +217,10 @@ def _read_metrics(run: RunResult, events: list[metrics_log.Event]) -> None:
     """Fills in what metrics.jsonl recorded."""
     for kind, losses in (("train", run.train_losses), ("eval", run.dev_losses)):
         losses += [[event["step"], round(event["loss"], 5)] for event in events
-                   if event["event"] == kind and event.get("loss") is not None]
+                   if event["event"] == kind and None not in (event.get("step"), event.get("loss"))]
     run.loss = run.dev_losses[-1][1] if run.dev_losses else None
-    run.parameters = next((event["parameters"] for event in events if event["event"] == "start"),
-                          None)
+    run.parameters = next((event.get("parameters") for event in events
+                           if event["event"] == "start"), None)
     speeds = [event["steps_per_second"] for event in events
               if event["event"] == "train" and event.get("steps_per_second")]
     if speeds:
@@ -227,6 +228,20 @@ def _read_metrics(run: RunResult, events: list[metrics_log.Event]) -> None:
     decoded = [event for event in events if event["event"] == "decode"]
     if decoded:
         run.cut = decoded[-1].get("cut")
+
+
+def _earlier_seconds(events: list[metrics_log.Event]) -> float:
+    """The time between the events of each attempt to train but the last, in seconds.
+
+    It ends at the checkpoint from which the next attempt went on: later events were dropped.
+    """
+    seconds, began, latest = 0.0, 0.0, 0.0
+    for event in events:
+        if event["event"] == "start":
+            seconds += latest - began
+            began = latest = event.get("time") or 0.0
+        latest = event.get("time") or latest
+    return seconds
 
 
 def _progress_note(state: str, status: dict[str, Any], events: list[metrics_log.Event]) -> str:
@@ -238,7 +253,8 @@ def _progress_note(state: str, status: dict[str, Any], events: list[metrics_log.
     if not status:
         return ""
     stage = list(status)[-1]
-    step = next((event["step"] for event in reversed(events) if event["event"] == "train"), 0)
+    step = next((event["step"] for event in reversed(events)
+                 if event["event"] == "train" and "step" in event), 0)
     return f"train, step {step:,}" if stage == "train" else stage
 
 

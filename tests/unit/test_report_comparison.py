@@ -234,6 +234,33 @@ def test_a_report_without_samples_holds_no_sentence(tmp_path):
     assert len(record.load_record(str(tmp_path)).samples) == 2
 
 
+def test_the_time_of_a_training_is_that_of_all_attempts(tmp_path):
+    for name in ("a", "b"):
+        write_run(tmp_path, name)                     # its last attempt took 120 s
+    with open(tmp_path / "a" / "metrics.jsonl", "w") as out:
+        for event, step, time in (("start", 0, 1e9), ("start", 0, 1e9 + 500),
+                                  ("train", 10, 1e9 + 510), ("train", 20, 1e9 + 530),
+                                  ("start", 20, 1e9 + 900), ("train", 30, 1e9 + 1000)):
+            out.write(json.dumps({"event": event, "step": step, "time": time, "loss": 1.0}) + "\n")
+        out.write(json.dumps({"event": "eval", "step": 30, "loss": 1.0}) + "\n")
+    runs = {arm.name: arm.runs[0] for arm in read_scored(tmp_path, "a").arms}
+    assert runs["b"].seconds["train"] == 120.0 and runs["b"].train_minutes == 2.0
+    assert runs["a"].seconds["train"] == 150.0 and runs["a"].train_minutes == 2.5
+    assert runs["a"].seconds["score"] == 1.0
+
+
+def test_events_without_a_step_are_left_out(tmp_path):
+    for name in ("a", "b"):
+        write_run(tmp_path, name)
+    write_run(tmp_path, "c", done=False, status={"train": {"state": "running", "started": 1e9}})
+    for name in ("a", "c"):
+        (tmp_path / name / "metrics.jsonl").write_text(
+            '{"event": "start"}\n{"event": "train", "loss": 1.0}\n{"event": "eval", "loss": 1.0}\n')
+    runs = {arm.name: arm.runs[0] for arm in read_scored(tmp_path, "b").arms}
+    assert runs["a"].train_losses == runs["a"].dev_losses == [] and runs["a"].parameters is None
+    assert "step 0" in runs["c"].note
+
+
 def test_letters_by_hand():
     means = {"a": 3.0, "b": 2.0, "c": 1.0}
     assert ranking.letters_of(means, []) == {"a": "a", "b": "a", "c": "a"}
