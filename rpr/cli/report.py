@@ -25,9 +25,11 @@ def main(argv: list[str]) -> None:
     measure = comparison.Measure(args.test_set, args.tokenize, args.language_pair)
     target = args.dir
     if is_record:
-        if args.baseline or args.against or any(measure) or args.sample_translations is not None:
+        if (args.baseline or args.against or any(measure) or args.plot_model
+                or args.sample_translations is not None):
             raise UserError(f"{args.dir} holds a record without its runs: --baseline, --against, "
-                            "--test_set, --tokenize and --sample_translations need the runs")
+                            "--test_set, --tokenize, --plot_model and --sample_translations need "
+                            "the runs")
         results, arms = record.load_record(args.dir), []
     else:
         results = study_reader.read_study(args.dir, args.baseline, args.against)

@@ -27,7 +27,8 @@ class Progress(NamedTuple):
       steps_per_second, loss: at the last record, or None.
       bleu: of the finished run, else T2T's approximation on the development set at the last
         evaluation (0 to 100), else None.
-      seconds: duration of its finished stages and of the one that is running.
+      seconds: duration of its finished stages and of the one that is running, without the earlier
+        attempts of a stage that was resumed.
       reason: why it failed, or "".
     """
     state: str
@@ -109,7 +110,7 @@ def seconds_left(runs: list[StudyRun], progress: dict[str, Progress], max_parall
     Returns:
       Seconds, or None while no run is done.
     """
-    per_step = [p.seconds / study_run.run.train_steps for study_run in runs
+    per_step = [_seconds_spent(p) / study_run.run.train_steps for study_run in runs
                 for p in (progress[study_run.name],) if p.state == "done" and p.seconds]
     if not per_step:
         return None
@@ -118,8 +119,13 @@ def seconds_left(runs: list[StudyRun], progress: dict[str, Progress], max_parall
         p = progress[study_run.name]
         if p.state in ("waiting", "running"):
             whole = statistics.median(per_step) * study_run.run.train_steps
-            left.append(max(whole - p.seconds, 0.0))
+            left.append(max(whole - _seconds_spent(p), 0.0))
     return max(sum(left) / max(max_parallel, 1), max(left, default=0.0))
+
+
+def _seconds_spent(p: Progress) -> float:
+    """The duration of what a run has done, with the steps of earlier attempts."""
+    return max(p.seconds, p.step / p.steps_per_second if p.steps_per_second else 0.0)
 
 
 def table(runs: list[StudyRun], progress: dict[str, Progress], rows: int | None = None) -> Table:

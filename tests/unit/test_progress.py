@@ -56,6 +56,15 @@ def test_the_time_left_comes_from_whole_runs():
     assert progress.seconds_left(runs, states, 2) == pytest.approx(200)     # the longest one
 
 
+def test_the_time_left_counts_the_steps_of_earlier_attempts():
+    runs = [a_run("a"), a_run("b"), a_run("c")]
+    resumed = {"a": progress.Progress("done", "score", 100, 2.0, 3.0, 12.0, 60.0),
+               "b": progress.Progress("running", "train", 80, 2.0, 3.0, None, 5.0),
+               "c": progress.Progress("waiting", "train", 50, 2.0, 3.0)}
+    assert progress.seconds_left(runs, resumed, 1) == pytest.approx(20 + 35)
+
+
+
 def test_a_finished_run_is_not_read_again(tmp_path, monkeypatch):
     run_dir = run_directory.RunDirectory(str(tmp_path))
     (tmp_path / "status.json").write_text('{"train": {"state": "done", "seconds": 2.0}}')

@@ -64,8 +64,9 @@ def test_a_downloaded_record_is_shown_again(clipping, tmp_path, capsys):
     for name in ("results.json", "results.md", "results.tex", "results.csv", "plots/curves.svg",
                  "plots/bleu_by_k.svg", "plots/ranking.svg"):
         assert (tmp_path / name).read_bytes() == (clipping / name).read_bytes(), name
-    with pytest.raises(UserError, match="--tokenize and --sample_translations need the runs"):
-        report.main([str(tmp_path), "--baseline=max_relative_position=0"])
+    for flag in ("--baseline=max_relative_position=0", "--plot_model=max_relative_position=0"):
+        with pytest.raises(UserError, match="--plot_model and --sample_translations need the runs"):
+            report.main([str(tmp_path), flag])
 
 
 def test_models_of_chosen_arms_are_drawn(clipping):
