@@ -9,7 +9,7 @@ from tensor2tensor.data_generators import problem_hparams
 from rpr.experiments import run_directory
 from rpr.experiments.config import Run
 from rpr.inference.attention_plots import draw_attention
-from rpr.inference.inspector import Inspector, Translation
+from rpr.inference.inspector import Inspector, Translation, until_end
 from rpr.inference.model_session import AttentionWeights, ModelSession
 from rpr.report import model_analysis
 from rpr.t2t import preflight, registration, trained_model
@@ -116,7 +116,7 @@ class LoadedModel:
                    else self._inspector.encode(target, "targets"))
         weights = self._inspector.attention([inputs], [outputs])
         return SentenceAttention(
-            self._inspector.tokens(inputs, "inputs"), self._inspector.tokens(outputs),
+            self._inspector.tokens(until_end(inputs), "inputs"), self._inspector.tokens(outputs),
             *(layers[:, 0] if len(layers) else layers for layers in weights))
 
     def relative_tables(self) -> dict[str, np.ndarray]:

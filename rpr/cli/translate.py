@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rpr.cli import arguments
 from rpr.experiments import run_directory
 from rpr.inference.attention_plots import draw_attention
-from rpr.inference.inspector import Inspector, Translation
+from rpr.inference.inspector import Inspector, Translation, until_end
 from rpr.t2t import registration, trained_model
 from rpr.utils.console import QuietLogs, say, terminal
 from rpr.utils.errors import UserError
@@ -37,7 +37,7 @@ def main(argv: list[str], logs: QuietLogs | None = None) -> None:
         if args.show_attention:
             source = model.encode(line)
             weights = model.attention([source], [translation.ids])
-            draw_attention(weights, model.tokens(source, "inputs"), translation.tokens,
+            draw_attention(weights, model.tokens(until_end(source), "inputs"), translation.tokens,
                            os.path.join(args.show_attention, str(number)))
 
 

@@ -3,6 +3,7 @@
 The probability of a token is the arithmetic mean of the models' probabilities for it. The models
 may differ in everything except their vocabulary.
 """
+import functools
 import os
 import types
 from collections.abc import Sequence
@@ -130,9 +131,10 @@ def decode(features: dict[str, tf.Tensor], models: Sequence[tuple[Any, Any]],
             next_caches.append(cache)
         return mean_log_probabilities(logits), next_caches
 
-    batch, length = shape_list(features["inputs"])[:2]
+    length = functools.reduce(tf.minimum, [
+        model.search_length(features, decode_hparams.extra_length) for model, _ in models])
     return beam_search.search(
-        ensemble_step, initial_caches, batch, length + decode_hparams.extra_length, beams,
+        ensemble_step, initial_caches, shape_list(features["inputs"])[0], length, beams,
         beams if decode_hparams.return_beams else 1, decode_hparams.alpha)
 
 

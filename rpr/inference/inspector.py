@@ -1,12 +1,14 @@
 """Translations of a trained model with their probabilities, and its attention weights."""
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from rpr.inference.model_session import EOS, ModelSession
 from rpr.t2t.trained_model import TrainedModel
 from rpr.utils.errors import UserError
+
+_Ids = TypeVar("_Ids", list[int], np.ndarray)
 
 
 class Translation(NamedTuple):
@@ -64,7 +66,7 @@ class Inspector(ModelSession):
         """The best hypothesis for each sentence, searched in one batch."""
         inputs = [self.encode(line) for line in lines]
         ids, scores = self.search(inputs)
-        hypotheses = [_until_end(row) for row in ids]
+        hypotheses = [until_end(row) for row in ids]
         log_probabilities = self.log_probabilities(inputs, hypotheses)
         return [self._translation(*parts)
                 for parts in zip(hypotheses, scores, log_probabilities, strict=True)]
@@ -75,7 +77,7 @@ class Inspector(ModelSession):
                            self.tokens(ids), np.exp(log_probabilities[:len(ids)]))
 
 
-def _until_end(ids):
-    """Ids up to and including the first end mark."""
-    ends = np.flatnonzero(ids == EOS)
+def until_end(ids: _Ids) -> _Ids:
+    """Ids up to and including the first end mark: the words of a source with edges."""
+    ends = np.flatnonzero(np.asarray(ids) == EOS)
     return ids[:ends[0] + 1] if len(ends) else ids

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from tensor2tensor.utils import registry
 
+from rpr.models import incremental
 from rpr.utils.errors import UserError
 
 EOS = 1                                               # T2T's end-of-sentence id
@@ -61,7 +62,11 @@ class ModelSession:
             spaces = {space: tf.constant(getattr(problem, space))
                       for space in ("input_space_id", "target_space_id")}
             model = registry.model(name)(hparams, tf.estimator.ModeKeys.EVAL, problem)
-            logits, _ = model({"inputs": self._inputs, "targets": self._targets, **spaces})
+            source = {"inputs": self._inputs, **spaces}
+            # Like `infer`: splits a row of ids into words and the edges between them.
+            prepared = (model.prepare_features(source)
+                        if isinstance(model, incremental.IncrementalDecoder) else source)
+            logits, _ = model({**prepared, "targets": self._targets})
             self._logits = tf.cast(logits[:, :, 0, 0], tf.float32)
             # Read before `infer` adds the tensors of its loop, which cannot be fetched.
             self._attention = _attention_by_kind(getattr(model, "attention_weights", {}))
@@ -70,8 +75,8 @@ class ModelSession:
                 log_probabilities, self._targets[:, :, 0, 0], batch_dims=2)
             with tf.variable_scope(tf.get_variable_scope(), reuse=True):
                 model.set_mode(tf.estimator.ModeKeys.PREDICT)
-                inferred = model.infer({"inputs": self._inputs, **spaces}, beam_size=beam_size,
-                                       top_beams=1, alpha=alpha, decode_length=extra_length)
+                inferred = model.infer(source, beam_size=beam_size, top_beams=1, alpha=alpha,
+                                       decode_length=extra_length)
             self._hypotheses = inferred["outputs"], inferred["scores"]
             config = tf.ConfigProto(allow_soft_placement=True)
             config.gpu_options.allow_growth = True

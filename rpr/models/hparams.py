@@ -81,7 +81,7 @@ T2T_HPARAMS = (
     *_share("dropout", "attention_dropout", "layer_prepostprocess_dropout", "relu_dropout",
             "symbol_dropout", "label_smoothing", "optimizer_adam_beta1", "optimizer_adam_beta2"),
     Setting("optimizer_momentum_momentum", 0.0, minimum=0, maximum=1),
-    Setting("scheduled_sampling_prob", 0.0, minimum=0, maximum=1),
+    Setting("scheduled_sampling_prob", 0.0, choices=(0.0, 1.0)),
     Setting("scheduled_sampling_gold_mixin_prob", 0.0, minimum=0, maximum=1),
     *_positive("initializer_gain", "norm_epsilon"),
     *_not_negative("learning_rate", "learning_rate_constant", "learning_rate_decay_rate",

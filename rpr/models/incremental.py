@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 from tensor2tensor.layers import common_layers, modalities
 
+from rpr import positions
 from rpr.models import beam_search, symbol_modality
 
 # A step takes a tensor and the caches; it returns a tensor and the caches after the step.
@@ -102,6 +103,19 @@ class IncrementalDecoder:
                top_beams: int, alpha: float) -> dict[str, tf.Tensor]:
         """The best sentences, in the form of T2T's `infer`; see `beam_search.search`."""
         step, caches = self.init_step(features, beam_size)
-        batch, length = common_layers.shape_list(features["inputs"])[:2]
-        return beam_search.search(step, caches, batch, length + features.get(
-            "decode_length", decode_length), beam_size, top_beams, alpha)
+        batch = common_layers.shape_list(features["inputs"])[0]
+        return beam_search.search(step, caches, batch, self.search_length(features, decode_length),
+                                  beam_size, top_beams, alpha)
+
+    def search_length(self, features: dict[str, tf.Tensor], decode_length: int) -> int | tf.Tensor:
+        """The most tokens of a hypothesis, in no case more than the decoder's positions.
+
+        Args:
+          features: as `init_step` takes them.
+          decode_length: tokens by which a hypothesis may be longer than its source, unless the
+            features have a `decode_length`.
+        """
+        length = (common_layers.shape_list(features["inputs"])[1]
+                  + features.get("decode_length", decode_length))
+        longest = positions.build(self._hparams, "targets").longest
+        return length if longest is None else tf.minimum(length, longest)

@@ -180,6 +180,9 @@ def checked_hparams(hparams: Any) -> Any:
     if hparams.hidden_size % 2:
         raise ValueError(f"hidden_size={hparams.hidden_size}: qkv_seq2seq needs an even number, "
                          "half of it for each direction")
+    if hparams.get("sampling_method", "argmax") != "argmax":
+        raise ValueError(f"sampling_method={hparams.sampling_method}: qkv_seq2seq does not sample; "
+                         "it supports only argmax")
     for side, name in (("inputs", "encoder_position"), ("targets", "decoder_position")):
         name = name if hparams.get(name) else "position"
         for scheme in hparams.get(name).split("+"):

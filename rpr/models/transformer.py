@@ -68,6 +68,9 @@ def checked_hparams(hparams: Any) -> Any:
             raise ValueError(f"{name}={value}: rpr_transformer supports only "
                              f"{' or '.join(map(str, supported))}{hint}")
     check_ranges(hparams)
+    if hparams.get("loss_per_sentence", False) and hparams.pack_dataset:
+        raise ValueError("loss_per_sentence=True with pack_dataset=True: a packed row holds "
+                         "several sentences; use one of the two")
     _check_heads(hparams)
     for side in ("inputs", "targets"):
         positions.build(hparams, side)                       # raises for a bad scheme
@@ -174,6 +177,11 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
                 or not symbol_modality.logits_function(hparams) or preprocess_targets_method
                 or self.get_decode_start_id() or self.get_decode_end_id()
                 or "partial_targets" in features or "targets_segmentation" in features):
+            if self.has_input and "partial_targets" not in features:
+                # T2T adds it to the length of the inputs.
+                extra = (self.search_length(features, decode_length)
+                         - common_layers.shape_list(features["inputs"])[1])
+                features = {**features, "decode_length": extra}
             return super()._fast_decode(features, decode_length, beam_size, top_beams, alpha,
                                         preprocess_targets_method)
         return self.search(features, decode_length, beam_size, top_beams, alpha)

@@ -132,7 +132,7 @@ def encoder(x: tf.Tensor, bias: tf.Tensor, hparams: Any, nonpadding: tf.Tensor |
     Returns:
       [batch, length, hidden].
     """
-    scheme = positions.build(hparams, "inputs")
+    scheme = positions.build(hparams, "inputs", edges is not None)
     length = common_layers.shape_list(x)[1]
     layout = Layout(length, length, edges=edges)
     with tf.variable_scope("encoder"):

@@ -82,7 +82,7 @@ class Learned(Scheme):
     supports_additive = True
 
     def __init__(self, hparams: Any, side: str) -> None:
-        self._length = hparams.max_length
+        self._length = self.longest = hparams.max_length
         self._name = f"{side}_positional_embedding"          # T2T's variable name
         if self._length < 1:
             raise ValueError(f"max_length={self._length}: position=learned needs a maximum length, "

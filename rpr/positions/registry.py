@@ -54,7 +54,7 @@ def _settings_of(scheme: type[Scheme]) -> list[str]:
     return [*(setting.name for setting in scheme.settings), *scheme.t2t_settings]
 
 
-def build(hparams: Any, side: str) -> Scheme:
+def build(hparams: Any, side: str, has_edges: bool = True) -> Scheme:
     """Makes the scheme of one side, for one pass through its stack.
 
     The hparam `encoder_position` or `decoder_position` names it; if that is empty, `position`.
@@ -62,6 +62,7 @@ def build(hparams: Any, side: str) -> Scheme:
     Args:
       hparams: the model's hyperparameters.
       side: `inputs` (the encoder) or `targets` (the decoder).
+      has_edges: whether the encoder's input has labelled edges, as far as that is known.
 
     Returns:
       the sum of the schemes that the hparam names.
@@ -78,7 +79,10 @@ def build(hparams: Any, side: str) -> Scheme:
     _check_names(names, f"{hparam}={value}")
     _check_settings(names, hparams)
     schemes = {name: SCHEMES[name](hparams, side) for name in names}
-    _check_sum(schemes, f"{hparam}={value}")
+    if side == "inputs" and not has_edges and {"graph", "relative"} <= schemes.keys():
+        raise ValueError(f"{hparam}={value}: the source has no edges, so graph is relative there "
+                         "and cannot be summed with relative")
+    _check_sum(schemes, f"{hparam}={value}", side)
     if hparams.get("compatibility") == "additive":
         for name, scheme in schemes.items():
             if not scheme.supports_additive:
@@ -106,19 +110,21 @@ def _check_settings(names: list[str], hparams: Any) -> None:
                 raise ValueError(f"{error} (position={name})")
 
 
-def _check_sum(schemes: dict[str, Scheme], setting: str) -> None:
+def _check_sum(schemes: dict[str, Scheme], setting: str, side: str) -> None:
     """At most one scheme computes the scores, and rotation goes with content-free schemes only."""
     by_method: dict[str | None, list[str]] = {}
     for name, scheme in schemes.items():
         by_method.setdefault(scheme.query_key_method, []).append(name)
-    if len(by_method.get("scores", ())) > 1:
-        if "graph" in by_method["scores"]:                   # only in a decoder
+    replacing = by_method.get("scores", [])
+    same_tables = side == "targets" and {"graph", "relative"} <= schemes.keys()
+    if len(replacing) > 1 or same_tables:
+        if "graph" in schemes and side == "targets":
             both, rest = "+".join(schemes), "+".join(name for name in schemes if name != "graph")
             raise ValueError(
                 f"{setting}: the decoder's words have no edges, so graph is relative there and "
                 f"cannot be summed with {rest}; set the sides separately: "
                 f"encoder_position={both},decoder_position={rest}")
-        raise ValueError(f"{setting}: {' and '.join(by_method['scores'])} each replace the product "
+        raise ValueError(f"{setting}: {' and '.join(replacing)} each replace the product "
                          "of query and key: choose one of them")
     content = [*by_method.get("score_term", ()), *by_method.get("scores", ())]
     if "rotate" in by_method and content:

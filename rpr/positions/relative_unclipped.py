@@ -18,7 +18,7 @@ class RelativeUnclipped(Scheme):
     query_key_method = "score_term"
 
     def __init__(self, hparams: Any, side: str) -> None:
-        self._length = hparams.max_length
+        self._length = self.longest = hparams.max_length
         if self._length < 1:
             raise ValueError(f"max_length={self._length}: position=relative_unclipped needs a "
                              "maximum length, an integer of 1 or more")

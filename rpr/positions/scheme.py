@@ -1,11 +1,13 @@
 """The interface of a position scheme, and the sum of several schemes."""
 import contextlib
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
 from rpr.positions.layout import Layout
+from rpr.utils.hashing import stable_hash
 from rpr.utils.settings import Setting
 
 
@@ -26,12 +28,14 @@ class Scheme:
       query_key_method: the method with which the scheme uses the content of queries and keys:
         `rotate`, `score_term`, `scores`, or None. Only some of them can be summed; see
         `rpr.positions.registry.build`.
+      longest: the most positions that the scheme has; None if there is no limit.
       supports_additive: whether the scheme can be used with additive compatibility, see
         `rpr.nn.additive`.
     """
     settings: tuple[Setting, ...] = ()
     t2t_settings: tuple[str, ...] = ()
     query_key_method: str | None = None
+    longest: int | None = None
     supports_additive = False
     _shared: tuple[Layout, Any] | None = None
 
@@ -168,6 +172,8 @@ class SumOfSchemes(Scheme):
 
     def __init__(self, schemes: Sequence[Scheme]) -> None:
         self._schemes = schemes
+        self.longest = min((scheme.longest for scheme in schemes if scheme.longest is not None),
+                           default=None)
 
     def embed(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
         for scheme in self._schemes:
@@ -252,10 +258,29 @@ def get_table(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
     """
     with tf.variable_scope(name) as scope:
         initializer = scope.initializer or tf.glorot_uniform_initializer()
+        return tf.get_variable("embeddings", shape, dtype=dtype, initializer=(
+            initializer if len(shape) == 2 else _HeadsInitializer(initializer)))
 
-        def initialize_heads(shape, dtype, partition_info=None):
-            # With three axes the initializer itself would count the heads as fan-in.
-            return tf.stack([initializer(shape[1:], dtype) for _ in range(shape[0])])
 
-        return tf.get_variable("embeddings", shape, dtype=dtype,
-                               initializer=initializer if len(shape) == 2 else initialize_heads)
+class _HeadsInitializer:
+    """Initialises the table of each head on its own.
+
+    With three axes the initializer itself would count the heads as fan-in.
+
+    Attributes:
+      seed: of the values; None until `rpr.training.seeding` sets it.
+    """
+
+    def __init__(self, initializer: Any) -> None:
+        self._initializer = initializer
+        self.seed: int | None = None
+
+    def __call__(self, shape: Sequence[int], dtype: tf.DType | None = None,
+                 partition_info: Any = None) -> tf.Tensor:
+        return tf.stack([self._of_head(head)(shape[1:], dtype) for head in range(shape[0])])
+
+    def _of_head(self, head: int) -> Any:
+        initializer = copy.copy(self._initializer)
+        if self.seed is not None:
+            initializer.seed = stable_hash(self.seed, head) >> 1     # int64, not negative
+        return initializer

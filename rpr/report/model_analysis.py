@@ -173,12 +173,14 @@ def attention_by_distance(run_directory: str, data_dir: str, sentences: int = 64
 def _mean_shares(model: "Inspector", pairs: Sequence[tuple[list[int], list[int]]],
                  max_distance: int, batch: int = 8) -> dict[str, np.ndarray]:
     """The mean of `sum_by_distance` over all queries of (source ids, target ids)."""
+    from rpr.inference.inspector import until_end
     totals: dict[str, np.ndarray] = {}
     queries = dict.fromkeys(SIDES, 0)
     for first in range(0, len(pairs), batch):
         some = pairs[first:first + batch]
         weights = model.attention(*zip(*some, strict=True))
-        for row, lengths in enumerate([tuple(map(len, pair)) for pair in some]):
+        for row, lengths in enumerate([tuple(len(until_end(ids)) for ids in pair)
+                                       for pair in some]):
             for side, length in zip(SIDES, lengths, strict=True):
                 sums = sum_by_distance(getattr(weights, side)[:, row, :, :length, :length],
                                        max_distance)

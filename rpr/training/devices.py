@@ -98,6 +98,10 @@ def check(flags: Any, hparams: Any) -> None:
         raise UserError(f"--hparams: clip_grad_norm={hparams.clip_grad_norm} with {mode}: the "
                         "gradient of each batch would be clipped, not their sum; towers clip the "
                         "sum")
+    if accumulates and flags.save_checkpoints_secs:
+        raise UserError(f"--save_checkpoints_secs={flags.save_checkpoints_secs} with optimizer="
+                        "multistep_adam: a checkpoint could fall between the batches of a step, "
+                        "and a resumed training would repeat them; use --local_eval_frequency")
     if accumulates and (machines or _mirrors_devices(flags)):
         raise UserError(f"--hparams: optimizer=multistep_adam with {mode}: only one device and "
                         "towers accumulate batches")

@@ -236,11 +236,17 @@ class EvaluationListener(tf.train.CheckpointSaverListener):
                  evaluate: Callable[[], None]) -> None:
         self._metrics_path, self._frequency = metrics_path, frequency
         self._last_step, self._evaluate = last_step, evaluate
+        self._evaluated = 0                           # the step of the last evaluation
+
+    def begin(self) -> None:
+        self._evaluated = max((event.get("step", 0)
+                               for event in metrics_log.events(self._metrics_path)
+                               if event["event"] == "eval"), default=0)
 
     def after_save(self, session: Any, global_step_value: int) -> None:
-        evaluated = metrics_log.last(self._metrics_path).get("eval", {}).get("step", 0)
-        if evaluated + self._frequency <= global_step_value < self._last_step:
+        if self._evaluated + self._frequency <= global_step_value < self._last_step:
             self._evaluate()
+            self._evaluated = global_step_value
 
 
 class EvaluationRecord(tf.estimator.Exporter):

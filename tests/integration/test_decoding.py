@@ -159,15 +159,21 @@ def test_the_encoder_is_projected_once_and_not_in_every_step():
     assert len(products) == 2 * 4 and len(inside) == 2 * 2   # in the loop: query and output alone
 
 
-def test_learned_positions_end_and_decoding_says_so():
-    with tf.Graph().as_default(), tf.Session() as session:
-        model = tiny_models.make(tiny_models.hparams(position="learned", max_length=8),
-                                 tf.estimator.ModeKeys.PREDICT)
-        outputs = model.infer(features(), decode_length=30, beam_size=1)["outputs"]
-        session.run(tf.global_variables_initializer())
-        tiny_models.lively(session)
-        with pytest.raises(tf.errors.InvalidArgumentError, match="max_length=8 positions"):
-            session.run(outputs)
+@pytest.mark.parametrize("position", ["learned", "relative_unclipped"])
+@pytest.mark.parametrize("beams", [1, 2])
+def test_a_hypothesis_ends_where_the_positions_end(position, beams):
+    def search(max_length):
+        with tf.Graph().as_default(), tf.Session() as session:
+            values = tiny_models.hparams(position=position, max_length=max_length)
+            model = tiny_models.make(values, tf.estimator.ModeKeys.PREDICT)
+            outputs = model.infer(features(), decode_length=30, beam_size=beams)["outputs"]
+            session.run(tf.global_variables_initializer())
+            tiny_models.lively(session)
+            return session.run(outputs)
+
+    assert search(8).shape[-1] <= 8
+    with pytest.raises(tf.errors.InvalidArgumentError, match="max_length=5 positions"):
+        search(5)                                            # too short for a source
 
 
 def test_the_tpu_loop_is_refused():

@@ -11,9 +11,11 @@ import tiny_models
 from conftest import ROOT, Text, python_script, refused, rpr_command, train
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensor2tensor.data_generators import problem_hparams
 from tensor2tensor.utils import registry
 
 from problems import graphs, toy
+from rpr.inference import inspector, model_session
 from rpr.nn import attention
 from rpr.nn.edges import split_edges
 from rpr.positions import graph
@@ -187,6 +189,32 @@ def test_without_edges_it_is_relative():
         np.testing.assert_allclose(session.run(logits), one, atol=1e-5)
 
 
+@pytest.mark.parametrize("position", ["graph", "relative"])
+def test_a_session_reads_words_and_edges_from_one_row(position):
+    values = tiny_models.hparams(position=position, num_edge_labels=5, num_hidden_layers=1)
+    problem = problem_hparams.test_problem_hparams(tiny_models.VOCABULARY, tiny_models.VOCABULARY,
+                                                   values)
+    problem.add_hparam("edges_in_text", True)
+    values.add_hparam("problem_hparams", problem)
+    model = model_session.ModelSession("rpr_transformer", values, beam_size=1, extra_length=3)
+    with model._session.graph.as_default():
+        tiny_models.lively(model._session)
+    source = flat([4, 5, 6, 7], [(0, 1, 1), (1, 0, 3)])
+    ids, scores = model.search([source])
+    target = inspector.until_end(ids[0])
+    # The teacher-forced graph sees what the search saw.
+    np.testing.assert_allclose(model.log_probabilities([source], [target]).sum(), scores[0],
+                               atol=1e-4)
+    assert model.attention([source], [target]).encoder.shape[-2:] == (5, 5)
+    other = model.log_probabilities([flat([4, 5, 6, 7], [(0, 1, 2)])], [target]).sum()
+    assert (abs(other - scores[0]) > 1e-3) == (position == "graph")
+
+
+def test_distances_and_edges_need_edges():
+    with pytest.raises(ValueError, match="encoder_position=graph.relative: the source has no edge"):
+        encoded(INPUTS, None, encoder_position="graph+relative", decoder_position="relative")
+
+
 def test_a_model_without_labels_is_refused():
     with pytest.raises(ValueError, match="num_edge_labels=0: "):
         tiny_models.make(tiny_models.hparams(position="graph", num_edge_labels=0))
@@ -338,5 +366,10 @@ def test_own_relations_go_through_the_command_line(tmp_path, monkeypatch):
     rpr_command(*decode, f"--decode_from_file={tmp_path}/lines",
                 "--decode_hparams=beam_size=2,batch_size=4,extra_length=5")
     assert len((tmp_path / "out").read_text().splitlines()) == 6
+    done = rpr_command("translate", *small.flags, "--model=rpr_transformer",
+                       "--hparams_set=rpr_tiny", f"--output_dir={tmp_path}/model",
+                       f"--show_attention={tmp_path}/attention", lines[0])
+    assert done.stdout.count("\t") == 2
+    assert (tmp_path / "attention" / "1.encoder.png").stat().st_size
     (tmp_path / "lines").write_text("a + b\t1 7 left\n")
     assert "outside the line's 3 words" in refused(*decode, f"--decode_from_file={tmp_path}/lines")

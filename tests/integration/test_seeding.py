@@ -71,10 +71,11 @@ def test_arms_draw_the_same_masks_at_the_same_places():
 
 
 def test_initial_values_depend_on_seed_and_name_only():
-    def initial(position, seed=1):
+    def initial(position, seed=1, **overrides):
         with tf.Graph().as_default(), tf.Session() as session:
             tf.zeros([])                                     # moves the numbers of the operations
-            training_op(tiny_models.hparams(position=position, num_hidden_layers=1), seed=seed)
+            training_op(tiny_models.hparams(position=position, num_hidden_layers=1, **overrides),
+                        seed=seed)
             session.run(tf.global_variables_initializer())
             return session.run({variable.name: variable for variable in tf.trainable_variables()})
 
@@ -86,6 +87,13 @@ def test_initial_values_depend_on_seed_and_name_only():
     kernels = [value for value in relative.values() if value.ndim == 2]
     assert not any(np.array_equal(kernel, other) for number, kernel in enumerate(kernels)
                    for other in kernels[:number])            # no two variables start alike
+    # A table per head: the same in an arm without values, and another one for each head.
+    keys = initial("relative", relative_values=False)
+    tables = [name for name in keys if keys[name].ndim == 3]
+    assert len(tables) == 2 and keys.keys() < relative.keys()
+    for name, value in keys.items():
+        np.testing.assert_array_equal(value, relative[name])
+    assert not any(np.array_equal(*keys[name][:2]) for name in tables)
     reseeded = initial("relative", 2)
     assert any((value != reseeded[name]).any() for name, value in relative.items())
 

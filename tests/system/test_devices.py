@@ -166,7 +166,8 @@ def test_going_on_with_other_devices_is_said_or_refused(data, one_device, capfd)
 def asked():
     """Flags and hparams for `devices.check`."""
     values = dict(schedule="train", ps_replicas=0, ps_gpu=0, worker_replicas=1, sync=False,
-                  master="", worker_gpu=1, cpu_devices=0, optionally_use_dist_strat=False)
+                  master="", worker_gpu=1, cpu_devices=0, optionally_use_dist_strat=False,
+                  save_checkpoints_secs=0)
 
     class Flags(types.SimpleNamespace):
         def __getitem__(self, name):
@@ -215,6 +216,16 @@ def test_a_chief_alone_is_one_machine(asked, monkeypatch):
 def test_what_would_compute_something_else_is_refused(change, told, asked):
     asked[1].override_from_dict(change)
     with pytest.raises(UserError, match=told):
+        devices.check(*asked)
+
+
+def test_a_checkpoint_between_the_batches_of_a_step_is_refused(asked):
+    flags, hparams = asked
+    flags.save_checkpoints_secs = 60
+    devices.check(*asked)
+    hparams.override_from_dict(dict(optimizer="multistep_adam",
+                                    optimizer_multistep_accumulate_steps=2))
+    with pytest.raises(UserError, match="--save_checkpoints_secs=60 with optimizer=multistep_adam"):
         devices.check(*asked)
 
 

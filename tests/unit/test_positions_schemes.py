@@ -291,6 +291,7 @@ def test_additive_compatibility_is_its_formula(edges):
     ({"position": "rotary", "compatibility": "additive"}, "rotary is defined by a product"),
     ({"position": "graph+relative"}, "position=graph.relative: .* no edges, .* set the sides "
                                      "separately: encoder_position=graph.relative,decoder_posit"),
+    ({"position": "graph+relative", "relative_keys": False}, "position=graph.relative: .* no edge"),
     ({"compatibility": "cosine"}, "compatibility=cosine: .*dot_product.* additive"),
 ])
 def test_invalid_combinations_are_refused(overrides, message):
