@@ -58,7 +58,8 @@ def make_record(study: Path, record: Path, without_text: bool) -> None:
       without_text: leave out sources and references.
 
     Raises:
-      UserError: there is no report, or one has sample sentences in spite of `without_text`.
+      UserError: there is no report, one has sample sentences in spite of `without_text`, or the
+        last one has a run from outside the study.
     """
     if not (study / RECORD_FILE).exists():
         raise UserError(f"{study} has no {RECORD_FILE}: rpr report {study} writes it")
@@ -68,6 +69,11 @@ def make_record(study: Path, record: Path, without_text: bool) -> None:
         if without_text and result.samples:
             raise UserError(f"--without_text: {report / RECORD_FILE} has sample sentences; make "
                             "the report again with --sample_translations=0")
+    for arm in results[0].arms:
+        for run in arm.runs:
+            if ".." in Path(run.path).parts:
+                raise UserError(f"{study / RECORD_FILE} has a run from outside the study, "
+                                f"{arm.name}: make the report again without --against")
     record.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=record.parent, prefix=".record") as folder:
         made = Path(folder, record.name)
@@ -89,7 +95,7 @@ def pack_runs(study: Path, results: StudyResults, archive: Path, without_text: b
         for path in sorted(run.path for arm in results.arms for run in arm.done):
             for name in files_of(study / path, without_text):
                 content = (study / path / name).read_bytes()
-                if name.suffix == ".json":
+                if name.suffix in (".json", ".gin"):
                     content = cut_paths(content.decode()).encode()
                 member = tarfile.TarInfo(f"{path}/{name}")
                 member.size = len(content)
@@ -104,8 +110,9 @@ def files_of(run: Path, without_text: bool) -> Iterator[Path]:
 
 
 def cut_paths(text: str) -> str:
-    """JSON in which only the last part of each absolute path is left."""
-    return re.sub(r'(?<=["=])/[^"]*/(?=[^"/]*")', "", text)
+    """JSON or a gin file in which only the last part of each absolute path is left."""
+    text = re.sub(r'(?<=["=])/[^"]*/(?=[^"/]*")', "", text)
+    return re.sub(r"(?<=')/[^'\n]*/(?=[^'/\n]*')", "", text)
 
 
 if __name__ == "__main__":

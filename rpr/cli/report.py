@@ -19,8 +19,13 @@ def main(argv: list[str]) -> None:
     args = _parser().parse_args(argv)
     from rich.console import Console
 
+    from rpr.evaluation import test_sets
     from rpr.report import columns, comparison, record, study_reader, tables, tensorboard, writer
     files.below(args.dir, "plots")                    # a link must not lead the figures away
+    if args.language_pair:
+        if not args.tokenize:
+            raise UserError(f"--language_pair={args.language_pair}: only with --tokenize")
+        test_sets.check_language_pair(args.language_pair)
     is_record = _is_record(args.dir)
     measure = comparison.Measure(args.test_set, args.tokenize, args.language_pair)
     target = args.dir

@@ -10,11 +10,13 @@ from rpr.evaluation import scoring
 from rpr.evaluation.metrics import METRICS, MOSES
 from rpr.evaluation.scoring import Score, System
 from rpr.evaluation.test_sets import (
+    check_language_pair,
     read_lines,
     several_documents,
     test_set_documents,
     test_set_references,
 )
+from rpr.report.columns import SMALLEST_P
 from rpr.utils import files
 from rpr.utils.errors import UserError
 
@@ -52,10 +54,14 @@ def _uncertainty(score: Score) -> str:
     if score.difference is not None:
         text += f"  difference {score.difference:+.2f} [{score.low:+.2f}, {score.high:+.2f}]"
     if score.p_value is not None:
-        text += f"  p = {score.p_value:.4f}"
+        text += f"  p {_p(score.p_value)}"
     if score.p_holm is not None:
-        text += f" (Holm {score.p_holm:.4f})"
+        text += f" (Holm {_p(score.p_holm).removeprefix('= ')})"
     return text
+
+
+def _p(p: float) -> str:
+    return f"= {p:.4f}" if p >= SMALLEST_P else f"< {SMALLEST_P:.4f}"
 
 
 def _explanation(test: str, system: System, samples: int | None) -> list[str]:
@@ -80,6 +86,8 @@ def main(argv: Sequence[str]) -> None:
     args = _parser().parse_args(argv)
     if args.test_set and not args.language_pair:
         raise UserError("--language_pair is missing: that of --test_set, for example en-de")
+    if args.language_pair and not args.test_set:
+        check_language_pair(args.language_pair)
     systems = _read_all(args.hypotheses)
     references = (_read_all(args.reference) if args.reference
                   else test_set_references(args.test_set, args.language_pair))

@@ -34,6 +34,9 @@ LEVEL = 0.05                                          # of tests; intervals cove
 # loses more by its degrees of freedom than common random numbers gain: at 3 seeds it needs a
 # correlation above 0.58 between the arms' scores to pay, at 5 one above 0.31.
 LEAST_PAIRED_SEEDS = 5
+# With fewer sentences or documents than this, the residual is too uncertain to be subtracted: equal
+# arms would be told apart in up to 9% of comparisons.
+LEAST_UNITS = 5
 MOST_SEEDS = 1000                                     # that `seeds_needed` considers
 LEAST_P = 1e-12                                       # smaller p-values are reported as this
 
@@ -184,8 +187,10 @@ def _compare_over_seeds(baseline: Sequence[RunScores], arm: Sequence[RunScores],
     shares = sum(1 / len(runs) for runs in groups)
     spread = sum(_squares([run.score for run in runs]) for runs in groups) / freedom
     sentences = len(arm[0].pseudovalues)
-    residual = (sum(_residual_squares(runs) for runs in groups) / (freedom * (sentences - 1))
-                / sentences)
+    residual = 0.0
+    if sentences >= LEAST_UNITS:
+        residual = (sum(_residual_squares(runs) for runs in groups) / (freedom * (sentences - 1))
+                    / sentences)
     seeds = _Part(spread * shares, freedom)
     part = _sentence_part(_mean(arm) - _mean(baseline))
     rest = part._replace(variance=max(part.variance - residual * shares, 0.0))
@@ -301,9 +306,9 @@ def seeds_needed(comparisons: Sequence[Comparison], difference: float = 0.5, pow
     if not observed:
         return None
     seed_variance, sentence_variance = np.mean(observed, axis=0)
-    paired = all(comparison.basis == "paired seeds" for comparison in comparisons)
     for seeds in range(2, MOST_SEEDS + 1):
-        parts = [_Part(seed_variance / seeds, (seeds - 1) * (1 if paired else 2)),
+        freedom = (seeds - 1) * (1 if seeds >= LEAST_PAIRED_SEEDS else 2)    # as `compare` tests
+        parts = [_Part(seed_variance / seeds, freedom),
                  _Part(sentence_variance, 10 ** 6)]
         # Two-sided quantile of the test, one-sided quantile of the power.
         quantiles = _critical_value(parts, LEVEL) + _critical_value(parts, 2 * (1 - power))

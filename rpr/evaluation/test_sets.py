@@ -76,6 +76,16 @@ def several_documents(names: list[str]) -> list[str] | None:
     return names if len(set(names)) > 1 else None
 
 
+def check_language_pair(language_pair: str) -> None:
+    """Refuses what is not two language codes.
+
+    Raises:
+      UserError: names the value and what is allowed.
+    """
+    if not re.fullmatch(r"[a-z]{2,3}-[a-z]{2,3}", language_pair):
+        raise UserError(f"--language_pair={language_pair}: two language codes, such as en-de")
+
+
 def is_known(name: str) -> bool:
     """Whether sacreBLEU has a test set of this name, or one is registered."""
     from sacrebleu.dataset import DATASETS
@@ -102,8 +112,7 @@ def register(name: str, language_pair: str, source: str, references: Sequence[st
     from sacrebleu.dataset import DATASETS
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         raise UserError(f"{name!r}: a name has letters, digits and . _ - only")
-    if not re.fullmatch(r"[a-z]{2,3}-[a-z]{2,3}", language_pair):
-        raise UserError(f"--language_pair={language_pair}: two language codes, such as en-de")
+    check_language_pair(language_pair)
     if name in DATASETS:
         raise UserError(f"{name}: sacreBLEU has a test set of this name; choose another one")
     texts = {"source": read_lines(source)}

@@ -36,21 +36,20 @@ class Note(NamedTuple):
 
 
 def columns(results: StudyResults) -> list[Column]:
-    """The columns of the results, without empty ones."""
-    return [column for column in _all_columns(results)
-            if column.key == "model" or any(column.cells)]
-
-
-def _all_columns(results: StudyResults) -> list[Column]:
-    """All columns, also empty ones.
+    """The columns of the results, without empty ones.
 
     An arm of a grid is identified by its settings alone, as in the paper's table 2.
     """
+    is_grid = all(arm.name == ",".join(f"{name}={value}" for name, value in arm.settings.items())
+                  for arm in results.arms)
+    return [column for column in _all_columns(results)
+            if (not is_grid if column.key == "model" else any(column.cells))]
+
+
+def _all_columns(results: StudyResults) -> list[Column]:
+    """All columns, also empty ones."""
     arms = results.arms
-    all_columns = []
-    if not all(arm.name == ",".join(f"{name}={value}" for name, value in arm.settings.items())
-               for arm in arms):
-        all_columns.append(Column("model", "model", [arm.name for arm in arms], "arm"))
+    all_columns = [Column("model", "model", [arm.name for arm in arms], "arm")]
     for name in dict.fromkeys(name for arm in arms for name in arm.settings):
         all_columns.append(Column(name, SYMBOLS.get(name, name),
                                   [_setting(arm.settings.get(name)) for arm in arms], "arm"))
@@ -87,13 +86,16 @@ def choose(results: StudyResults, keys: Sequence[str]) -> list[Column]:
     """The columns with these keys, in this order, without empty ones.
 
     Raises:
-      UserError: there is no such column.
+      UserError: there is no such column, or no arm has a value in any of them.
     """
     available = {column.key: column for column in _all_columns(results)}
     for key in keys:
         if key not in available:
             raise UserError(f"--columns={key}: one of {', '.join(available)}")
-    return [available[key] for key in keys if any(available[key].cells)]
+    chosen = [available[key] for key in keys if any(available[key].cells)]
+    if not chosen:
+        raise UserError(f"--columns={','.join(keys)}: no arm has a value there")
+    return chosen
 
 
 def _setting(value: Any) -> str:
@@ -179,6 +181,9 @@ def _notes_on_differences(results: StudyResults) -> list[Note]:
     if results.seeds_needed:
         lines.append(Note(("difference",), "At this variance, detecting a difference of 0.5 BLEU "
                           f"with a power of 0.8 needs {results.seeds_needed:,} seeds per arm."))
+    elif results.pairs:
+        lines.append(Note(("difference",), "The test set is too small for a difference of 0.5 "
+                          "BLEU: no number of seeds detects it with a power of 0.8."))
     return lines
 
 

@@ -212,7 +212,11 @@ def _shared_test_set(runs: Mapping[str, Run], run_dirs: Mapping[str, RunDirector
         reference = run_dirs[name].test_files(test_set or "test")[1]
         if test_sets.read_lines(reference) != lines:
             raise UserError(f"{run_dirs[name].path} was scored on other text than {first}")
-    return test_sets.read_lines(source), [lines]
+    source_lines = test_sets.read_lines(source)
+    if len(lines) != len(source_lines):
+        raise UserError(f"{reference} has {len(lines):,} lines, its source has "
+                        f"{len(source_lines):,}")
+    return source_lines, [lines]
 
 
 def _shared_documents(run: Run, run_dirs: Mapping[str, RunDirectory], test_set: str, sentences: int

@@ -2,6 +2,7 @@
 import dataclasses
 import json
 import os
+import types
 import typing
 from typing import Any
 
@@ -9,6 +10,7 @@ from rpr.evaluation.significance import ArmScore, Comparison
 from rpr.report.length_buckets import Bucket
 from rpr.report.results import ArmPair, ArmResult, RunResult, Sample, StudyResults
 from rpr.utils.errors import UserError
+from rpr.utils.schema import mismatch
 
 RECORD_FILE = "results.json"
 
@@ -22,41 +24,72 @@ def load_record(path: str) -> StudyResults:
     file = os.path.join(path, RECORD_FILE)
     try:
         with open(file, encoding="utf-8") as text:
-            results = _study(json.load(text))
-        if not any(arm.name == results.baseline for arm in results.arms):
-            raise ValueError(f"no arm is called {results.baseline!r}")
+            record = json.load(text)
+        problem = mismatch(record, _schema(StudyResults))
+        if problem:
+            raise ValueError(problem)
+        results = _study(record)
+        _check_references(results)
         return results
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise UserError(f"{file} is damaged, or of another version: {error}") from None
 
 
 def _study(record: dict[str, Any]) -> StudyResults:
-    lists = {"buckets": lambda item: _make(Bucket, item), "samples": lambda item:
-             _make(Sample, item), "arms": _arm, "pairs": _pair}
-    return _make(StudyResults, {name: [lists[name](item) for item in value] if name in lists
+    lists = {"buckets": lambda item: Bucket(**item), "samples": lambda item:
+             Sample(**item), "arms": _arm, "pairs": _pair}
+    return StudyResults(**{name: [lists[name](item) for item in value] if name in lists
                                 else value for name, value in record.items()})
 
 
 def _arm(record: dict[str, Any]) -> ArmResult:
-    arm = _make(ArmResult, record)
-    arm.runs = [_make(RunResult, run) for run in record["runs"]]
+    arm = ArmResult(**record)
+    arm.runs = [RunResult(**run) for run in record["runs"]]
     for name, kind in (("bleu", ArmScore), ("chrf", ArmScore), ("bleu_difference", Comparison),
                        ("chrf_difference", Comparison)):
         if record.get(name) is not None:
-            setattr(arm, name, _make(kind, record[name]))
+            setattr(arm, name, kind(**record[name]))
     return arm
 
 
 def _pair(record: dict[str, Any]) -> ArmPair:
-    return ArmPair(record["first"], record["second"], _make(Comparison, record["comparison"]))
+    return ArmPair(record["first"], record["second"], Comparison(**record["comparison"]))
 
 
-def _make(kind: Any, record: dict[str, Any]) -> Any:
-    """A data class from a JSON object; refuses text where a number, a list or a dict belongs."""
-    for field in dataclasses.fields(kind):
-        expected = typing.get_origin(field.type) or field.type
-        value = record.get(field.name)
-        if value is not None and expected in (str, int, float, list, dict) and not isinstance(
-                value, (int, float) if expected is float else expected):
-            raise ValueError(f"{field.name} is of type {type(value).__name__}")
-    return kind(**record)
+def _check_references(results: StudyResults) -> None:
+    """Names of arms, indices and points that a report follows."""
+    names = {arm.name for arm in results.arms}
+    for name in (results.baseline, *(pair.first for pair in results.pairs),
+                 *(pair.second for pair in results.pairs)):
+        if name not in names:
+            raise ValueError(f"no arm is called {name!r}")
+    for run in (run for arm in results.arms for run in arm.runs):
+        if not 0 <= (run.environment or 0) < max(len(results.environments), 1):
+            raise ValueError(f"{run.path}: there is no environment {run.environment}")
+        if any(len(point) != 2 for curve in (run.train_losses, run.dev_losses, run.dev_bleu)
+               for point in curve):
+            raise ValueError(f"{run.path}: a point of a curve has a step and a value")
+
+
+def _schema(kind: Any) -> Any:
+    """The `rpr.utils.schema` of a type."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        types_ = typing.get_type_hints(kind)
+        return {field.name + ("" if _is_required(field) else "?"): _schema(types_[field.name])
+                for field in dataclasses.fields(kind)}
+    if origin is list:
+        return [_schema(arguments[0])]
+    if origin is dict:
+        return {"*": _schema(arguments[1])}
+    if origin in (typing.Union, types.UnionType):
+        return tuple(map(_schema, arguments))
+    if origin is typing.Literal:
+        return arguments
+    if kind is types.NoneType:
+        return None
+    return object if kind is Any else kind
+
+
+def _is_required(field: dataclasses.Field) -> bool:
+    return field.default is field.default_factory is dataclasses.MISSING

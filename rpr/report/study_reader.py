@@ -1,5 +1,6 @@
 """Reads a study, or a directory of runs, into `StudyResults`; `comparison` adds the scores."""
 import datetime
+import math
 import os
 import statistics
 from typing import Any
@@ -37,8 +38,11 @@ def read_study(path: str, baseline: str | None = None, against: str | None = Non
     environments: list[dict[str, Any]] = []
     arms, study_baseline = _read_arms(path, environments)
     if against:
-        arms.insert(0, _read_other_run(path, against, environments))
-        baseline = arms[0].name
+        other = _read_other_run(path, against, environments)
+        if any(arm.name == other.name for arm in arms):
+            other.name = os.path.abspath(against)
+        arms.insert(0, other)
+        baseline = other.name
     names = [arm.name for arm in arms]
     baseline = baseline or study_baseline
     if baseline is None:
@@ -217,7 +221,8 @@ def _read_metrics(run: RunResult, events: list[metrics_log.Event]) -> None:
     """Fills in what metrics.jsonl recorded."""
     for kind, losses in (("train", run.train_losses), ("eval", run.dev_losses)):
         losses += [[event["step"], round(event["loss"], 5)] for event in events
-                   if event["event"] == kind and None not in (event.get("step"), event.get("loss"))]
+                   if event["event"] == kind and "step" in event
+                   and math.isfinite(_loss(event))]
     run.loss = run.dev_losses[-1][1] if run.dev_losses else None
     run.parameters = next((event.get("parameters") for event in events
                            if event["event"] == "start"), None)
@@ -228,6 +233,12 @@ def _read_metrics(run: RunResult, events: list[metrics_log.Event]) -> None:
     decoded = [event for event in events if event["event"] == "decode"]
     if decoded:
         run.cut = decoded[-1].get("cut")
+
+
+def _loss(event: metrics_log.Event) -> float:
+    """NaN if it was not recorded; a training that diverged has recorded what is not finite."""
+    loss = event.get("loss")
+    return math.nan if loss is None else loss
 
 
 def _earlier_seconds(events: list[metrics_log.Event]) -> float:

@@ -54,9 +54,11 @@ def markdown_rows(some_columns: Sequence[Column]) -> list[str]:
 
 def to_markdown(results: StudyResults, chosen: Sequence[Column] = ()) -> str:
     """One table of the chosen columns (default: all), with signatures and notes below it."""
-    lines = [*markdown_rows(chosen or columns(results)), "",
-             *(f"`{line}`  " for line in signatures(results))]
-    for block in ([escaping.to_markdown(note.text) for note in notes(results)],
+    shown = chosen or columns(results)
+    keys = {column.key for column in shown}
+    lines = [*markdown_rows(shown), "", *(f"`{line}`  " for line in signatures(results))]
+    for block in ([escaping.to_markdown(note.text) for note in notes(results)
+                   if keys & set(note.keys)],
                   [f"- **{escaping.to_markdown(line)}**" for line in results.warnings],
                   [f"- {escaping.to_markdown(line)}" for line in results.unfinished]):
         lines += ["", *block] if block else []

@@ -4,7 +4,7 @@ import tarfile
 
 import pytest
 from conftest import python_script, rpr_command
-from report_runs import write_clipping_study
+from report_runs import write_clipping_study, write_run
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +44,25 @@ def test_a_record_has_the_report_and_the_finished_runs(study, tmp_path):
     assert (record / "runs.tar.xz").read_bytes() == before
     assert [path.name for path in record.parent.iterdir()] == ["clipping"]
     rpr_command("report", record)
+
+
+def test_a_record_is_of_the_study_alone(study, tmp_path):
+    other = write_run(tmp_path, "other")
+    rpr_command("report", study, f"--against={other}", "--skip_model_analysis")
+    done = python_script("make_record.py", study, tmp_path / "record")
+    assert done.returncode == 1 and "run from outside the study" in done.stderr
+    assert "without --against" in done.stderr and not (tmp_path / "record").exists()
+
+
+def test_paths_of_the_machine_stay_out_of_configurations(study, tmp_path):
+    config = study / "runs" / "k16-1" / "config.gin"
+    text = config.read_text()
+    config.write_text(text + "run.usr_dir = '/home/somebody/code'\n")
+    rpr_command("report", study, "--skip_model_analysis")
+    python_script("make_record.py", study, tmp_path / "record")
+    config.write_text(text)
+    assert archived(tmp_path / "record")["runs/k16-1/config.gin"] == (
+        text + "run.usr_dir = 'code'\n")
 
 
 def test_text_that_must_not_be_passed_on_stays_out(study, tmp_path):

@@ -16,7 +16,7 @@ from report_runs import (
 )
 
 from rpr.evaluation import scoring
-from rpr.report import comparison, ranking, record, study_reader, tables
+from rpr.report import comparison, plots, ranking, record, study_reader, tables
 from rpr.utils.errors import UserError
 
 
@@ -188,6 +188,40 @@ def test_a_study_is_compared_with_a_run_of_another_one(clipping, tmp_path):
         study_reader.read_study(str(folder), against=str(tmp_path))
 
 
+def test_a_run_of_another_study_is_an_arm_of_its_own_whatever_its_name(clipping, tmp_path,
+                                                                       monkeypatch):
+    folder, results = clipping
+    write_run(tmp_path, "max_relative_position=0", 0.3)
+    monkeypatch.chdir(tmp_path)
+    compared = read_scored(folder, against="max_relative_position=0")
+    assert compared.baseline == str(tmp_path / "max_relative_position=0")
+    assert len({arm.name for arm in compared.arms}) == len(compared.arms) == 6
+    assert compared.arms[2].bleu == results.arms[1].bleu
+    assert compared.arms[2].bleu_difference.p is None        # the baseline has one seed
+
+
+def test_references_of_another_length_are_refused(tmp_path):
+    for name in ("a", "b"):
+        run = write_run(tmp_path, name)
+        (run / "reference.test.txt").write_text("first\n" + "".join(
+            line + "\n" for line in REFERENCE))
+    with pytest.raises(UserError, match="reference.test.txt has 61 lines, its source has 60"):
+        read_scored(tmp_path, "a")
+
+
+def test_a_loss_that_is_not_finite_is_left_out(tmp_path):
+    write_run(tmp_path, "a")
+    run = write_run(tmp_path, "b", done=False)
+    with open(run / "metrics.jsonl", "a") as metrics:
+        metrics.write('{"event": "train", "step": 1010, "loss": Infinity, "time": 2.0}\n')
+        metrics.write('{"event": "eval", "step": 1010, "loss": NaN}\n')
+    results = read_scored(tmp_path, "a")
+    losses = results.arms[1].runs[0]
+    assert losses.train_losses[-1][0] == losses.dev_losses[-1][0] == 1000
+    assert plots.plot_curves(results)
+    assert "Infinity" not in tables.to_json(results) and "NaN" not in tables.to_json(results)
+
+
 def test_a_record_can_be_read_without_its_runs(clipping, tmp_path):
     _, results = clipping
     text = tables.to_json(results)
@@ -199,6 +233,31 @@ def test_a_record_can_be_read_without_its_runs(clipping, tmp_path):
     assert json.loads(text) == results.as_dict()
     assert (run["seed"], run["steps"], run["seconds"]["train"]) == (2, 1000, 120.0)
     assert results.date == "2020-09-13"
+
+
+@pytest.mark.parametrize("at, value, told", [
+    (("arms", 0, "loss"), "x", "arms.0..loss is 'x', where a number or null is needed"),
+    (("arms", 1, "bleu_difference", "p"), [], "bleu_difference is"),
+    (("arms", 1, "bleu_difference", "basis"), "x", "bleu_difference is"),
+    (("arms", 0, "runs", 0, "train_losses"), [[1]], "a point of a curve has a step and a value"),
+    (("arms", 0, "runs", 0, "train_losses"), [3], r"train_losses.0. is 3, where a list is needed"),
+    (("arms", 0, "runs", 0, "environment"), 7, "there is no environment 7"),
+    (("environments",), ["x"], "environments.0. is 'x', where an object is needed"),
+    (("corpus",), {"train": "x"}, "corpus.train is 'x'"),
+    (("pairs", 0, "first"), "nobody", "no arm is called 'nobody'"),
+    (("baseline",), "nobody", "no arm is called 'nobody'"),
+    (("more",), 1, "more")])
+def test_a_value_that_a_report_cannot_show_is_refused(clipping, tmp_path, at, value, told):
+    data = json.loads(tables.to_json(clipping[1]))
+    place = data
+    for key in at[:-1]:
+        place = place[key]
+    place[at[-1]] = value
+    (tmp_path / "results.json").write_text(json.dumps(data))
+    with pytest.raises(UserError, match=f"results.json is damaged, or of another version: .*{told}"
+                       ) as error:
+        record.load_record(str(tmp_path))
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("damaged", ["", "[]", '{"title": 1}', '{"title": "x", "baseline": "y"}',

@@ -188,7 +188,8 @@ def test_the_default_test_is_two_sided_and_agrees_with_its_interval(files):
 def test_the_text_names_systems_signatures_and_the_test(files, flags, name):
     text = rpr_command("score", files / "bad", files / "good", "--metrics=bleu",
                        f"--reference={files / 'reference'}", *flags).stdout.splitlines()
-    assert "baseline" in text[0] and str(files / "bad") in text[0] and "p = " in text[1]
+    assert "baseline" in text[0] and str(files / "bad") in text[0] and "  p " in text[1]
+    assert "p = 0.0000" not in text[1]
     assert all("exact = " in line for line in text[2:4])
     assert text[4].startswith("BLEU: nrefs:1|") and ("seed" in text[4]) == bool(flags)
     assert name in text[5] and "another seed" in text[6]
@@ -321,6 +322,8 @@ def test_tokenized_text_gets_a_warning(files):
     (["good", "bad", "--reference=reference", "--documents=short"], "documents has 7"),
     (["good", "bad", "--reference=reference", "--documents=same"], "names a single document"),
     (["good", "--reference=reference", "--samples=10000000000"], "from 1 to 1000000"),
+    (["good", "--reference=reference", "--language_pair=ende"],
+     "--language_pair=ende: two language codes, such as en-de"),
     (["good", "--reference=reference", "--seed=-1"], "--seed: '-1': it must be a whole number"),
     (["cut.gz", "--reference=reference"], "cut.gz: "),
     (["good", "--test_set=wmt41", "--language_pair=en-de"], "nearest: wmt24"),

@@ -172,13 +172,28 @@ def test_seeds_needed():
         return Comparison(0.1, -1.0, 1.0, 0.5, "seeds", None, seed_variance, sentence_variance)
 
     # For two samples: 2 (1.96 + 0.84)^2 (0.54 / 0.5)^2 = 18.3 with normal quantiles; t needs more.
-    assert significance.seeds_needed([observed(2 * 0.54 ** 2, 0.0)]) == 20
-    assert significance.seeds_needed([observed(2 * 0.54 ** 2, 0.01)]) > 20
+    # From 5 seeds on, runs are paired: S - 1 degrees of freedom.
+    assert significance.seeds_needed([observed(2 * 0.54 ** 2, 0.0)]) == 21
+    assert significance.seeds_needed([observed(2 * 0.54 ** 2, 0.01)]) > 21
     assert significance.seeds_needed([observed(0.1, 0.04)]) is None
     assert significance.seeds_needed([observed(1e-6, 0.0)]) == 2
     alone = Comparison(0.1, -1.0, 1.0, None, "sentences")
     assert significance.seeds_needed([alone]) is None
     assert significance.seeds_needed([alone, observed(1e-6, 0.0)]) == 2
+
+
+@pytest.mark.parametrize("units", [1, 2])
+def test_few_units_give_wide_intervals(units):
+    random = np.random.default_rng(units)
+
+    def arm():
+        runs = random.normal(30, 0.5, size=(3, units))
+        return [RunScores(float(run.mean()), run, seed) for seed, run in enumerate(runs)]
+
+    compared = significance.compare(arm(), arm())
+    # The residual is not subtracted, so V_sentences and its one degree of freedom keep their part.
+    assert compared.high - compared.low == math.inf if units == 1 else compared.sentence_variance
+    assert compared.p == 1.0 if units == 1 else 0 < compared.p <= 1
 
 
 def assert_calibrated(rate, least=0.0):
