@@ -1,7 +1,7 @@
 """Models for the Python API: a loaded run, and a model built from a hparams set."""
-import math
+import os
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from tensor2tensor.data_generators import problem_hparams
@@ -14,6 +14,14 @@ from rpr.inference.model_session import AttentionWeights, ModelSession
 from rpr.report import model_analysis
 from rpr.t2t import preflight, registration, trained_model
 from rpr.utils.errors import UserError
+from rpr.utils.settings import Setting
+
+_BEAM_SIZE = Setting("beam_size", 4, minimum=1)
+_ALPHA = Setting("alpha", 0.6, minimum=0)
+_BATCH_SIZE = Setting("batch_size", 32, minimum=1)
+_SYMBOLS = Setting("vocabulary_size", 1000, minimum=2)       # padding and end mark
+_EXTRA_LENGTH = Setting("extra_length", 100, minimum=0)
+_SEED = Setting("seed", 1, minimum=0)
 
 
 class SentenceAttention(NamedTuple):
@@ -144,9 +152,12 @@ def build(hparams_set: str, hparams: str, model: str, vocabulary_size: int,
           checkpoint: str | None, beam_size: int, alpha: float, extra_length: int, seed: int
           ) -> ModelSession:
     """See `rpr.api.build`."""
-    if vocabulary_size < 2:
-        raise UserError(f"vocabulary_size={vocabulary_size}: at least 2, for padding and end mark")
+    _check(_SYMBOLS, vocabulary_size)
+    _check(_EXTRA_LENGTH, extra_length)
+    _check(_SEED, seed)
     _check_search(beam_size, alpha)
+    if checkpoint is not None and not os.path.exists(f"{checkpoint}.index"):
+        raise UserError(f"checkpoint={checkpoint}: there is no checkpoint of this name")
     registration.check_model(model)
     values = registration.registered_hparams(hparams_set)
     preflight.parse_hparams(values, hparams)
@@ -157,10 +168,14 @@ def build(hparams_set: str, hparams: str, model: str, vocabulary_size: int,
 
 
 def _check_search(beam_size: int, alpha: float) -> None:
-    if beam_size < 1:
-        raise UserError(f"beam_size={beam_size}: at least 1")
-    if not 0 <= alpha < math.inf:
-        raise UserError(f"alpha={alpha}: a finite number of at least 0 is needed")
+    _check(_BEAM_SIZE, beam_size)
+    _check(_ALPHA, alpha)
+
+
+def _check(setting: Setting, value: Any) -> None:
+    error = setting.error(value)
+    if error:
+        raise UserError(error)
 
 
 def _check_sentences(name: str, sentences: Sequence[str]) -> None:
@@ -169,6 +184,5 @@ def _check_sentences(name: str, sentences: Sequence[str]) -> None:
 
 
 def _batches(indices: Sequence[int], size: int) -> list[Sequence[int]]:
-    if size < 1:
-        raise UserError(f"batch_size={size}: at least 1")
+    _check(_BATCH_SIZE, size)
     return [indices[first:first + size] for first in range(0, len(indices), size)]

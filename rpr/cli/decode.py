@@ -150,7 +150,9 @@ def _prepare_files(flags: Any, run: Run | None) -> bool:
     if flags.metrics_file:
         file_checks.check_output(flags.metrics_file, "metrics_file")
     if flags.decode_to_file:
-        file_checks.check_output(flags.decode_to_file, _given(flags, "output", "decode_to_file"))
+        name = _given(flags, "output", "decode_to_file")
+        file_checks.check_output(flags.decode_to_file, name)
+        file_checks.check_other(flags.decode_to_file, name, flags.decode_from_file or "")
     elif flags.decode_from_file and (run or flags.test_set):
         flags.decode_to_file = os.path.join(processes.temporary_directory("decode"), "output")
         return True

@@ -6,7 +6,7 @@ from concurrent import futures
 from typing import Any
 
 from rpr.evaluation import test_sets
-from rpr.experiments import provenance
+from rpr.experiments import gin_files, provenance
 from rpr.experiments.config import Run
 from rpr.experiments.run_directory import RunDirectory, sacrebleu_test_set
 from rpr.utils.console import QuietLogs
@@ -23,7 +23,8 @@ def check_new_runs(runs: Iterable[tuple[Run, RunDirectory]]) -> None:
     Raises:
       UserError: names what does not exist, or a text file that is missing.
     """
-    new = [run for run, run_dir in runs if not os.path.exists(run_dir.config)]
+    new = [run for run, run_dir in runs if not os.path.exists(run_dir.config)
+           or gin_files.load_run(run_dir.config) != run]
     for run in new:
         provenance.text_files(run)
     if new:

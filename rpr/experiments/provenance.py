@@ -20,7 +20,8 @@ from rpr.utils.errors import UserError
 
 _SOURCE = {"sha256": str, "path?": str, "lines?": int}
 _DATA = {"problem": str, "sources": {"*": _SOURCE}}
-_DATAGEN = {"sources": {"*": (str, {"*": (str, int, None)})}}
+_DATAGEN = {"sources": {"*": (str, {"*": (str, int, None)})},
+            "settings?": {"approx_vocab_size?": (int, None)}}
 _CODE = {"usr_dir": str, "files": {"*": str}}
 
 
@@ -30,6 +31,7 @@ def check_corpus(run: Run, run_dir: RunDirectory) -> None:
     Raises:
       UserError: names the file that changed, and what the run was made from.
     """
+    _check_vocabulary(run, run_dir)
     recorded = files.read_json(run_dir.data, _DATA)
     if not recorded:
         return
@@ -42,6 +44,20 @@ def check_corpus(run: Run, run_dir: RunDirectory) -> None:
             raise UserError(f"{run_dir.path} was made from other text: {name} {path} has SHA-256 "
                             f"{current[name][:12]}..., the run's has {facts['sha256'][:12]}...; "
                             "give the text of the run, or take another directory")
+    for name in sorted(current.keys() ^ recorded["sources"].keys()
+                       if current and recorded["sources"] else ()):
+        change = "is new" if name in current else "is missing"
+        raise UserError(f"{run_dir.path} was made from other text: {name} {change}; give the text "
+                        "of the run, or take another directory")
+
+
+def _check_vocabulary(run: Run, run_dir: RunDirectory) -> None:
+    record = files.read_json(data_record(run, run_dir.data_dir), _DATAGEN,
+                             "remove it and generate the data again")
+    made = record.get("settings", {}).get("approx_vocab_size")
+    if run.text_vocab_size and made not in (None, run.text_vocab_size):
+        raise UserError(f"run.text_vocab_size = {run.text_vocab_size}: the data in "
+                        f"{run_dir.data_dir} was made with {made}; take another directory")
 
 
 def record_corpus(run: Run, run_dir: RunDirectory) -> None:

@@ -134,14 +134,33 @@ def _read_available(pipe: int) -> str:
 
 
 def _check_config(run: Run, run_dir: RunDirectory) -> None:
-    """Refuses a directory that holds another run; one without a checkpoint becomes this run."""
+    """Refuses a directory that holds another run; one that was not trained becomes this run."""
     if os.path.exists(run_dir.config):
         there = gin_files.load_run(run_dir.config)
         if there == run:
             return
-        if glob.glob(os.path.join(glob.escape(run_dir.model), "model.ckpt-*.index")):
+        if _is_trained(run_dir):
             refuse_another(run, there, run_dir.path, "--run_dir")
+        elif there.identity() != run.identity():
+            _remove_traces(run_dir)
     update_config(run, run_dir)
+
+
+def _is_trained(run_dir: RunDirectory) -> bool:
+    """Whether a directory has a checkpoint, or a finished run that was copied without them."""
+    return bool(glob.glob(os.path.join(glob.escape(run_dir.model), "model.ckpt-*.index"))
+                or run_dir.read_status().get("train", {}).get("state") == "done"
+                or "step" in run_dir.read_scores())
+
+
+def _remove_traces(run_dir: RunDirectory) -> None:
+    """Removes what another run has left that was not trained: its texts, its stages, its model."""
+    texts = [path for kind in ("source", "reference", "documents")
+             for path in glob.glob(run_dir.file(f"{glob.escape(kind)}.*.txt"))]
+    for path in (*texts, run_dir.data, run_dir.status):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+    shutil.rmtree(run_dir.model, ignore_errors=True)
 
 
 def _input_hash(stage: Stage, before: str, run_dir: RunDirectory) -> str:

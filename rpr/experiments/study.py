@@ -58,16 +58,20 @@ def resolve(run: Run, changes: dict[str, Any], seed: int) -> Run:
       changes: {setting: value}; a setting is a field of `Run`, else a hparam.
       seed: its seed.
     """
-    hparams = dict(pair.split("=", 1) for pair in re.split(r",(?![^\[]*\])", run.hparams)
-                   if "=" in pair)
-    fields: dict[str, Any] = {}
-    for name, value in changes.items():
-        if name in _FIELDS:
-            fields[name] = value
-        else:
-            hparams[name] = str(value).replace(" ", "")
-    joined = ",".join(f"{name}={value}" for name, value in sorted(hparams.items()))
-    return dataclasses.replace(run, **{"hparams": joined, **fields, "seed": seed})
+    fields = {name: value for name, value in changes.items() if name in _FIELDS}
+    own = {name: str(value).replace(" ", "") for name, value in changes.items()
+           if name not in _FIELDS}
+    if own or "hparams" not in fields:
+        hparams = dict(pair.split("=", 1) for pair in _pairs(fields.get("hparams", run.hparams))
+                       if "=" in pair)
+        fields["hparams"] = ",".join(f"{name}={value}"
+                                     for name, value in sorted((hparams | own).items()))
+    return dataclasses.replace(run, **fields, seed=seed)
+
+
+def _pairs(hparams: str) -> list[str]:
+    """The parts of NAME=VALUE,NAME=[VALUE,VALUE]."""
+    return re.split(r",(?![^\[]*\])", hparams)
 
 
 def run_id(arm: str, run: Run) -> str:
@@ -81,12 +85,15 @@ def study_runs(study: Study, run: Run, study_dir: str) -> list[StudyRun]:
     """The runs of a study, all arms of the first seed first.
 
     Raises:
-      UserError: two arms are the same run, or the base run has malformed hparams.
+      UserError: two arms are the same run, or the base run or an arm has malformed hparams.
     """
-    malformed = [pair for pair in re.split(r",(?![^\[]*\])", run.hparams)
-                 if pair.strip() and "=" not in pair]
-    if malformed:
-        raise UserError(f"run.hparams: {malformed[0]!r} is not NAME=VALUE")
+    texts = {"run.hparams": run.hparams}
+    texts |= {f"study: hparams of arm {arm!r}": changes["hparams"]
+              for arm, changes in study.changes().items() if "hparams" in changes}
+    for name, text in texts.items():
+        malformed = [pair for pair in _pairs(text) if pair.strip() and "=" not in pair]
+        if malformed:
+            raise UserError(f"{name}: {malformed[0]!r} is not NAME=VALUE")
     runs = [StudyRun(study_dir, arm, resolve(run, changes, seed))
             for seed in study.seeds for arm, changes in study.changes().items()]
     arms: dict[Run, str] = {}

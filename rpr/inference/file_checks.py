@@ -59,6 +59,21 @@ def check_output(path: str, flag: str) -> None:
         raise UserError(f"--{flag}={path}: the directory {directory} cannot be written")
 
 
+def check_other(path: str, flag: str, source: str) -> None:
+    """Refuses an output file that is the input, which would be lost.
+
+    Args:
+      path: the output file.
+      flag: the flag that named it, for the message.
+      source: the input file; it may be missing.
+
+    Raises:
+      UserError: both are the same file.
+    """
+    if os.path.isfile(path) and os.path.exists(source) and os.path.samefile(path, source):
+        raise UserError(f"--{flag}={path}: it is the input; name another file")
+
+
 def check_search(decode_hparams: Any, text: str) -> None:
     """Refuses settings of the search that cannot be meant.
 

@@ -55,6 +55,9 @@ class ModelSession:
         problem = hparams.problem_hparams
         if "inputs" not in problem.modality:
             raise UserError("the problem has no source text")
+        self._symbols = dict(problem.vocab_size)
+        if problem.get("edges_in_text", False):       # the numbers of an edge are no symbols
+            self._symbols["inputs"] = 2**31
         with tf.Graph().as_default():
             tf.set_random_seed(seed)
             self._inputs = tf.placeholder(tf.int32, [None, None, 1, 1], "inputs")
@@ -99,6 +102,9 @@ class ModelSession:
 
         Returns:
           float32 [batch, target length, symbols]; those at i predict target i.
+
+        Raises:
+          UserError: the arguments are no sentences, or not equally many.
         """
         return self._session.run(self._logits, self._feed(inputs, targets))
 
@@ -123,7 +129,8 @@ class ModelSession:
           ids, int32 [batch, length], and scores, float32 [batch]. Ids after the first end mark
           mean nothing.
         """
-        ids, scores = self._session.run(self._hypotheses, {self._inputs: _as_features(inputs)})
+        feed = {self._inputs: self._as_features("inputs", inputs)}
+        ids, scores = self._session.run(self._hypotheses, feed)
         return ids.reshape(len(inputs), -1), np.reshape(scores, [len(inputs)])
 
     def attention(self, inputs: Sentences, targets: Sentences) -> AttentionWeights:
@@ -144,7 +151,22 @@ class ModelSession:
         return AttentionWeights(*(np.asarray(layers, np.float32) for layers in fetched))
 
     def _feed(self, inputs, targets):
-        return {self._inputs: _as_features(inputs), self._targets: _as_features(targets)}
+        if len(inputs) != len(targets):
+            raise UserError(f"{len(inputs)} inputs and {len(targets)} targets: as many are needed")
+        return {self._inputs: self._as_features("inputs", inputs),
+                self._targets: self._as_features("targets", targets)}
+
+    def _as_features(self, name, sentences):
+        """Sentences in T2T's layout, int32 [batch, length, 1, 1]."""
+        rows = [np.asarray(sentence) for sentence in sentences]
+        if not rows or any(row.ndim != 1 or row.size and not np.issubdtype(row.dtype, np.integer)
+                           for row in rows):
+            raise UserError(f"{name}: one or more sentences are needed, each a list of whole "
+                            "numbers")
+        largest = max((int(row.max()) for row in rows if row.size), default=0)
+        if largest >= self._symbols[name] or any((row < 0).any() for row in rows):
+            raise UserError(f"{name}: ids from 0 to {self._symbols[name] - 1} are needed")
+        return pad(sentences)[:, :, None, None]
 
 
 def pad(sentences: Sentences) -> np.ndarray:
@@ -153,11 +175,6 @@ def pad(sentences: Sentences) -> np.ndarray:
     for row, sentence in zip(ids, sentences, strict=True):
         row[:len(sentence)] = sentence
     return ids
-
-
-def _as_features(sentences):
-    """Sentences in T2T's layout, int32 [batch, length, 1, 1]."""
-    return pad(sentences)[:, :, None, None]
 
 
 def _attention_by_kind(recorded):

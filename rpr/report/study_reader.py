@@ -171,7 +171,11 @@ def _describe_study(results: StudyResults, path: str) -> None:
             problems.add(gin_files.load_run(run_dir.config).problem)
         started = run_dir.read_status().get("score", {}).get("started")
         if started:
-            dates.append(datetime.datetime.fromtimestamp(started, datetime.UTC))
+            try:
+                dates.append(datetime.datetime.fromtimestamp(started, datetime.UTC))
+            except (OverflowError, OSError, ValueError):
+                raise UserError(f"{run_dir.status} is damaged: score.started is {started}, which "
+                                "is no time; remove it") from None
         if not results.corpus:
             results.corpus = files.read_json(run_dir.data, _CORPUS).get("sources", {})
     if len(problems) == 1:

@@ -6,6 +6,7 @@ import io
 import os
 import pkgutil
 import sys
+import traceback
 from collections.abc import Iterable
 from typing import Any
 
@@ -81,7 +82,21 @@ def register(usr_dir: str | None = None) -> None:
     if loaded and os.path.dirname(os.path.abspath(getattr(loaded, "__file__", None) or "")) != path:
         raise UserError(f"--t2t_usr_dir={usr_dir}: a module named '{name}' is loaded already; "
                         "rename the directory")
-    t2t_usr_dir.import_usr_dir(path)
+    try:
+        t2t_usr_dir.import_usr_dir(path)
+    except Exception as error:
+        raise UserError(f"--t2t_usr_dir={usr_dir}: {_place_in(path, error)}"
+                        f"{type(error).__name__}: {error}") from error
+
+
+def _place_in(path: str, error: Exception) -> str:
+    """FILE, line N, of the user's own code that raised an error."""
+    places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError):
+        places.append((error.filename or "", error.lineno))
+    own = [f"{os.path.relpath(file, path)}, line {line}: " for file, line in places
+           if os.path.abspath(file).startswith(path + os.sep)]
+    return own[-1] if own else ""
 
 
 def _import_own(name: str) -> None:

@@ -36,7 +36,7 @@ def read_json(path: str, schema: Schema = dict, remedy: str = "remove it and run
     """
     try:
         with open(path, encoding="utf-8") as text:
-            content = json.load(text)
+            content = json.load(text, parse_constant=_refuse_constant)
     except FileNotFoundError:
         return {}
     except (ValueError, RecursionError) as error:
@@ -45,6 +45,10 @@ def read_json(path: str, schema: Schema = dict, remedy: str = "remove it and run
     if problem:
         raise UserError(f"{path} is damaged: {problem}; {remedy}")
     return content
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
 
 
 @contextlib.contextmanager

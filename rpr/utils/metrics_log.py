@@ -28,7 +28,8 @@ Event = dict[str, Any]
 _TAIL = 1 << 16                                       # bytes that hold the last hundreds of events
 _NUMBERS = ("loss", "steps_per_second", "approx_bleu_score", "time")
 _NUMBER_TYPES = {float, int, type(None)}
-_SCHEMA = {"event": str, "step?": int, "parameters?": int,
+_COUNT_TYPES = {int, type(None)}
+_SCHEMA = {"event": str, "step?": int, "parameters?": int, "cut?": (int, None),
            **{f"{name}?": (float, None) for name in _NUMBERS}}
 _TRAIN = b'{"event": "train"'
 
@@ -108,6 +109,7 @@ def _is_event(event: Any) -> bool:
     """The same as `mismatch(event, _SCHEMA) is None`, for a million lines."""
     return (type(event) is dict and type(event.get("event")) is str
             and type(event.get("step", 0)) is int and type(event.get("parameters", 0)) is int
+            and type(event.get("cut")) in _COUNT_TYPES
             and all(type(event.get(name)) in _NUMBER_TYPES for name in _NUMBERS))
 
 

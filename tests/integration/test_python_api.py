@@ -160,12 +160,35 @@ def test_a_study_as_rows(workplace):
             rpr.results(str(study))
 
 
+@pytest.fixture(scope="module")
+def network():
+    return rpr.build("rpr_tiny", "num_hidden_layers=1", vocabulary_size=50)
+
+
+@pytest.mark.parametrize("inputs, targets, says", [
+    ([[3, 99]], [[4]], "inputs: ids from 0 to 49 are needed"),
+    ([[3]], [[-1]], "targets: ids from 0 to 49 are needed"),
+    ([[3], [4]], [[5]], "2 inputs and 1 targets"),
+    (np.zeros([0, 3], int), np.zeros([0, 3], int), "inputs: one or more sentences"),
+    ([[3.5]], [[4]], "inputs: .* a list of whole numbers"),
+    ([3], [[4]], "inputs: .* a list of whole numbers")])
+def test_arrays_that_are_no_sentences_are_refused(network, inputs, targets, says):
+    with pytest.raises(UserError, match=says):
+        network.logits(inputs, targets)
+
+
 @pytest.mark.parametrize("call, says", [
     (lambda model: rpr.load("nowhere"), "nowhere: there is no run in it"),
     (lambda model: rpr.build("rpr_tinny"), "rpr_tinny.*rpr_tiny"),
     (lambda model: rpr.build("rpr_tiny", "posittion=none"), "posittion.*position"),
     (lambda model: rpr.build("rpr_tiny", beam_size=0), "beam_size=0"),
+    (lambda model: rpr.build("rpr_tiny", beam_size=2.5), "beam_size=2.5: must be a whole number"),
+    (lambda model: rpr.build("rpr_tiny", alpha="x"), "alpha=x: must be a number"),
     (lambda model: rpr.build("rpr_tiny", vocabulary_size=1), "vocabulary_size=1"),
+    (lambda model: rpr.build("rpr_tiny", vocabulary_size=50.5), "vocabulary_size=50.5"),
+    (lambda model: rpr.build("rpr_tiny", seed="a"), "seed=a"),
+    (lambda model: rpr.build("rpr_tiny", extra_length=-5), "extra_length=-5"),
+    (lambda model: rpr.build("rpr_tiny", checkpoint="nope"), "checkpoint=nope: there is no"),
     (lambda model: model.translate("one sentence"), "a list of strings"),
     (lambda model: model.translate(["a"], batch_size=0), "batch_size=0"),
     (lambda model: model.score(["a", "b"], ["c"]), "2 sources and 1 targets"),

@@ -247,6 +247,12 @@ def test_hparams_that_are_refused_leave_no_directory(text, tmp_path):
     gin = write_gin(tmp_path / "run.gin", hparams="max_relative_position=-1")
     line = refused("run", gin, f"--run_dir={tmp_path}/run")
     assert "max_relative_position=-1" in line and os.listdir(tmp_path) == ["run.gin"]
+    (tmp_path / "run").mkdir()
+    earlier = write_gin(tmp_path / "run" / "config.gin", hparams="num_heads=2").read_text()
+    assert "num_head=2" in refused("run", gin, f"--run_dir={tmp_path}/run", "--set",
+                                   'run.hparams="num_head=2"')
+    assert os.listdir(tmp_path / "run") == ["config.gin"]
+    assert (tmp_path / "run" / "config.gin").read_text() == earlier
 
 
 def test_the_report_compares_the_runs_below_a_directory(undisturbed, tmp_path):

@@ -46,6 +46,15 @@ def test_a_setting_is_a_field_of_the_run_or_a_hparam():
                            "widths=[1,2]")
 
 
+def test_an_arm_may_set_hparams_as_text_and_by_name():
+    text = "position=alibi,dropout=0.1"
+    assert study.resolve(BASE, {"hparams": text}, 1).hparams == text
+    assert study.resolve(BASE, {"hparams": text, "num_heads": 4}, 1).hparams == (
+        "dropout=0.1,num_heads=4,position=alibi")
+    with pytest.raises(UserError, match="study: hparams of arm 'b': 'alibi' is not NAME=VALUE"):
+        study.study_runs(config.Study("a", arms={"a": {}, "b": {"hparams": "alibi"}}), BASE, "x")
+
+
 @given(st.dictionaries(st.sampled_from(["a", "b", "c", "average_checkpoints"]), st.integers(1, 2)),
        st.dictionaries(st.sampled_from(["a", "b", "c", "average_checkpoints"]), st.integers(1, 2)),
        st.integers(1, 2), st.integers(1, 2))

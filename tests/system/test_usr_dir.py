@@ -77,6 +77,19 @@ def test_a_study_of_own_code(own, text, tmp_path):
     assert "changed in run.usr_dir since this run began: __init__.py" in done.stderr
 
 
+@pytest.mark.parametrize("code, words", [
+    ("import rpr\n\nx = (", "__init__.py, line 3: SyntaxError"),
+    ("import no_such_module", "__init__.py, line 1: ModuleNotFoundError: No module"),
+    ("import rpr\n\n\n@rpr.positions.register('alibi')\nclass A(rpr.positions.Scheme):\n"
+     "    pass\n", "__init__.py, line 4: ValueError: position scheme 'alibi' is registered")])
+def test_an_error_in_own_code_is_named_with_its_line(tmp_path, code, words):
+    folder = tmp_path / "own_code"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(code)
+    line = refused("list", "schemes", f"--t2t_usr_dir={folder}")
+    assert f"--t2t_usr_dir={folder}: {words}" in line
+
+
 @pytest.mark.parametrize("changes, words", [
     ({"usr_dir": "nowhere"}, ["run.usr_dir = ", "nowhere", "no such directory"]),
     ({}, ["translate_own_text"]),

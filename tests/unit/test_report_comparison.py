@@ -209,6 +209,18 @@ def test_references_of_another_length_are_refused(tmp_path):
         read_scored(tmp_path, "a")
 
 
+@pytest.mark.parametrize("name, text, told", [
+    ("status.json", '{"score": {"state": "done", "started": 1e18}}', "score.started is 1e.18"),
+    ("status.json", '{"train": {"state": "done", "seconds": NaN}}', "NaN is no JSON number"),
+    ("scores.json", '{"step": 1000, "exact": Infinity}', "Infinity is no JSON number"),
+    ("metrics.jsonl", '{"event": "decode", "cut": "x"}\n', "line 1 is damaged: cut is 'x'")])
+def test_a_damaged_file_of_a_run_is_named(tmp_path, name, text, told):
+    run = write_run(tmp_path, "a")
+    (run / name).write_text(text)
+    with pytest.raises(UserError, match=f"{name}.*{told}"):
+        read_scored(tmp_path, "a")
+
+
 def test_a_loss_that_is_not_finite_is_left_out(tmp_path):
     write_run(tmp_path, "a")
     run = write_run(tmp_path, "b", done=False)

@@ -35,6 +35,36 @@ def test_a_directory_without_a_checkpoint_takes_another_configuration(run_dir):
     assert gin_files.load_run(run_dir.config) == other
 
 
+def test_a_run_that_was_not_trained_leaves_nothing_to_another_one(run_dir):
+    run._check_config(RUN, run_dir)
+    traces = [run_dir.file("source.test.txt"), run_dir.file("reference.more.txt"), run_dir.data,
+              run_dir.status, os.path.join(run_dir.model, "hparams.json")]
+
+    def leave_traces():
+        os.makedirs(run_dir.model, exist_ok=True)
+        for path in traces:
+            with open(path, "w") as text:
+                text.write("{}")
+
+    leave_traces()
+    run._check_config(dataclasses.replace(RUN, eval_frequency=5), run_dir)    # the same run
+    assert all(map(os.path.exists, traces))
+    run._check_config(dataclasses.replace(RUN, problem="p"), run_dir)
+    assert os.listdir(run_dir.path) == ["config.gin"]
+
+
+@pytest.mark.parametrize("name, text", [
+    ("status.json", '{"train": {"state": "done"}}'), ("scores.json", '{"step": 100}')])
+def test_a_finished_run_without_checkpoints_takes_no_other_configuration(run_dir, name, text):
+    run._check_config(RUN, run_dir)
+    with open(run_dir.file(name), "w") as record:
+        record.write(text)
+    with pytest.raises(UserError, match=r"seed = 2 \(there: 1\)"):
+        run._check_config(dataclasses.replace(RUN, seed=2), run_dir)
+    assert gin_files.load_run(run_dir.config) == RUN
+    run._check_config(dataclasses.replace(RUN, eval_frequency=5), run_dir)
+
+
 def test_the_problems_test_texts_are_copied_with_their_documents(run_dir):
     os.makedirs(run_dir.data_dir)
     for name in ("test.source", "test.reference", "more.source", "more.reference",
@@ -94,6 +124,28 @@ def test_moved_text_is_accepted_and_changed_text_is_not(corpus, run_dir, tmp_pat
         text.write("three\n")
     with pytest.raises(UserError, match=r"made from other text: train source .*moved\.txt"):
         provenance.check_corpus(moved, run_dir)
+
+
+def test_a_test_text_that_the_run_did_not_have_is_refused(corpus, run_dir):
+    added = dataclasses.replace(corpus, text_test_source=corpus.text_source,
+                                text_test_target=corpus.text_target)
+    with pytest.raises(UserError, match="made from other text: test source is new"):
+        provenance.check_corpus(added, run_dir)
+    os.unlink(run_dir.data)
+    os.unlink(run_directory.data_record(RUN, run_dir.data_dir))
+    provenance.check_corpus(added, run_dir)                  # nothing is known of the data
+
+
+def test_data_of_another_vocabulary_size_is_refused(run_dir):
+    os.makedirs(run_dir.data_dir)
+    with open(run_directory.data_record(RUN, run_dir.data_dir), "w") as record:
+        json.dump({"sources": {}, "settings": {"approx_vocab_size": 8192}}, record)
+    for size in (0, 8192):
+        provenance.check_corpus(dataclasses.replace(RUN, text_source="a", text_target="b",
+                                                    text_vocab_size=size), run_dir)
+    with pytest.raises(UserError, match="text_vocab_size = 50: the data in .* made with 8192"):
+        provenance.check_corpus(dataclasses.replace(RUN, text_source="a", text_target="b",
+                                                    text_vocab_size=50), run_dir)
 
 
 def test_other_data_in_the_data_directory_is_refused(run_dir):
