@@ -156,7 +156,7 @@ def _is_trained(run_dir: RunDirectory) -> bool:
 def _remove_traces(run_dir: RunDirectory) -> None:
     """Removes what another run has left that was not trained: its texts, its stages, its model."""
     texts = [path for kind in ("source", "reference", "documents")
-             for path in glob.glob(run_dir.file(f"{glob.escape(kind)}.*.txt"))]
+             for path in glob.glob(os.path.join(glob.escape(run_dir.path), f"{kind}.*.txt"))]
     for path in (*texts, run_dir.data, run_dir.status):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
