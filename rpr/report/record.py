@@ -4,6 +4,7 @@ import json
 import os
 import types
 import typing
+from collections.abc import Callable
 from typing import Any
 
 from rpr.evaluation.significance import ArmScore, Comparison
@@ -36,10 +37,12 @@ def load_record(path: str) -> StudyResults:
 
 
 def _study(record: dict[str, Any]) -> StudyResults:
-    lists = {"buckets": lambda item: Bucket(**item), "samples": lambda item:
-             Sample(**item), "arms": _arm, "pairs": _pair}
-    return StudyResults(**{name: [lists[name](item) for item in value] if name in lists
-                                else value for name, value in record.items()})
+    kinds: dict[str, Callable[[dict[str, Any]], Any]] = {
+        "buckets": lambda item: Bucket(**item), "samples": lambda item: Sample(**item),
+        "arms": _arm, "pairs": _pair}
+    values: dict[str, Any] = {name: [kinds[name](item) for item in value] if name in kinds
+                              else value for name, value in record.items()}
+    return StudyResults(**values)
 
 
 def _arm(record: dict[str, Any]) -> ArmResult:
