@@ -91,6 +91,12 @@ def test_what_may_change_is_written_down(run_dir):
     assert gin_files.load_run(run_dir.config) == moved
 
 
+@pytest.fixture(autouse=True)
+def no_text_in_the_environment(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("RPR_TEXT_")]:
+        monkeypatch.delenv(name)                      # the fixture `text` sets them for a session
+
+
 @pytest.fixture
 def corpus(run_dir, tmp_path):
     """Text files of a run whose data has been generated."""
@@ -161,8 +167,6 @@ def test_other_data_in_the_data_directory_is_refused(run_dir):
 
 
 def test_the_environment_names_text_that_the_run_does_not(monkeypatch, tmp_path):
-    for name in [name for name in os.environ if name.startswith("RPR_TEXT_")]:
-        monkeypatch.delenv(name)                      # the fixture `text` sets them for a session
     monkeypatch.setenv("RPR_TEXT_SOURCE", str(tmp_path / "a.txt"))
     with pytest.raises(UserError, match="RPR_TEXT_SOURCE = .*a.txt: there is no such file"):
         provenance.text_files(RUN)
