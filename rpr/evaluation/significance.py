@@ -35,7 +35,7 @@ LEVEL = 0.05                                          # of tests; intervals cove
 # correlation above 0.58 between the arms' scores to pay, at 5 one above 0.31.
 LEAST_PAIRED_SEEDS = 5
 # With fewer sentences or documents than this, the residual is too uncertain to be subtracted: equal
-# arms would be told apart in up to 9% of comparisons.
+# arms would differ significantly too often.
 LEAST_UNITS = 5
 MOST_SEEDS = 1000                                     # that `seeds_needed` considers
 LEAST_P = 1e-12                                       # smaller p-values are reported as this
