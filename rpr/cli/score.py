@@ -16,7 +16,7 @@ from rpr.evaluation.test_sets import (
     test_set_documents,
     test_set_references,
 )
-from rpr.report.columns import SMALLEST_P
+from rpr.report.columns import p_text
 from rpr.utils import files
 from rpr.utils.errors import UserError
 
@@ -54,14 +54,11 @@ def _uncertainty(score: Score) -> str:
     if score.difference is not None:
         text += f"  difference {score.difference:+.2f} [{score.low:+.2f}, {score.high:+.2f}]"
     if score.p_value is not None:
-        text += f"  p {_p(score.p_value)}"
+        p = p_text(score.p_value)
+        text += f"  p {p if p.startswith('<') else '= ' + p}"
     if score.p_holm is not None:
-        text += f" (Holm {_p(score.p_holm).removeprefix('= ')})"
+        text += f" (Holm {p_text(score.p_holm)})"
     return text
-
-
-def _p(p: float) -> str:
-    return f"= {p:.4f}" if p >= SMALLEST_P else f"< {SMALLEST_P:.4f}"
 
 
 def _explanation(test: str, system: System, samples: int | None) -> list[str]:

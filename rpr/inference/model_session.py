@@ -56,7 +56,7 @@ class ModelSession:
         if "inputs" not in problem.modality:
             raise UserError("the problem has no source text")
         self._symbols = dict(problem.vocab_size)
-        if problem.get("edges_in_text", False):       # the numbers of an edge are no symbols
+        if problem.get("edges_in_text", False):       # edges are numbers, not symbols
             self._symbols["inputs"] = 2**31
         with tf.Graph().as_default():
             tf.set_random_seed(seed)

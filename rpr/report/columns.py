@@ -65,9 +65,9 @@ def _all_columns(results: StudyResults) -> list[Column]:
     add("difference", "difference [95%]", "difference",
         lambda arm: "baseline" if arm.name == results.baseline
         else _difference(arm.bleu_difference))
-    add("p", "p", "difference", lambda arm: arm.bleu_difference and _p(arm.bleu_difference.p))
+    add("p", "p", "difference", lambda arm: arm.bleu_difference and p_text(arm.bleu_difference.p))
     add("p_holm", "p (Holm)", "difference",
-        lambda arm: arm.bleu_difference and _p(arm.bleu_difference.p_holm))
+        lambda arm: arm.bleu_difference and p_text(arm.bleu_difference.p_holm))
     add("rank", "rank", "difference", lambda arm: arm.letters)
     add("chrf", "chrF", "result", lambda arm: _mean(arm.chrf))
     add("exact", "exact", "result", lambda arm: arm.exact is not None and f"{arm.exact:.1f}%")
@@ -122,7 +122,8 @@ def _difference(comparison: Comparison | None) -> str:
     return f"{comparison.difference:+.1f} [{comparison.low:+.1f}, {comparison.high:+.1f}]"
 
 
-def _p(p: float | None) -> str:
+def p_text(p: float | None) -> str:
+    """A p-value as it is shown; empty if there is none."""
     if p is None:
         return ""
     return f"{p:.4f}" if p >= SMALLEST_P else f"< {SMALLEST_P:.4f}"

@@ -48,7 +48,7 @@ def read_json(path: str, schema: Schema = dict, remedy: str = "remove it and run
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 @contextlib.contextmanager

@@ -211,8 +211,8 @@ def test_references_of_another_length_are_refused(tmp_path):
 
 @pytest.mark.parametrize("name, text, told", [
     ("status.json", '{"score": {"state": "done", "started": 1e18}}', "score.started is 1e.18"),
-    ("status.json", '{"train": {"state": "done", "seconds": NaN}}', "NaN is no JSON number"),
-    ("scores.json", '{"step": 1000, "exact": Infinity}', "Infinity is no JSON number"),
+    ("status.json", '{"train": {"state": "done", "seconds": NaN}}', "NaN is not valid JSON"),
+    ("scores.json", '{"step": 1000, "exact": Infinity}', "Infinity is not valid JSON"),
     ("metrics.jsonl", '{"event": "decode", "cut": "x"}\n', "line 1 is damaged: cut is 'x'")])
 def test_a_damaged_file_of_a_run_is_named(tmp_path, name, text, told):
     run = write_run(tmp_path, "a")

@@ -182,18 +182,24 @@ def test_seeds_needed():
     assert significance.seeds_needed([alone, observed(1e-6, 0.0)]) == 2
 
 
-@pytest.mark.parametrize("units", [1, 2])
-def test_few_units_give_wide_intervals(units):
-    random = np.random.default_rng(units)
+def arms_of_three_seeds(units):
+    random = np.random.default_rng(3)
+    return [[RunScores(float(run.mean()), run, seed) for seed, run in enumerate(
+        random.normal(30, 0.5, size=(3, units)))] for _ in range(2)]
 
-    def arm():
-        runs = random.normal(30, 0.5, size=(3, units))
-        return [RunScores(float(run.mean()), run, seed) for seed, run in enumerate(runs)]
 
-    compared = significance.compare(arm(), arm())
-    # The residual is not subtracted, so V_sentences and its one degree of freedom keep their part.
-    assert compared.high - compared.low == math.inf if units == 1 else compared.sentence_variance
-    assert compared.p == 1.0 if units == 1 else 0 < compared.p <= 1
+def test_one_unit_shows_nothing():
+    compared = significance.compare(*arms_of_three_seeds(1))
+    assert (compared.low, compared.high, compared.p) == (-math.inf, math.inf, 1.0)
+
+
+@pytest.mark.parametrize("units", [2, 4])
+def test_the_residual_is_not_subtracted_where_units_are_few(units):
+    baseline, arm = arms_of_three_seeds(units)
+    difference = np.mean([run.pseudovalues for run in arm], axis=0) - np.mean(
+        [run.pseudovalues for run in baseline], axis=0)
+    assert significance.compare(baseline, arm).sentence_variance == pytest.approx(
+        np.var(difference, ddof=1) / units)
 
 
 def assert_calibrated(rate, least=0.0):
