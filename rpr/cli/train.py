@@ -1,10 +1,11 @@
 """`rpr train` (t2t-trainer): trains a model."""
+import contextlib
 import os
 from typing import Any
 
 from rpr.t2t.launcher import METRICS_FILE, need, parse
 from rpr.t2t.trained_model import build_hparams
-from rpr.utils import files, metrics_log
+from rpr.utils import files, locks, metrics_log
 from rpr.utils.console import say
 from rpr.utils.errors import UserError
 
@@ -65,7 +66,17 @@ def main(argv: list[str], logs: Any) -> None:
     flags.worker_gpu = flags.cpu_devices or flags.worker_gpu
     devices.check(flags, hparams)
     machines = devices.training_cluster()
-    _repair(output_dir, is_chief=not machines or machines.index == 0)
+    is_chief = not machines or machines.index == 0
+    stack = contextlib.ExitStack()                    # until the process ends
+
+    def lock_output() -> None:
+        if is_chief:
+            stack.enter_context(locks.lock(os.path.join(output_dir, ".train.lock"), wait=False))
+
+    is_new = not os.path.isdir(output_dir)
+    if not is_new:
+        lock_output()
+    _repair(output_dir, is_chief)
     if checkpoints.newest(output_dir):
         checkpoints.find_checkpoint(output_dir, flags.model, "output_dir")
     else:
@@ -74,15 +85,19 @@ def main(argv: list[str], logs: Any) -> None:
             checkpoints.find_checkpoint(os.path.expanduser(flags.warm_start_from), flags.model,
                                         "warm_start_from")
 
-    def keep_logs() -> None:
+    def prepare_output() -> None:
+        if is_new:
+            os.makedirs(output_dir, exist_ok=True)
+            lock_output()
         if logs:
             process = f".worker{machines.index}" if machines and machines.index else ""
             logs.keep(os.path.join(output_dir, f"train{process}.log"))
 
     metrics_file = flags.metrics_file or os.path.join(output_dir, METRICS_FILE)
-    trainer.run(flags, hparams, requested, metrics_file, keep_logs)
+    with stack:
+        trainer.run(flags, hparams, requested, metrics_file, prepare_output)
     checkpoint = checkpoints.newest(output_dir)
-    if checkpoint and (not machines or machines.index == 0):
+    if checkpoint and is_chief:
         say(f"{checkpoint}{_losses(metrics_file)}")
 
 

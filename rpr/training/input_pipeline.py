@@ -87,7 +87,6 @@ def _can_index(problem: Any, hparams: Any, paths: Sequence[str]) -> bool:
 def _indexed(problem: Any, hparams: Any, data_dir: str, paths: Sequence[str], towers: int,
              stream: Stream, config: Any) -> Any:
     """Batches read by their numbers."""
-    del config
     _prepare_hparams(problem, hparams, data_dir)
 
     def example(record: tf.Tensor) -> dict:
@@ -104,7 +103,7 @@ def _indexed(problem: Any, hparams: Any, data_dir: str, paths: Sequence[str], to
             return tf.map_fn(lambda record: tf.to_int64(
                 data_reader.example_length(example(record))), serialized, tf.int64)
 
-    records = Records(paths, *_scan(paths, length))
+    records = Records(paths, *_scan(paths, length, config.session_config))
     order = _order(problem, hparams, records.lengths, towers, stream.seed)
 
     def read(number: np.ndarray) -> np.ndarray:
@@ -191,7 +190,7 @@ def _longest(serialized: tf.Tensor, fields: dict) -> tf.Tensor:
     return tf.maximum(lengths, 1)                     # as T2T, which adds a key to each example
 
 
-def _scan(paths: Sequence[str], length: Callable[[tf.Tensor], tf.Tensor]
+def _scan(paths: Sequence[str], length: Callable[[tf.Tensor], tf.Tensor], session_config: Any
           ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Sizes, lengths and counts as `Records` takes them.
 
@@ -200,6 +199,8 @@ def _scan(paths: Sequence[str], length: Callable[[tf.Tensor], tf.Tensor]
     Args:
       paths: the files.
       length: the lengths of a batch of records, int64 [batch].
+      session_config: of the training. The first session of a process decides how many threads all
+        of them have.
     """
     def measure(file: tf.Tensor, serialized: tf.Tensor) -> tf.Tensor:
         sizes = tf.to_int64(tf.strings.length(serialized))
@@ -209,7 +210,7 @@ def _scan(paths: Sequence[str], length: Callable[[tf.Tensor], tf.Tensor]
         return tf.data.TFRecordDataset(path, buffer_size=1 << 20).map(
             lambda record: (file, record))
 
-    with tf.Graph().as_default(), tf.Session() as session:
+    with tf.Graph().as_default(), tf.Session(config=session_config) as session:
         numbered = (np.arange(len(paths)), np.array(paths, dtype=object))
         dataset = tf.data.Dataset.from_tensor_slices(numbered).flat_map(records).batch(
             _SCAN_BATCH).map(measure, num_parallel_calls=_cores())

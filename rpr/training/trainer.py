@@ -25,7 +25,7 @@ _LOSS_NOTICED_WITHIN = 15.0                           # seconds
 
 
 def run(flags: Any, hparams: Any, requested: dict, metrics_path: str,
-        keep_logs: Callable[[], None]) -> None:
+        prepare_output: Callable[[], None]) -> None:
     """Trains, and evaluates if the schedule says so.
 
     Args:
@@ -33,14 +33,14 @@ def run(flags: Any, hparams: Any, requested: dict, metrics_path: str,
       hparams: see `build_hparams`.
       requested: what `preflight.remember_training` writes next to the model.
       metrics_path: the metrics file.
-      keep_logs: called when the graph is built; may create the output directory.
+      prepare_output: called when the graph is built; creates the output directory.
 
     Raises:
       UserError: the training failed for a reason that one line can explain.
     """
     machines = devices.training_cluster()
     if not machines:
-        _train(flags, hparams, requested, metrics_path, keep_logs, None)
+        _train(flags, hparams, requested, metrics_path, prepare_output, None)
         return
     checkpoint = tf.train.latest_checkpoint(os.path.expanduser(flags.output_dir))
     common = [requested, hparams.values(), flags.train_steps, flags.schedule, flags.worker_gpu,
@@ -51,7 +51,7 @@ def run(flags: Any, hparams: Any, requested: dict, metrics_path: str,
         os.path.expanduser(flags.output_dir), ".worker_group"))
     group.join()
     try:
-        _train(flags, hparams, requested, metrics_path, keep_logs, machines)
+        _train(flags, hparams, requested, metrics_path, prepare_output, machines)
     except BaseException as error:
         if isinstance(error, tf.errors.OpError):
             time.sleep(_LOSS_NOTICED_WITHIN)
@@ -61,7 +61,7 @@ def run(flags: Any, hparams: Any, requested: dict, metrics_path: str,
 
 
 def _train(flags: Any, hparams: Any, requested: dict, metrics_path: str,
-           keep_logs: Callable[[], None], machines: devices.TrainingCluster | None) -> None:
+           prepare_output: Callable[[], None], machines: devices.TrainingCluster | None) -> None:
     output_dir = os.path.expanduser(flags.output_dir)
     tf.logging.set_verbosity(tf.logging.INFO)
     is_chief = not machines or machines.index == 0
@@ -77,7 +77,7 @@ def _train(flags: Any, hparams: Any, requested: dict, metrics_path: str,
 
     def describe() -> None:
         """Writes what describes the training: a graph that cannot be built leaves no trace."""
-        keep_logs()
+        prepare_output()
         if is_chief:
             t2t_trainer.save_metadata(hparams)
             preflight.remember_training(

@@ -2,6 +2,7 @@
 
 Every run records a checksum of each tensor of each checkpoint; these are compared.
 """
+import os
 import random
 import shutil
 import signal
@@ -11,9 +12,9 @@ import time
 
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import refused, train
+from conftest import refused, rpr_command, train
 
-from rpr.utils import checksums, metrics_log
+from rpr.utils import checksums, locks, metrics_log
 
 STEPS, EVERY = 40, 10
 SMALL = "--hparams=batch_size=256,max_length=64,num_hidden_layers=1"
@@ -143,7 +144,18 @@ def test_another_seed_is_refused_when_it_resumes(text, whole):
 def test_the_threads_of_the_first_start_are_kept(text, whole, tmp_path):
     """Sums depend on them, so a machine with more cores must not change them."""
     resumed = resumed_copy(whole, tmp_path / "resumed", 30)
-    train(text, resumed, *[flag for flag in arguments(text, resumed) if "threads" not in flag],
-          steps=STEPS)
+    flags = [flag for flag in arguments(text, resumed) if "--intra_op" not in flag]
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        rpr_command("train", *flags, forked=False)
+    finally:
+        os.sched_setaffinity(0, cores)
     assert '"threads": 2' in (resumed / "rpr.json").read_text()
     assert_equal(resumed, whole)
+
+
+def test_two_trainings_do_not_share_a_directory(text, whole, tmp_path):
+    with locks.lock(str(whole / ".train.lock")):
+        line = refused("train", *arguments(text, whole))
+    assert "another process is using it" in line
