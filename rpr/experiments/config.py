@@ -68,7 +68,8 @@ class Run:
     test_sets: tuple[str, ...] = setting("further test sets to decode and score: names of the "
                                          "problem's, or NAME:PAIR of sacreBLEU's, such as "
                                          "wmt21:en-de", ())
-    language_pair: str = setting("of test_set, such as en-de", "")
+    language_pair: str = setting("such as en-de; test_set needs it, and its target language "
+                                 "chooses BLEU's tokenizer (zh, ja, ko)", "")
     worker_gpu: int = setting("GPUs of one run; each gets a batch of its own", 1, low=1, high=1024)
     usr_dir: str = setting("directory with problems, hparams sets, models and position schemes of "
                            "your own (T2T's --t2t_usr_dir)", "")
@@ -100,8 +101,12 @@ class Run:
             raise UserError(f"run.bleu_frequency = {self.bleu_frequency}: it must be 0 or a "
                             f"multiple of run.checkpoint_steps = {self.checkpoint_steps}, up to "
                             f"run.train_steps = {self.train_steps}")
-        if bool(self.test_set) != bool(self.language_pair):
-            raise UserError("run.test_set and run.language_pair go together")
+        if self.test_set and not self.language_pair:
+            raise UserError(f"run.test_set = {shown(self.test_set)}: run.language_pair is missing, "
+                            "such as en-de")
+        if self.language_pair and not re.fullmatch(r"[a-z]{2,3}-[a-z]{2,3}", self.language_pair):
+            raise UserError(f"run.language_pair = {shown(self.language_pair)}: two language codes, "
+                            "such as en-de")
         for test_set in self.test_sets:
             if not isinstance(test_set, str) or not re.fullmatch(r"\w[\w./-]*(:[\w-]+)?", test_set):
                 raise UserError(f"run.test_sets: {shown(test_set)} is neither NAME nor NAME:PAIR")
@@ -212,3 +217,5 @@ def _check_arm(name: Any, changes: dict[Any, Any]) -> None:
             check_text(str(item), f"study: arm {name!r}: {setting_name}")
         if setting_name == "seed":
             raise UserError(f"study: arm {name!r} sets the seed; use study.seeds")
+        if setting_name == "usr_dir":                 # a record must not choose which code runs
+            raise UserError(f"study: arm {name!r} sets usr_dir; all arms use run.usr_dir")

@@ -50,8 +50,8 @@ def describe_environment() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
-        "gpus": _output("nvidia-smi", "--query-gpu=name,driver_version",
-                        "--format=csv,noheader").splitlines(),
+        "gpus": (_output("nvidia-smi", "--query-gpu=name,driver_version",
+                         "--format=csv,noheader") or "").splitlines(),
     }
 
 
@@ -69,13 +69,16 @@ def _version(package: str) -> str:
 
 
 def _git_state() -> dict[str, Any]:
-    """The commit that this code was checked out from, and whether its files are unchanged."""
+    """The commit that this code was checked out from, and whether its files are unchanged; empty
+    where git cannot say."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     if not os.path.exists(os.path.join(root, ".git")):
         return {}
+    commit = _output("git", "-C", root, "rev-parse", "HEAD")
     changes = _output("git", "-C", root, "status", "--porcelain", "--untracked-files=no")
-    return {"commit": _output("git", "-C", root, "rev-parse", "HEAD").strip(),
-            "clean": not changes.strip()}
+    if commit is None or changes is None:
+        return {}
+    return {"commit": commit.strip(), "clean": not changes.strip()}
 
 
 def _cpu_model() -> str:
@@ -87,10 +90,13 @@ def _cpu_model() -> str:
         return platform.processor()
 
 
-def _output(*command: str) -> str:
-    """The output of a program; empty if it is missing or fails."""
+def _output(*command: str) -> str | None:
+    """The output of a program; None if it is missing or fails."""
+    # A git hook's GIT_DIR names another repository.
+    environment = {name: value for name, value in os.environ.items()
+                   if not name.startswith("GIT_")}
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT,
-                              check=True).stdout
+                              check=True, env=environment).stdout
     except (OSError, subprocess.SubprocessError):
-        return ""
+        return None

@@ -75,7 +75,10 @@ def _compare(run_dir: RunDirectory, repeated: RunDirectory, steps: int) -> Compa
         if different:
             differences.append((step, f"{len(different)} of {len(before)} tensors differ at step "
                                 f"{step}; the first is {different[0]}"))
-    return Comparison(len(common), checkpoints, len(tensors[checkpoints[-1]]),
+    if not common and not any(checkpoints):
+        raise UserError(f"--steps={steps}: the run recorded no loss and no checkpoint up to there; "
+                        "losses are recorded every tenth step")
+    return Comparison(len(common), checkpoints, len(tensors[checkpoints[-1]]) if checkpoints else 0,
                       min(differences, default=(0, ""))[1])
 
 

@@ -3,7 +3,8 @@ import json
 
 import pytest
 
-from rpr.experiments import environment, verification
+from rpr.cli import verify
+from rpr.experiments import config, environment, gin_files, verification
 from rpr.experiments.run_directory import RunDirectory
 from rpr.utils import checksums, metrics_log
 from rpr.utils.errors import UserError
@@ -68,3 +69,33 @@ def test_a_changed_environment_is_reported_once_and_the_first_one_is_kept(tmp_pa
     assert f"numpy 0.9 -> {first['numpy']}" in told and "cpu Z80 -> " in told
     assert "cores" not in told and "command" not in told
     assert json.loads(path.read_text())["cpu"] == "Z80"
+
+
+def test_steps_without_a_loss_or_a_checkpoint_prove_nothing(tmp_path):
+    runs = [recorded(tmp_path / name, {10: 3.5}, {0: {"a": "1"}}) for name in ("run", "repeated")]
+    with pytest.raises(UserError, match="--steps=5: the run recorded no loss"):
+        verification._compare(*runs, 5)
+
+
+def test_the_commit_is_left_out_where_git_cannot_say(monkeypatch, tmp_path):
+    known = environment._git_state()
+    monkeypatch.setenv("GIT_DIR", str(tmp_path))             # as in a hook of another repository
+    assert environment._git_state() == known
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert environment._git_state() == {}
+
+
+def test_only_the_code_that_the_command_line_names_is_loaded(monkeypatch, tmp_path, text):
+    record = tmp_path / "run"
+    record.mkdir()
+    (record / "config.gin").write_text(gin_files.as_gin(config.Run(
+        text.problem, "rpr_tiny", 10, checkpoint_steps=10, usr_dir=str(tmp_path / "theirs"))))
+    repeated = []
+
+    def repeat(run, *_):
+        repeated.append(run.usr_dir)
+        return verification.Comparison(1, [0], 1, "")
+
+    monkeypatch.setattr(verify, "repeat_training", repeat)
+    verify.main([str(record), f"--data_dir={text.data_dir}", f"--t2t_usr_dir={tmp_path}/mine"])
+    assert repeated == [str(tmp_path / "mine")]
