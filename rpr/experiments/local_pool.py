@@ -131,8 +131,8 @@ class Pool:
             return False
         names, leases = leased
         environment = dict(os.environ)
-        if self._machine.kind == "GPU":
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(names)
+        on_gpus = self._machine.kind == "GPU"
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(names) if on_gpus else ""
 
         def before() -> None:
             signal.signal(signal.SIGINT, signal.SIG_DFL)      # a shell's `&` ignores it

@@ -37,6 +37,7 @@ from rpr.utils.processes import spawn
 
 # Flags of a stage that do not change its result, or name files whose content is recorded.
 _MUTABLE_FLAGS = ("--eval_frequency", "--keep_checkpoint_every_n_steps", "--t2t_usr_dir")
+_REMOVABLE = ("train", "average")                     # a finished run may lose its checkpoints
 _STOP_SECONDS = 10.0
 
 
@@ -58,6 +59,8 @@ def complete_run(run: Run, run_dir: RunDirectory, skip_datagen: bool = False) ->
         _check_config(run, run_dir)
         if not skip_datagen:
             provenance.check_corpus(run, run_dir)
+        if not _is_trained(run_dir):                  # these describe the training that counts
+            _unlink(run_dir.file("environment.json"), run_dir.file("code.json"))
         provenance.record_code(run, run_dir)
         if "step" not in run_dir.read_scores():
             record_environment(run_dir)
@@ -157,23 +160,29 @@ def _remove_traces(run_dir: RunDirectory) -> None:
     """Removes what another run has left that was not trained: its texts, its stages, its model."""
     texts = [path for kind in ("source", "reference", "documents")
              for path in glob.glob(os.path.join(glob.escape(run_dir.path), f"{kind}.*.txt"))]
-    for path in (*texts, run_dir.data, run_dir.status):
+    _unlink(*texts, run_dir.data, run_dir.status, run_dir.metrics)
+    shutil.rmtree(run_dir.model, ignore_errors=True)
+
+
+def _unlink(*paths: str) -> None:
+    for path in paths:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
-    shutil.rmtree(run_dir.model, ignore_errors=True)
 
 
 def _input_hash(stage: Stage, before: str, run_dir: RunDirectory) -> str:
     """Identifies what a stage and those before it do, independent of where directories are."""
-    argv = [arg.replace(run_dir.path, "RUN").replace(run_dir.data_dir, "DATA")
-            for arg in stage.argv if arg.split("=")[0] not in _MUTABLE_FLAGS]
+    argv = [arg for arg in stage.argv if arg.split("=")[0] not in _MUTABLE_FLAGS]
+    for path, name in ((run_dir.path, "RUN"), (run_dir.data_dir, "DATA")):
+        argv = [re.sub(rf"{re.escape(path)}(?=/|$)", name, arg) for arg in argv]
     return hashlib.sha256(json.dumps([before, argv]).encode()).hexdigest()[:16]
 
 
 def _do_stage(stage: Stage, input_hash: str, status: dict[str, Any], run: Run,
               run_dir: RunDirectory, lock: int) -> None:
     if _is_done(stage, input_hash, status):
-        say(f"{run_dir.path}: {stage.name} is done", style="dim")
+        gone = "" if os.path.exists(stage.output) else "; what it made has been removed since"
+        say(f"{run_dir.path}: {stage.name} is done{gone}", style="dim")
         return
     entry, began = status.get(stage.name, {}), time.time()
     attempts = entry.get("attempts", 0) + 1 if entry.get("input") == input_hash else 1
@@ -196,7 +205,7 @@ def _do_stage(stage: Stage, input_hash: str, status: dict[str, Any], run: Run,
 def _is_done(stage: Stage, input_hash: str, status: dict[str, Any]) -> bool:
     entry = status.get(stage.name, {})
     return (entry.get("input") == input_hash and entry.get("state") == "done"
-            and os.path.exists(stage.output))
+            and (os.path.exists(stage.output) or stage.name in _REMOVABLE))
 
 
 def _ending(code: int, stage: Stage) -> str:

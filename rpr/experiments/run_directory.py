@@ -16,7 +16,6 @@
     RUN/dev/hypotheses.STEP.txt   the development set, translated with the checkpoint at STEP
     RUN/dev/scores.STEP.json      (run.bleu_frequency), and its scores
 """
-import contextlib
 import os
 import re
 import types
@@ -151,6 +150,7 @@ def stages(run: Run, run_dir: RunDirectory) -> Iterator[Stage]:
         name = f" {test_set}" if test_set else ""
         source, reference, hypotheses = run_dir.test_files(test_set or "test")
         text, references = [f"--decode_from_file={source}"], [f"--reference={reference}"]
+        references += _language_pair(run)
         of_sacrebleu, pair = sacrebleu_test_set(run, test_set)
         if pair:
             text = references = [f"--test_set={of_sacrebleu}", f"--language_pair={pair}"]
@@ -173,7 +173,14 @@ def dev_stages(run: Run, run_dir: RunDirectory, step: int) -> list[Stage]:
                    hypotheses, run_dir.file("dev", "metrics.jsonl"))
     return [Stage(f"decode step {step}", argv, hypotheses),
             Stage(f"score step {step}", ["score", hypotheses, f"--reference={reference}",
-                                         "--metrics=bleu", f"--json={scores}"], scores)]
+                                         *_language_pair(run), "--metrics=bleu",
+                                         f"--json={scores}"], scores)]
+
+
+def _language_pair(run: Run) -> list[str]:
+    """The flag by which `rpr score` chooses the tokenizer for the problem's own texts."""
+    return ([f"--language_pair={run.language_pair}"]
+            if run.language_pair and not run.test_set else [])
 
 
 def dev_texts(run: Run, run_dir: RunDirectory) -> tuple[str, str]:
@@ -210,20 +217,32 @@ def sacrebleu_test_set(run: Run, test_set: str = "") -> tuple[str, str]:
       test_set: one of `run.test_sets`; empty: `run.test_set`.
     """
     if not test_set:
-        return run.test_set, run.language_pair
+        return (run.test_set, run.language_pair) if run.test_set else ("", "")
     name, _, pair = test_set.partition(":")
     return (name, pair) if pair else ("", "")
 
 
+def new_test_sets(run: Run, run_dir: RunDirectory) -> set[str]:
+    """The test sets that a finished run gets by this configuration.
+
+    Raises:
+      UserError: there are some, and its checkpoints are gone.
+    """
+    if not (os.path.exists(run_dir.config) and os.path.exists(run_dir.scores)):
+        return set()
+    new = set(run.test_sets) - set(gin_files.load_run(run_dir.config).test_sets)
+    if new and not os.path.exists(run_dir.checkpoint(run) + ".index"):
+        raise UserError(f"run.test_sets: {run_dir.path} cannot decode {', '.join(sorted(new))}, "
+                        "since its checkpoints are gone")
+    return new
+
+
 def update_config(run: Run, run_dir: RunDirectory) -> None:
     """Writes the configuration; a finished run that gets further test sets is no longer done."""
-    if os.path.exists(run_dir.config):
-        there = gin_files.load_run(run_dir.config)
-        if there == run:
-            return
-        if set(run.test_sets) - set(there.test_sets):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(run_dir.scores)
+    if os.path.exists(run_dir.config) and gin_files.load_run(run_dir.config) == run:
+        return
+    if new_test_sets(run, run_dir):
+        os.unlink(run_dir.scores)
     files.write_atomically(run_dir.config, gin_files.as_gin(run))
 
 

@@ -59,14 +59,18 @@ def resolve(run: Run, changes: dict[str, Any], seed: int) -> Run:
       seed: its seed.
     """
     fields = {name: value for name, value in changes.items() if name in _FIELDS}
-    own = {name: str(value).replace(" ", "") for name, value in changes.items()
-           if name not in _FIELDS}
+    own = {name: _as_hparam(value) for name, value in changes.items() if name not in _FIELDS}
     if own or "hparams" not in fields:
         hparams = dict(pair.split("=", 1) for pair in _pairs(fields.get("hparams", run.hparams))
                        if "=" in pair)
         fields["hparams"] = ",".join(f"{name}={value}"
                                      for name, value in sorted((hparams | own).items()))
     return dataclasses.replace(run, **fields, seed=seed)
+
+
+def _as_hparam(value: Any) -> str:
+    """A value as T2T's --hparams has it: [VALUE,VALUE] for a list."""
+    return str(value) if isinstance(value, str) else str(value).replace(" ", "")
 
 
 def _pairs(hparams: str) -> list[str]:
@@ -116,6 +120,8 @@ def prepare(study: Study, run: Run, study_dir: str) -> list[StudyRun]:
         path = os.path.join(study_dir, gin_files.STUDY_FILE)
         if os.path.exists(path) and _has_begun(study_dir):
             refuse_another(run, gin_files.load_study(path)[1], study_dir, "--study_dir")
+        for study_run in runs:                        # before anything is written
+            run_directory.new_test_sets(study_run.run, study_run.run_dir)
         files.write_atomically(path, gin_files.as_gin(run) + gin_files.as_gin(study))
         files.write_atomically(os.path.join(study_dir, "study.json"),
                                json.dumps(_record(study, runs), indent=1) + "\n")

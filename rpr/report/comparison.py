@@ -72,7 +72,7 @@ def score_runs(results: StudyResults, path: str, measure: Measure | None = None,
     lengths = _fill_buckets(results, source, run_dirs)
     run = next(iter(runs.values()))
     own_test_set, own_pair = sacrebleu_test_set(run, measure.test_set)
-    language_pair = measure.language_pair or own_pair
+    language_pair = measure.language_pair or own_pair or run.language_pair
     metrics = [Metric(name, len(references), measure.tokenize if name == "bleu" else None,
                       language_pair) for name in SCORED]
     if len(hypotheses) > MANY_RUNS:

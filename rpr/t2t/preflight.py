@@ -161,6 +161,10 @@ def check_runs(runs: Sequence[Any]) -> None:
         for run in runs:
             registration.check_model(run.model)
             registration.find_problem(run.problem)
+            if run.problem.endswith(("_rev", "_copy")):
+                raise UserError(f"run.problem = {run.problem}: T2T's suffixes _rev and _copy work "
+                                "with rpr train and rpr decode only; define a problem with the "
+                                "languages swapped")
             hparams = registration.registered_hparams(run.hparams_set)
             parse_hparams(hparams, run.hparams)
             check_supported(run.model, hparams)

@@ -161,12 +161,16 @@ def test_a_lease_ends_with_the_process_that_was_killed(show_devices):
         assert other.start("b", [], show_devices, gpus=1)
 
 
-def test_each_process_has_a_core_of_its_own(show_devices):
+def test_each_process_has_a_core_of_its_own(show_devices, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")   # --cores on a machine with a GPU
     machine = local_pool.Machine("core", sorted(os.sched_getaffinity(0)))
     with local_pool.Pool(machine) as workers:
         for core in machine.names:
             assert workers.start(core, [], show_devices, gpus=8)
-            assert os.sched_getaffinity(workers.running[-1].process.pid) == {core}
+            process = workers.running[-1].process.pid
+            assert os.sched_getaffinity(process) == {core}
+            with open(f"/proc/{process}/environ") as variables:
+                assert "CUDA_VISIBLE_DEVICES=" in variables.read().split("\0")
         assert not workers.start("more", [], show_devices, gpus=1)
 
 
@@ -363,3 +367,16 @@ def test_a_study_and_a_run_are_not_mistaken_for_each_other(finished, tmp_path):
     single.write_text("".join(f"run.{name} = {value!r}\n" for name, value in TINY.items()))
     assert "rpr run" in refused("study", single, f"--study_dir={tmp_path}/study")
     assert not (tmp_path / "study").exists() and not (tmp_path / "run").exists()
+
+
+def test_an_arm_sets_neither_the_seed_nor_the_code(tmp_path):
+    for setting in ("seed", "usr_dir"):
+        with pytest.raises(UserError, match=f"arm 'a' sets (the )?{setting}"):
+            config.Study("a", arms={"a": {setting: str(tmp_path)}})
+
+
+def test_text_in_a_hparam_keeps_its_spaces():
+    changes = {"pretrained_source_embeddings": "/data/my vectors/en.vec", "kernel_sizes": [3, 5]}
+    run = study.resolve(dataclasses.replace(BASE, hparams=""), changes, 1)
+    assert run.hparams == (
+        "kernel_sizes=[3,5],pretrained_source_embeddings=/data/my vectors/en.vec")

@@ -38,7 +38,7 @@ def test_a_directory_without_a_checkpoint_takes_another_configuration(run_dir):
 def test_a_run_that_was_not_trained_leaves_nothing_to_another_one(run_dir):
     run._check_config(RUN, run_dir)
     traces = [run_dir.file("source.test.txt"), run_dir.file("reference.more.txt"), run_dir.data,
-              run_dir.status, os.path.join(run_dir.model, "hparams.json")]
+              run_dir.status, run_dir.metrics, os.path.join(run_dir.model, "hparams.json")]
 
     def leave_traces():
         os.makedirs(run_dir.model, exist_ok=True)
@@ -279,3 +279,63 @@ def test_without_text_of_a_development_set_there_is_no_bleu_of_it(run_dir):
 def test_test_sets_whose_files_would_have_the_same_name_are_refused(test_sets):
     with pytest.raises(UserError, match="run.test_sets"):
         dataclasses.replace(RUN, test_sets=test_sets)
+
+
+def test_a_finished_run_without_its_checkpoints_is_not_trained_again(run_dir):
+    done, other = {"input": "h", "state": "done"}, {"input": "g", "state": "done"}
+    stages = {stage.name: stage for stage in run_directory.stages(RUN, run_dir)}
+    assert run._is_done(stages["train"], "h", {"train": done})
+    assert not run._is_done(stages["train"], "h", {"train": other})
+    assert not run._is_done(stages["decode"], "h", {"decode": done})
+
+
+def test_a_run_without_its_checkpoints_gets_no_further_test_sets(run_dir):
+    more = dataclasses.replace(RUN, test_sets=("more",))
+    run_directory.update_config(RUN, run_dir)
+    with open(run_dir.scores, "w") as scores:
+        scores.write('{"step": 100}')
+    with pytest.raises(UserError, match="cannot decode more, since its checkpoints are gone"):
+        run_directory.update_config(more, run_dir)
+    assert os.path.exists(run_dir.scores) and gin_files.load_run(run_dir.config) == RUN
+    os.makedirs(run_dir.model)
+    with open(run_dir.checkpoint(more) + ".index", "w"):
+        pass
+    run_directory.update_config(more, run_dir)
+    assert not os.path.exists(run_dir.scores)
+
+
+def test_what_a_stage_does_is_independent_of_the_names_of_its_directories(tmp_path):
+    hashes = [input_hashes(RUN, run_directory.RunDirectory(str(tmp_path / name),
+                                                           str(tmp_path / data)))
+              for name, data in (("run", "data"), ("d", "data"), ("exp", "exp_data"))]
+    assert hashes[0] == hashes[1] == hashes[2]
+
+
+def test_code_and_environment_are_those_of_the_training(run_dir, tmp_path, monkeypatch):
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "scheme.py").write_text("broken")
+    mine = dataclasses.replace(RUN, usr_dir=str(own))
+
+    def fail(*_):
+        raise UserError("the graph cannot be built")
+
+    monkeypatch.setattr(run, "_do_stage", fail)
+    for code in ("broken", "works"):
+        (own / "scheme.py").write_text(code)
+        with pytest.raises(UserError, match="cannot be built"):
+            run.complete_run(mine, run_dir)
+        with open(run_dir.file("code.json")) as record:
+            assert json.load(record)["files"] == provenance.digests(str(own))
+
+
+def test_the_target_language_chooses_the_tokenizer_of_own_text(run_dir):
+    chinese = dataclasses.replace(RUN, language_pair="en-zh", bleu_frequency=50)
+    scoring, = (stage for stage in run_directory.stages(chinese, run_dir)
+                if stage.name == "score")
+    for argv in (scoring.argv, run_directory.dev_stages(chinese, run_dir, 50)[1].argv):
+        assert "--language_pair=en-zh" in argv and any("--reference=" in arg for arg in argv)
+    with pytest.raises(UserError, match="run.test_set = 'wmt14': run.language_pair is missing"):
+        dataclasses.replace(RUN, test_set="wmt14")
+    with pytest.raises(UserError, match="run.language_pair = 'Chinese': two language codes"):
+        dataclasses.replace(RUN, language_pair="Chinese")
