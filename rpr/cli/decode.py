@@ -175,11 +175,12 @@ def _test_set_file(name, pair):
 
 def _worker_argv(argv, words, flags, models):
     """The command line for a process on another device: this one, with everything decided."""
-    names = ["decode_to_file"]
+    names = ["decode_to_file"] if flags.test_set else ["decode_from_file", "decode_to_file"]
     if words:
         names += ["model", "problem", "hparams_set", "hparams", "data_dir", "output_dir",
                   "decode_hparams", "language_pair"]
     decided = [f"--{name}={flags[name].value}" for name in names if flags[name].value]
+    decided.append("--decode_shards=1")               # the files are those of the shard
     if not flags.ensemble:
         decided.append(f"--checkpoint_path={models[0].checkpoint}")
     return [*(arg for arg in argv if arg not in words), *decided]

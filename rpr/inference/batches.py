@@ -3,6 +3,7 @@
 A killed decoding continues from the batches that it finished, and several processes can decode the
 batches of one file.
 """
+import contextlib
 import hashlib
 import itertools
 import json
@@ -13,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from rpr.utils import files
+from rpr.utils import files, locks
 from rpr.utils.errors import UserError
 
 EOS = 1                                               # T2T's id of the end-of-sentence symbol
 _KEY_FILE = "rpr-decode-key"                          # marks a folder as made here
+_LOCK_FILE = f"{_KEY_FILE}.lock"
 _OUR_FILES = re.compile(rf"\.?({_KEY_FILE}|\d+\.json)(\W.*)?")       # temporary names too
 
 
@@ -39,23 +41,27 @@ class Batches:
         self._key = hashlib.sha256(
             json.dumps([list(sentences), size, settings]).encode()).hexdigest()
 
-    def prepare(self) -> None:
+    @contextlib.contextmanager
+    def prepared(self) -> Iterator[None]:
         """Makes the folder, or keeps the finished batches of an earlier call with equal settings.
 
+        No other process can prepare the folder until the context ends.
+
         Raises:
-          UserError: a folder of that name is there, and this program did not make it.
+          UserError: a folder of that name is there, and this program did not make it, or another
+            process decodes to the same output.
         """
-        key_file = os.path.join(self._folder, _KEY_FILE)
-        if os.path.lexists(self._folder):
-            if not self._is_ours():
-                raise UserError(f"{self._folder} is there, but rpr decode did not make it: batches "
-                                "are kept there while a file is decoded; rename it, or write to "
-                                "another file")
-            if self._has_key(key_file):
-                return
-            self._remove()
-        os.makedirs(self._folder)
-        files.write_atomically(key_file, self._key)
+        if os.path.lexists(self._folder) and not self._is_ours():
+            raise UserError(f"{self._folder} is there, but rpr decode did not make it: batches are "
+                            "kept there while a file is decoded; rename it, or write to another "
+                            "file")
+        os.makedirs(self._folder, exist_ok=True)
+        with locks.lock(os.path.join(self._folder, _LOCK_FILE), wait=False):
+            key_file = os.path.join(self._folder, _KEY_FILE)
+            if not self._has_key(key_file):
+                self._remove_files(but=(_KEY_FILE, _LOCK_FILE))
+                files.write_atomically(key_file, self._key)
+            yield
 
     def _is_ours(self):
         if os.path.islink(self._folder) or not os.path.isdir(self._folder):
@@ -71,11 +77,11 @@ class Batches:
         except FileNotFoundError:                     # killed before it was written
             return False
 
-    def _remove(self):
-        """Removes the folder; the key file last, so that an interrupted removal can be repeated."""
-        for name in sorted(os.listdir(self._folder), key=lambda name: name == _KEY_FILE):
+    def _remove_files(self, but=()):
+        """Removes the files; the key file late, so that an interrupted removal can be repeated."""
+        for name in sorted(set(os.listdir(self._folder)) - set(but),
+                           key=lambda name: (name == _LOCK_FILE, name == _KEY_FILE)):
             os.unlink(os.path.join(self._folder, name))
-        os.rmdir(self._folder)
 
     def path(self, number: int) -> str:
         """The file of a finished batch."""
@@ -130,4 +136,5 @@ class Batches:
                  for line in self._read(number)["lines"]]
         files.write_atomically(self._output, "".join(
             lines[positions[number]] + delimiter for number in range(len(lines))))
-        self._remove()
+        self._remove_files()
+        os.rmdir(self._folder)

@@ -21,12 +21,15 @@ def check_input(path: str, flag: str) -> None:
       flag: the flag that named it, for the message.
 
     Raises:
-      UserError: it is missing, a directory, empty or not UTF-8.
+      UserError: it is missing, a directory, a pipe, empty or not UTF-8.
     """
     if not os.path.exists(path):
         raise UserError(f"--{flag}={path}: there is no such file")
     if os.path.isdir(path):
         raise UserError(f"--{flag}={path}: it is a directory; a text file is needed")
+    if not os.path.isfile(path):
+        raise UserError(f"--{flag}={path}: it is a pipe or a device, which can be read only once; "
+                        "write the text to a file")
     read = 0
     with open(path, "rb") as lines:
         for number, line in enumerate(lines, 1):

@@ -16,6 +16,7 @@ from tensor2tensor.bin import t2t_trainer
 from tensor2tensor.utils import decoding, trainer_lib
 
 from rpr.inference.batches import Batches
+from rpr.inference.lines import one_line
 from rpr.inference.progress import ProgressEstimator, decode_event
 from rpr.t2t.trained_model import TrainedModel
 from rpr.utils import processes
@@ -59,30 +60,37 @@ def decode_file(argv: Sequence[str], flags: Any, models: Sequence[TrainedModel],
     decode_hparams.batch_size = decode_hparams.batch_size or 32
     sentences, positions = decoding._get_sorted_inputs(flags.decode_from_file,
                                                        decode_hparams.delimiter)
+    sentences[positions[0]] = sentences[positions[0]].removeprefix("\ufeff")    # byte order mark
     model = models[0]
     # The Estimator of an ensemble finds its checkpoints itself.
     checkpoint = None if flags.ensemble else model.checkpoint
     settings = [flags.hparams, flags.decode_hparams, *map(_identity, models)]
     batches = Batches(flags.decode_to_file, sentences, decode_hparams.batch_size, settings)
-    is_worker = _PART in os.environ
-    part, parts = map(int, os.environ.get(_PART, "0/1").split("/"))
-    if not is_worker:
-        batches.prepare()
-    missing = batches.missing(part, parts)
-    start = time.time()
-    if flags.worker_gpu > 1:
-        _decode_on_devices(flags.worker_gpu, argv, batches, missing)
-    elif missing:
-        todo = batches.sentences(missing)
+    make_line = line_maker(model.hparams, decode_hparams)
+
+    def decode(numbers):
+        if not numbers:
+            return
+        todo = batches.sentences(numbers)
         predictions = ProgressEstimator(estimator, len(todo)).predict(
             _input_fn(todo, model.hparams, decode_hparams), checkpoint_path=checkpoint)
-        batches.save(missing, predictions, _line_maker(model.hparams, decode_hparams))
-    if is_worker:
+        batches.save(numbers, predictions, make_line)
+
+    if _PART in os.environ:
+        part, parts = map(int, os.environ[_PART].split("/"))
+        decode(batches.missing(part, parts))
         return None
-    event = decode_event(len(batches.sentences(missing)), batches.tokens(missing),
-                         time.time() - start)
-    event["cut"] = batches.count_cut()
-    batches.assemble(positions, decode_hparams.delimiter)
+    with batches.prepared():
+        missing = batches.missing()
+        start = time.time()
+        if flags.worker_gpu > 1:
+            _decode_on_devices(flags.worker_gpu, argv, batches, missing)
+        else:
+            decode(missing)
+        event = decode_event(len(batches.sentences(missing)), batches.tokens(missing),
+                             time.time() - start)
+        event["cut"] = batches.count_cut()
+        batches.assemble(positions, decode_hparams.delimiter)
     if flags.checkpoint_path and flags.keep_timestamp:
         written = os.stat(model.checkpoint + ".index").st_mtime
         os.utime(flags.decode_to_file, (written, written))
@@ -122,25 +130,31 @@ def _input_fn(sentences, hparams, decode_hparams):
     return input_fn
 
 
-def _line_maker(hparams: Any, decode_hparams: Any) -> Callable[[Mapping[str, np.ndarray]], str]:
-    """A function that gives the output line of a prediction: its text, or with return_beams the
-    texts of all beams, separated by tabs."""
+def line_maker(hparams: Any, decode_hparams: Any) -> Callable[[Mapping[str, np.ndarray]], str]:
+    """A function that gives the output line of a prediction.
+
+    The line is the text of the hypothesis, or with return_beams the texts of all of them, separated
+    by tabs. There are fewer than beam_size where the search reached its limit before: the remaining
+    beams consist of padding.
+    """
     vocabulary = hparams.problem_hparams.vocabulary
 
     def text(prediction, ids):
-        return decoding.log_decode_results(
+        return one_line(decoding.log_decode_results(
             prediction["inputs"], ids, hparams.problem.name, None, vocabulary["inputs"],
             vocabulary["targets"], log_results=decode_hparams.log_results,
-            skip_eos_postprocess=decode_hparams.skip_eos_postprocess)[1]
+            skip_eos_postprocess=decode_hparams.skip_eos_postprocess)[1])
 
     def line(prediction):
         if not decode_hparams.return_beams:
             return text(prediction, prediction["outputs"])
         beams = np.split(prediction["outputs"], decode_hparams.beam_size)
-        fields = [text(prediction, ids) for ids in beams]
+        used = [number for number, ids in enumerate(beams) if np.any(ids)] or [0]
+        fields = [text(prediction, beams[number]).replace("\t", " ") for number in used]
         if decode_hparams.write_beam_scores:
-            fields = [f"{field}\t{score:.2f}" for field, score in
-                      zip(fields, np.atleast_1d(prediction["scores"]), strict=True)]
+            scores = np.atleast_1d(prediction["scores"])
+            fields = [f"{field}\t{scores[number]:.2f}"
+                      for field, number in zip(fields, used, strict=True)]
         return "\t".join(fields)
 
     return line

@@ -4,6 +4,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from rpr.inference.lines import one_line
 from rpr.inference.model_session import EOS, ModelSession
 from rpr.t2t.trained_model import TrainedModel
 from rpr.utils.errors import UserError
@@ -73,7 +74,7 @@ class Inspector(ModelSession):
 
     def _translation(self, ids, score, log_probabilities):
         words = ids[:-1] if ids[-1] == EOS else ids
-        return Translation(self._vocabularies["targets"].decode(words), float(score), ids,
+        return Translation(one_line(self._vocabularies["targets"].decode(words)), float(score), ids,
                            self.tokens(ids), np.exp(log_probabilities[:len(ids)]))
 
 

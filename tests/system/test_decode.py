@@ -67,11 +67,11 @@ def test_a_killed_decoding_goes_on_from_what_was_decoded(command, by_t2t, tmp_pa
     assert event["sentences"] <= 54
 
 
-def test_a_shard_has_files_of_its_own(command, by_t2t, tmp_path):
+def test_a_shard_has_files_of_its_own_and_is_decoded_on_two_devices(command, by_t2t, tmp_path):
     folder, flags = command
     (folder / "in001").write_bytes((folder / "in").read_bytes())
     flags = [*flags, f"--decode_to_file={tmp_path}/out", "--decode_shards=2", "--worker_id=1"]
-    rpr_command("decode", *flags)
+    rpr_command("decode", *flags, f"--worker_gpu={min(2, len(os.sched_getaffinity(0)))}")
     assert (tmp_path / "out001").read_bytes() == by_t2t and os.listdir(tmp_path) == ["out001"]
     flags = [flag for flag in flags if not flag.startswith("--decode_from_file")]
     line = refused("decode", *flags, "--test_set=wmt14", "--language_pair=en-de")
@@ -82,8 +82,8 @@ def decoding_of(tmp_path, settings, sentences=None):
     """The batches of a decoding to OUT of 7 sentences, 3 at a time."""
     sentences = sentences or [f"sentence {number}" for number in range(7)]
     made = batches.Batches(str(tmp_path / "out"), sentences, 3, settings)
-    made.prepare()
-    return made
+    with made.prepared():
+        return made
 
 
 def first_symbol(prediction):
@@ -132,6 +132,16 @@ def test_a_link_in_place_of_the_folder_is_not_followed(tmp_path):
     with pytest.raises(UserError, match="did not make it"):
         decoding_of(tmp_path, ["another"])
     assert os.listdir(tmp_path / "elsewhere")
+
+
+def test_two_decodings_to_one_output_do_not_mix(tmp_path):
+    sentences = ["a sentence"]
+    with batches.Batches(str(tmp_path / "out"), sentences, 3, ["a checkpoint"]).prepared():
+        for settings in (["a checkpoint"], ["another"]):
+            with pytest.raises(UserError, match="out.parts: another process is using it"), \
+                    batches.Batches(str(tmp_path / "out"), sentences, 3, settings).prepared():
+                pass
+    assert decoding_of(tmp_path, ["another"]).missing() == [0, 1, 2]
 
 
 def test_a_folder_that_was_killed_before_its_key_was_written_is_used(tmp_path):

@@ -1,0 +1,61 @@
+"""What `rpr decode` reads, and the lines it writes for hypotheses."""
+import os
+import types
+
+import numpy as np
+import pytest
+from tensor2tensor.data_generators import text_encoder
+
+import problems  # noqa: F401  registers them
+from rpr.inference import file_checks, file_decoder
+from rpr.inference.lines import one_line
+from rpr.utils.errors import UserError
+
+BYTES = text_encoder.ByteTextEncoder()
+
+
+def make_line(prediction, **decode_hparams):
+    """The line of a prediction whose ids are bytes."""
+    vocabulary = {"inputs": BYTES, "targets": BYTES}
+    hparams = types.SimpleNamespace(problem=types.SimpleNamespace(name="toy_reverse_repeats"),
+                                    problem_hparams=types.SimpleNamespace(vocabulary=vocabulary))
+    settings = dict(log_results=False, skip_eos_postprocess=False, return_beams=False,
+                    write_beam_scores=False, beam_size=1)
+    return file_decoder.line_maker(hparams, types.SimpleNamespace(**settings | decode_hparams))(
+        prediction | {"inputs": np.array(BYTES.encode("source"))})
+
+
+def ids_of(*texts, length=8):
+    """[beams * length], each with an end mark and padding; None: padding only."""
+    rows = np.zeros([len(texts), length], int)
+    for row, text in zip(rows, texts, strict=True):
+        if text is not None:
+            ids = [*BYTES.encode(text), text_encoder.EOS_ID]
+            row[:len(ids)] = ids
+    return rows.ravel()
+
+
+@pytest.mark.parametrize(("token", "expected"), [
+    (r"a\10;b_", "a b"), (r"\8364;_", "€"), (r"\55357;_", "\ufffd"), (r"\128512;_", "😀")])
+def test_a_hypothesis_is_one_line_of_utf8(token, expected):
+    text = text_encoder._unescape_token(token)
+    assert one_line(text) == expected and one_line(text).encode()
+
+
+def test_a_hypothesis_with_a_newline_stays_on_its_line():
+    assert make_line({"outputs": ids_of("a\nb")}) == "a b"
+
+
+def test_beams_that_the_search_never_filled_are_not_written():
+    beams = dict(return_beams=True, beam_size=4)
+    prediction = {"outputs": ids_of("ab", "", "a\tb", None),
+                  "scores": np.array([-1.0, -2.0, -3.0, -1e7])}
+    assert make_line(prediction, **beams) == "ab\t\ta b"
+    assert make_line(prediction, **beams, write_beam_scores=True) == (
+        "ab\t-1.00\t\t-2.00\ta b\t-3.00")
+
+
+def test_a_pipe_is_refused_as_input(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="--input=.*/pipe: it is a pipe or a device"):
+        file_checks.check_input(str(tmp_path / "pipe"), "input")
