@@ -5,10 +5,12 @@
 | `encoder_keys`, `encoder_values`, `decoder_keys`, `decoder_values` | [layers, tables, 2k + 1, depth] | tables a^K and a^V; one table if the heads share it |
 | `encoder_attention`, `decoder_attention` | [layers, heads, 2 * MAX_DISTANCE + 1] | see `attention_by_distance` |
 | `source_lengths` | [sentences] | test sources in sub-words, end-of-sentence symbol included |
+| `source_sha256` | [] | of those sources |
 
 TensorFlow's graphs are process-wide, so each model is analysed in a process of its own:
-`python -m rpr.report.model_analysis RUN DATA_DIR USR_DIR`.
+`python -m rpr.report.model_analysis RUN USR_DIR`.
 """  # noqa: E501
+import hashlib
 import os
 import re
 import subprocess
@@ -64,11 +66,16 @@ def source_lengths(source: Sequence[str],
       int [sentences], and the unit's name. Sub-words include the end-of-sentence symbol, as T2T's
       max_length does.
     """
+    digest = _digest(source)
     for run_dir in run_dirs:
-        lengths = load(run_dir).get("source_lengths", ())
-        if len(lengths) == len(source):
-            return np.asarray(lengths), "sub-words"
+        arrays = load(run_dir)
+        if str(arrays.get("source_sha256", "")) == digest:
+            return arrays["source_lengths"], "sub-words"
     return np.array([len(line.split()) for line in source]), "words"
+
+
+def _digest(lines: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def analyse_models(run_dirs: Iterable[RunDirectory], usr_dir: str | None = None) -> None:
@@ -88,7 +95,7 @@ def analyse_models(run_dirs: Iterable[RunDirectory], usr_dir: str | None = None)
         say(f"models not analysed, since their runs have no checkpoint: {others}", style="yellow")
     with Task("analysing models", len(missing), "models") as task:
         for number, run_dir in enumerate(missing, 1):
-            process = processes.spawn([run_dir.path, run_dir.data_dir, usr_dir or ""],
+            process = processes.spawn([run_dir.path, usr_dir or ""],
                                       module="rpr.report.model_analysis", text=True,
                                       stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
             errors = process.communicate()[1]
@@ -208,17 +215,19 @@ def sum_by_distance(weights: np.ndarray, max_distance: int) -> np.ndarray:
 
 
 def _analyse(run_dir: RunDirectory, usr_dir: str | None) -> dict[str, np.ndarray]:
-    """All arrays of a run."""
-    from rpr.t2t import registration
+    """All arrays of a run, whose data is next to it."""
+    from rpr.t2t import registration, trained_model
     registration.register(usr_dir)
-    run = gin_files.load_run(run_dir.config)
+    run, flags = trained_model_flags(run_dir.path, None, usr_dir)
+    trained = trained_model.find_trained_model(flags)
     arrays = relative_tables(run_dir.checkpoint(run))
     source = (test_sets.test_set_source(run.test_set, run.language_pair) if run.test_set
               else test_sets.read_lines(run_dir.source))
-    encoder = registration.find_problem(run.problem).feature_encoders(run_dir.data_dir)["inputs"]
+    encoder = trained.hparams.problem_hparams.vocabulary["inputs"]
     arrays["source_lengths"] = np.array([len(encoder.encode(line)) + 1 for line in source])
+    arrays["source_sha256"] = np.array(_digest(source))
     try:
-        attention = attention_by_distance(run_dir.path, run_dir.data_dir, usr_dir=usr_dir)
+        attention = attention_by_distance(run_dir.path, flags.data_dir, usr_dir=usr_dir)
     except UserError as error:                        # a model that does not record attention
         print(error, file=sys.stderr)
         attention = {}
@@ -226,11 +235,11 @@ def _analyse(run_dir: RunDirectory, usr_dir: str | None) -> dict[str, np.ndarray
                      for side, shares in attention.items()}
 
 
-def main(path: str, data_dir: str, usr_dir: str = "") -> None:
+def main(path: str, usr_dir: str = "") -> None:
     """Writes RUN/learned.npz."""
     from rpr.t2t import compat
     compat.install()                                  # before anything imports T2T
-    run_dir = RunDirectory(path, data_dir)
+    run_dir = RunDirectory(path)
     arrays = _analyse(run_dir, usr_dir or None)
     with files.atomic_path(_cache_path(run_dir)) as path, open(path, "wb") as out:
         np.savez(out, **arrays)

@@ -65,7 +65,7 @@ def read_study(path: str, baseline: str | None = None, against: str | None = Non
 
 def run_directory_of(study_dir: str, run: RunResult) -> RunDirectory:
     """The directory of a run of the study (or directory of runs) at `study_dir`."""
-    return RunDirectory(os.path.join(study_dir, run.path), os.path.join(study_dir, "data"))
+    return RunDirectory(os.path.join(study_dir, run.path))
 
 
 def _read_arms(path: str, environments: list[dict[str, Any]]

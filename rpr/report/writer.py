@@ -1,4 +1,5 @@
 """Writes all files of a report: tables, figures, the page and TensorBoard's event files."""
+import hashlib
 import os
 from collections.abc import Iterator, Sequence
 
@@ -71,7 +72,10 @@ def _earlier_pictures(results: StudyResults, path: str) -> Iterator[Picture]:
 
 
 def _plot_name(kind: str, run: RunResult) -> str:
-    return f"{kind}_{os.path.basename(run.path)}"
+    name = os.path.basename(run.path)
+    if run.path.startswith(os.pardir):                # of another study, which may use the name too
+        name += f"-{hashlib.sha256(run.path.encode()).hexdigest()[:6]}"
+    return f"{kind}_{name}"
 
 
 def _save(plot: figures.Plot, path: str) -> Picture:

@@ -3,6 +3,7 @@ import json
 
 import numpy as np
 
+from rpr.experiments.run_directory import RunDirectory
 from rpr.report import model_analysis
 
 
@@ -23,3 +24,17 @@ def test_tables_are_read_from_a_checkpoint(trained):
         name = name.replace("rpr_", "")
     np.testing.assert_array_equal(tables["decoder_values"][0].ravel(),
                                   reader.get_tensor(name).ravel())
+
+
+def test_lengths_of_other_sources_are_not_used(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "scores.json").write_text("{}")
+    source = ["one two", "three"]
+    np.savez(run / "learned.npz", source_lengths=np.array([7, 8]),
+             source_sha256=np.array(model_analysis._digest(source)))
+    run_dirs = [RunDirectory(str(run))]
+    lengths, unit = model_analysis.source_lengths(source, run_dirs)
+    assert (lengths.tolist(), unit) == ([7, 8], "sub-words")
+    lengths, unit = model_analysis.source_lengths(["other", "text of two"], run_dirs)
+    assert (lengths.tolist(), unit) == ([1, 3], "words")

@@ -13,7 +13,7 @@ from report_runs import SOURCE, damage, read_scored, write_clipping_study, write
 from test_report_figures import TABLE_NAMES, learned_arrays
 
 from rpr.cli import report
-from rpr.report import html_page, model_analysis, record, results, tensorboard
+from rpr.report import html_page, model_analysis, record, results, tensorboard, writer
 from rpr.utils.errors import UserError
 
 WORDS = st.lists(st.sampled_from(["a", "b", "c", "<b>", "&", "\x1b"]), max_size=8).map(" ".join)
@@ -25,6 +25,7 @@ def clipping(tmp_path_factory):
     write_clipping_study(folder)
     run = folder / "runs/k16-1"
     np.savez(run / "learned.npz", source_lengths=np.arange(len(SOURCE)) % 30 + 1,
+             source_sha256=np.array(model_analysis._digest(SOURCE)),
              **learned_arrays(1))
     (run / "data.json").write_text(json.dumps({"problem": "p", "sources": {"train source": {
         "path": "/corpus/<x>.en", "lines": 26607, "sha256": "ab" * 32}}}))
@@ -227,3 +228,9 @@ def test_events_of_a_run_outside_the_study_are_not_written(clipping, tmp_path):
     write_run(tmp_path, "other", hypotheses=damage(["x"] * len(SOURCE), 0.0, 1))
     tensorboard.write_events(read_scored(clipping, against=tmp_path / "other"), str(clipping))
     assert not (tmp_path / "other" / tensorboard.FILE).exists()
+
+
+def test_a_model_of_another_study_has_pictures_of_its_own():
+    names = {writer._plot_name("norms", results.RunResult(path, 1, "done"))
+             for path in ("relative", "../quickstart/relative", "../more/relative")}
+    assert len(names) == 3 and "norms_relative" in names
