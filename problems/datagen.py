@@ -97,13 +97,15 @@ def _has_foreign_data(problem: Any, data_dir: str, staging: str) -> bool:
 
 
 def _settings(problem: Any) -> dict[str, Any]:
-    return {name: getattr(problem, name, None) for name in ("approx_vocab_size", "packed_length")}
+    return {name: getattr(problem, name, None)
+            for name in ("approx_vocab_size", "packed_length", "vector_rows")}
 
 
 def _check_same_text(problem: Any, record: dict[str, Any], sources: dict[str, str],
                      settings: dict[str, Any], data_dir: str) -> None:
     changed = [f"{name} changed" for name, digest in sources.items()
                if record["sources"].get(name) != digest]
+    changed += [f"{name} is missing" for name in record["sources"] if name not in sources]
     changed += [f"{name} was {record['settings'].get(name)}, now it is {value}"
                 for name, value in settings.items()
                 if record["settings"].get(name) != value]

@@ -111,6 +111,11 @@ class WordProblem(translation.TranslationProblem):
         return checks.positive_integer_variable("RPR_WORDS_VOCAB_SIZE", self.vocabulary_size)
 
     @property
+    def vector_rows(self) -> int | None:
+        """How many rows of the vectors are read, if any are given: it decides the vocabulary."""
+        return _vector_rows() if any(self._vector_files()) else None
+
+    @property
     def source_vocab_name(self) -> str:
         return self._file_name("vocab", 0, "words")
 

@@ -1,4 +1,5 @@
 """Reads line-aligned parallel text: UTF-8, one sentence a line, gzip if the name ends in .gz."""
+import codecs
 import gzip
 import io
 import os
@@ -20,7 +21,7 @@ def read_lines(path: str, digest: Any = None) -> Iterator[bytes]:
     """Yields the lines of a file, with their newlines.
 
     Only a newline ends a line: corpora contain stray carriage returns and Unicode line separators,
-    which would break the alignment.
+    which would break the alignment. A byte order mark is no part of the first line.
 
     Args:
       path: the file; decompressed if its name ends in .gz.
@@ -37,7 +38,7 @@ def read_lines(path: str, digest: Any = None) -> Iterator[bytes]:
                 if len(line) > LONGEST_LINE:
                     raise UserError(f"{path}: line {number:,} is longer than {LONGEST_LINE:,} "
                                     "bytes, the longest that is read")
-                yield line
+                yield line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
     except _GZIP_ERRORS as error:
         raise UserError(f"{path}: damaged after line {number:,} ({error})") from None
     except OSError as error:

@@ -106,6 +106,10 @@ def main(argv: Sequence[str]) -> None:
         if scoring.looks_tokenized(lines):
             _note(f"{path}: {scoring.TOKENIZED_LINES} or more lines end in ' .'; sacreBLEU expects "
                   "detokenized text")
+    if not args.tokenize and not args.language_pair and any(
+            map(scoring.looks_unspaced, references.values())):
+        _note("the references have no spaces between words, so BLEU takes whole sentences for "
+              "words; give --language_pair (target zh, ja) or --tokenize=char")
     record = [system.as_dict() for system in results]
     text = json.dumps(record if len(record) > 1 else record[0], indent=1) + "\n"
     if args.json and args.json != "-":

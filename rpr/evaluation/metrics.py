@@ -187,7 +187,8 @@ def _sacrebleu_metric(name: str, tokenize: str | None, language_pair: str) -> An
     try:                                              # force: no warning for every block of lines
         return BLEU(tokenize=tokenize, force=True, trg_lang=language_pair.split("-")[-1])
     except (RuntimeError, ImportError, OSError) as error:    # an extra package, or a download
-        raise UserError(f"--tokenize={tokenize}: {' '.join(str(error).split())}") from None
+        flag = f"--tokenize={tokenize}" if tokenize else f"--language_pair={language_pair}"
+        raise UserError(f"{flag}: {' '.join(str(error).split())}") from None
 
 
 def _bleu(sums: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ scored against reference A alone, `wmt21/C` against C, and `wmt21/AC` against bo
 """
 import dataclasses
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ SAMPLES = {"bootstrap": 1000, "randomization": 10000}  # sacreBLEU's defaults
 SEED = 12345                                          # sacreBLEU's default
 MOST_TER_WORDS = 1000                                 # TER takes time cubic in a line's length
 TOKENIZED_LINES = 100                                 # so many look tokenized: worth a warning
+# Thai, Lao, Burmese, Khmer, Japanese and Chinese.
+_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,14 +131,20 @@ def score(systems: Mapping[str, Sequence[str]], references: Mapping[str, Sequenc
 
 def longest_line(lines: Sequence[str]) -> tuple[int, int]:
     """Number (from 1) and words of the line with the most words."""
-    words = [line.count(" ") + 1 for line in lines]
+    words = [len(line.split()) for line in lines]
     longest = max(range(len(lines)), key=words.__getitem__)
-    return longest + 1, len(lines[longest].split())
+    return longest + 1, words[longest]
 
 
 def looks_tokenized(lines: Sequence[str]) -> bool:
     """Whether 100 lines end in a separate full stop, as tokenized text does (sacreBLEU's rule)."""
     return sum(line.endswith(" .") for line in lines) >= TOKENIZED_LINES
+
+
+def looks_unspaced(lines: Sequence[str]) -> bool:
+    """Whether most letters belong to scripts that do not put spaces between words."""
+    text = "".join(lines)
+    return len(_UNSPACED.findall(text)) > 0.5 * sum(map(str.isalpha, text))
 
 
 def _check_lengths(systems: Mapping[str, Sequence[str]], references: Mapping[str, Sequence[str]]

@@ -23,12 +23,14 @@ from rpr.utils.errors import UserError
 def read_lines(path: str) -> list[str]:
     """The lines of a UTF-8 text file (gzipped if its name ends in .gz), as sacreBLEU reads them.
 
+    A byte order mark is no part of the first line.
+
     Raises:
       UserError: the file is missing, empty, damaged or not UTF-8.
     """
     opened = gzip.open if path.endswith(".gz") else open
     try:
-        with opened(path, "rt", encoding="utf-8", newline="\n") as text:
+        with opened(path, "rt", encoding="utf-8-sig", newline="\n") as text:
             lines = [line.rstrip() for line in text]
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None
@@ -131,6 +133,7 @@ def register(name: str, language_pair: str, source: str, references: Sequence[st
         return directory
     os.makedirs(os.path.dirname(directory), exist_ok=True)
     temporary = tempfile.mkdtemp(dir=os.path.dirname(directory), prefix=".")
+    os.chmod(temporary, 0o755)                        # others may read a shared collection
     for file, lines in texts.items():
         files.write_atomically(os.path.join(temporary, file),
                                "".join(line + "\n" for line in lines))

@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf
 from tensor2tensor.utils import bleu_hook
 
 from rpr.t2t import preflight
+from rpr.utils import files
 from rpr.utils.console import Task
 
 _FILE_BYTES = 1 << 26                                 # least size of a data file of an average
@@ -40,8 +41,9 @@ def average_all(model_dir: str, output_dir: str, n: int, min_steps: int = 0,
     os.makedirs(output_dir, exist_ok=True)
     for name in ("flags.txt", "hparams.json", preflight.TRAINED_WITH):
         source, copy = os.path.join(model_dir, name), os.path.join(output_dir, name)
-        if os.path.exists(source) and not os.path.exists(copy):
-            shutil.copy2(source, copy)
+        if os.path.exists(source):
+            with files.atomic_path(copy) as temporary:
+                shutil.copy2(source, temporary)
     window: collections.deque = collections.deque(maxlen=n)
     written = []
     with Task("averaging", None, "averages") as task:

@@ -236,14 +236,13 @@ class EvaluationListener(tf.train.CheckpointSaverListener):
                  evaluate: Callable[[], None]) -> None:
         self._metrics_path, self._frequency = metrics_path, frequency
         self._last_step, self._evaluate = last_step, evaluate
-        self._evaluated = 0                           # the step of the last evaluation
-
-    def begin(self) -> None:
-        self._evaluated = max((event.get("step", 0)
-                               for event in metrics_log.events(self._metrics_path)
-                               if event["event"] == "eval"), default=0)
+        self._evaluated: int | None = None            # the step of the last evaluation
 
     def after_save(self, session: Any, global_step_value: int) -> None:
+        if self._evaluated is None:                   # the file has no later steps any more
+            self._evaluated = max((event.get("step", 0)
+                                   for event in metrics_log.events(self._metrics_path)
+                                   if event["event"] == "eval"), default=0)
         if self._evaluated + self._frequency <= global_step_value < self._last_step:
             self._evaluate()
             self._evaluated = global_step_value

@@ -153,6 +153,13 @@ def test_other_text_or_settings_are_refused(made, monkeypatch, tmp_path):
     monkeypatch.setenv("RPR_TEXT_SOURCE", str(other))
     with pytest.raises(UserError, match="train source changed"):
         generate(data_dir)
+    path = pathlib.Path(data_dir, f"{problem.dataset_filename()}.datagen.json")
+    record = json.loads(path.read_text())
+    record["sources"] = {**problem.sources(str(tmp_path)), "dev source": "0" * 64}
+    path.write_text(json.dumps(record))               # made with a development set of its own
+    with pytest.raises(UserError, match=r"\(dev source is missing\)"):
+        generate(data_dir)
+    path.write_bytes(before[path.name])
     assert content(data_dir) == before
 
 

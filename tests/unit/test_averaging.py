@@ -70,3 +70,11 @@ def test_every_window_of_checkpoints_is_averaged(model_dir, tmp_path):
     values = [np.float64(tf.train.load_checkpoint(path).get_tensor("transformer/b"))
               for path in (*paths(model_dir)[1:], written[-1])]
     np.testing.assert_allclose(values[2], (values[0] + values[1]) / 2, rtol=1e-7)
+
+
+def test_what_describes_the_model_is_that_of_the_model(model_dir, tmp_path):
+    (model_dir / "hparams.json").write_text("{}")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "hparams.json").write_text('{"cut')
+    averaging.average_all(str(model_dir), str(tmp_path / "out"), 2)
+    assert (tmp_path / "out" / "hparams.json").read_text() == "{}"

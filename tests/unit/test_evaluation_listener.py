@@ -12,9 +12,7 @@ def evaluated(path, steps, frequency, restarts=()):
         found.append(step)
 
     def start():
-        listener = hooks.EvaluationListener(path, frequency, steps[-1], evaluate)
-        listener.begin()
-        return listener
+        return hooks.EvaluationListener(path, frequency, steps[-1], evaluate)
 
     listener = start()
     for before, step in zip((0, *steps), steps, strict=False):
@@ -31,3 +29,17 @@ def test_evaluations_are_far_apart_and_a_restart_changes_nothing(tmp_path):
     for restarts in ((), (3000, 5000, 9000)):
         path = str(tmp_path / f"{len(restarts)}.jsonl")
         assert evaluated(path, steps, 5000, restarts) == [5000, 10000, 15000]
+
+
+def test_steps_that_are_trained_again_are_evaluated_again(tmp_path):
+    path = str(tmp_path / "metrics.jsonl")
+    assert evaluated(path, range(1000, 4001, 1000), 1000) == [1000, 2000, 3000]
+    listener_made_before_the_file_is_cut = []
+
+    def evaluate():
+        listener_made_before_the_file_is_cut.append(True)
+
+    listener = hooks.EvaluationListener(path, 1000, 4000, evaluate)
+    metrics_log.forget_after(path, 1000)              # the training goes back to this step
+    listener.after_save(None, 2000)
+    assert listener_made_before_the_file_is_cut == [True]

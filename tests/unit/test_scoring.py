@@ -301,6 +301,21 @@ def test_moses_bleu_is_that_of_lower_cased_tokens(files):
         "score", "cased", "--reference=lower", "--tokenize=moses_lowercase", cwd=files)
 
 
+def test_text_without_spaces_between_words_gets_a_warning(tmp_path):
+    for name, line in (("zh", "今天天气很好。"), ("de", "Das ist gut, 好.")):
+        (tmp_path / name).write_text(f"{line}\n" * 3)
+    warned = rpr_command("score", tmp_path / "zh", "--reference", tmp_path / "zh").stderr
+    assert "the references have no spaces between words" in warned
+    for more in (["--language_pair=en-zh"], ["--tokenize=char"]):
+        assert not rpr_command("score", tmp_path / "zh", "--reference", tmp_path / "zh",
+                               *more).stderr
+    assert not rpr_command("score", tmp_path / "de", "--reference", tmp_path / "de").stderr
+
+
+def test_the_longest_line_is_that_with_the_most_words():
+    assert scoring.longest_line(["a b c", "\t".join("w" * 9), " " * 50]) == (2, 9)
+
+
 def test_tokenized_text_gets_a_warning(files):
     (files / "tokenized").write_text("Das ist ein Satz .\n" * 100)
     done = rpr_command("score", "tokenized", "--reference=tokenized", "--metrics=bleu", cwd=files)

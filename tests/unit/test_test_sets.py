@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from problems import parallel_text
 from rpr import cli
 from rpr.evaluation import test_sets
 from rpr.utils.errors import UserError
@@ -34,6 +35,16 @@ def test_a_registered_test_set_is_found_by_its_name(texts, capsys):
     capsys.readouterr()
     assert cli.main(["test-set", "list"]) == 0
     assert capsys.readouterr().out == f"mine\ten-de\t{texts}/sets/mine.en-de\n"
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(texts, tmp_path):
+    for suffix, opened in ((".txt", open), (".gz", gzip.open)):
+        path = str(tmp_path / f"marked{suffix}")
+        with opened(path, "wb") as text:
+            text.write("\ufeffDas ist gut.\n\ufeffJa.\n".encode())
+        assert test_sets.read_lines(path) == ["Das ist gut.", "\ufeffJa."]
+        lines = list(parallel_text.read_lines(path))
+        assert lines == [b"Das ist gut.\n", "\ufeffJa.\n".encode()]
 
 
 def test_the_same_text_may_be_registered_again_and_no_other(texts, capsys):
