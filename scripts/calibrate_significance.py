@@ -241,8 +241,11 @@ def document_rejection_rates(seeds: int, documents: int, trials: int) -> dict[st
     counts = {"documents": 0, "sentences": 0}
     for _ in range(trials):
         for unit, (baseline, arm) in draw_documents(random, seeds, documents).items():
-            counts[unit] += reject(baseline, arm) if seeds > 1 else (
-                significance.compare_outputs(baseline[0], arm[0]).p or 0.0) <= LEVEL
+            if seeds > 1:
+                counts[unit] += reject(baseline, arm)
+            else:
+                p = significance.compare_outputs(baseline[0], arm[0]).p
+                counts[unit] += p is not None and p <= LEVEL
     return {unit: count / trials for unit, count in counts.items()}
 
 
@@ -272,7 +275,7 @@ def main() -> None:
     print("Equal arms whose quality varies between documents, BLEU design: rejections in %\n\n"
           "| | documents | by document | by sentence |\n| --- | ---: | ---: | ---: |")
     for seeds, name in ((1, "two outputs"), (3, "3 seeds")):
-        for documents in (10, 20, 40, 80):
+        for documents in (2, 3, 5, 10, 20, 40, 80):
             rates = document_rejection_rates(seeds, documents, args.trials)
             print(f"| {name} | {documents} | {100 * rates['documents']:.1f} | "
                   f"{100 * rates['sentences']:.1f} |", flush=True)

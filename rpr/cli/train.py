@@ -94,8 +94,12 @@ def main(argv: list[str], logs: Any) -> None:
             logs.keep(os.path.join(output_dir, f"train{process}.log"))
 
     metrics_file = flags.metrics_file or os.path.join(output_dir, METRICS_FILE)
-    with stack:
-        trainer.run(flags, hparams, requested, metrics_file, prepare_output)
+    try:
+        with stack:
+            trainer.run(flags, hparams, requested, metrics_file, prepare_output)
+    except OSError as error:                          # a failed write does not say where
+        error.filename = error.filename or output_dir
+        raise
     checkpoint = checkpoints.newest(output_dir)
     if checkpoint and is_chief:
         say(f"{checkpoint}{_losses(metrics_file)}")

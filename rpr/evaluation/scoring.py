@@ -24,6 +24,7 @@ SAMPLES = {"bootstrap": 1000, "randomization": 10000}  # sacreBLEU's defaults
 SEED = 12345                                          # sacreBLEU's default
 MOST_TER_WORDS = 1000                                 # TER takes time cubic in a line's length
 TOKENIZED_LINES = 100                                 # so many look tokenized: worth a warning
+_LOOKED_AT = 1000                                     # lines
 # Thai, Lao, Burmese, Khmer, Japanese and Chinese.
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 
@@ -142,8 +143,8 @@ def looks_tokenized(lines: Sequence[str]) -> bool:
 
 
 def looks_unspaced(lines: Sequence[str]) -> bool:
-    """Whether most letters belong to scripts that do not put spaces between words."""
-    text = "".join(lines)
+    """Whether most letters of the first lines belong to scripts without spaces between words."""
+    text = "".join(lines[:_LOOKED_AT])
     return len(_UNSPACED.findall(text)) > 0.5 * sum(map(str.isalpha, text))
 
 

@@ -60,7 +60,8 @@ def decode_file(argv: Sequence[str], flags: Any, models: Sequence[TrainedModel],
     decode_hparams.batch_size = decode_hparams.batch_size or 32
     sentences, positions = decoding._get_sorted_inputs(flags.decode_from_file,
                                                        decode_hparams.delimiter)
-    sentences[positions[0]] = sentences[positions[0]].removeprefix("\ufeff")    # byte order mark
+    if sentences:                                     # a byte order mark is no part of the text
+        sentences[positions[0]] = sentences[positions[0]].removeprefix("\ufeff")
     model = models[0]
     # The Estimator of an ensemble finds its checkpoints itself.
     checkpoint = None if flags.ensemble else model.checkpoint

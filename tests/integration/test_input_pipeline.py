@@ -18,7 +18,7 @@ def read(text, count, stream=None, towers=1, packed=False, **changes):
     hparams.override_from_dict({**changes, "pack_dataset": packed, "use_custom_ops": False})
     parallelism = types.SimpleNamespace(n=towers) if towers > 1 else None
     config = types.SimpleNamespace(data_parallelism=parallelism, train_distribute=None,
-                                   use_tpu=False)
+                                   use_tpu=False, session_config=None)
     with tf.Graph().as_default(), tf.Session() as session:
         tf.set_random_seed(1)
         dataset = reproducible_input(hparams.problem, hparams, str(text.data_dir),
