@@ -11,14 +11,15 @@ from rpr.training import input_pipeline
 from rpr.training.input_pipeline import BATCH_NUMBER, Stream, reproducible_input
 
 
-def read(text, count, stream=None, towers=1, packed=False, **changes):
+def read(text, count, stream=None, towers=1, packed=False, session_config=None,
+         **changes):
     """The first batches of a stream: [{feature: array}]."""
     hparams = trainer_lib.create_hparams("rpr_tiny", "batch_size=256,max_length=64",
                                          data_dir=str(text.data_dir), problem_name=text.problem)
     hparams.override_from_dict({**changes, "pack_dataset": packed, "use_custom_ops": False})
     parallelism = types.SimpleNamespace(n=towers) if towers > 1 else None
     config = types.SimpleNamespace(data_parallelism=parallelism, train_distribute=None,
-                                   use_tpu=False, session_config=None)
+                                   use_tpu=False, session_config=session_config)
     with tf.Graph().as_default(), tf.Session() as session:
         tf.set_random_seed(1)
         dataset = reproducible_input(hparams.problem, hparams, str(text.data_dir),
@@ -52,6 +53,20 @@ def test_a_stream_is_resumed_anywhere_and_shared_among_processes(packed, text):
         assert_same(read(text, 6, Stream(1, index, 2), packed=packed), batches[index::2])
     assert not np.array_equal(read(text, 1, Stream(2, 0, 1), packed=packed)[0]["targets"],
                               batches[0]["targets"])
+
+
+def test_the_first_session_has_the_threads_of_the_training(text, monkeypatch):
+    """TensorFlow gives all sessions of a process the threads of the first one."""
+    seen, session = [], tf.Session
+
+    def recorded(*args, config=None, **kwargs):
+        seen.append(config)
+        return session(*args, config=config, **kwargs)
+
+    monkeypatch.setattr(input_pipeline.tf, "Session", recorded)
+    one_thread = tf.ConfigProto(intra_op_parallelism_threads=1)
+    read(text, 1, session_config=one_thread)
+    assert seen == [None, one_thread]                 # the test's own, then that of the scan
 
 
 def sentences(batches):
