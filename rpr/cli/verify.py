@@ -1,8 +1,6 @@
 """`rpr verify`: repeats the first steps of a run and compares them bit for bit."""
-import dataclasses
-import os
-
 from rpr.cli.arguments import Parser, whole_number
+from rpr.experiments.provenance import with_usr_dir
 from rpr.experiments.run_directory import RunDirectory, trained_model_flags
 from rpr.experiments.verification import repeat_training
 from rpr.utils import files
@@ -18,10 +16,9 @@ def main(argv: list[str]) -> int:
     args = _parser().parse_args(argv)
     files.refuse_pattern(args.run_dir, "run_dir")
     run, flags = trained_model_flags(args.run_dir, args.data_dir, args.t2t_usr_dir)
-    # Never the directory that the run names: somebody else may have made the run.
-    usr_dir = os.path.abspath(os.path.expanduser(args.t2t_usr_dir)) if args.t2t_usr_dir else ""
-    run = dataclasses.replace(run, usr_dir=usr_dir)
-    result = repeat_training(run, RunDirectory(args.run_dir, flags.data_dir), args.steps)
+    run_dir = RunDirectory(args.run_dir, flags.data_dir)
+    run = with_usr_dir(run, args.t2t_usr_dir, run_dir.config)
+    result = repeat_training(run, run_dir, args.steps)
     compared = (f"{result.losses} losses, and {result.tensors} tensors at steps "
                 f"{', '.join(map(str, result.checkpoints))}")
     if result.difference:

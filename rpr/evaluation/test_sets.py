@@ -78,14 +78,18 @@ def several_documents(names: list[str]) -> list[str] | None:
     return names if len(set(names)) > 1 else None
 
 
-def check_language_pair(language_pair: str) -> None:
+def check_language_pair(language_pair: str, name: str = "--language_pair") -> None:
     """Refuses what is not two language codes.
+
+    Args:
+      language_pair: such as en-de.
+      name: of the flag or field that has it, for the message.
 
     Raises:
       UserError: names the value and what is allowed.
     """
     if not re.fullmatch(r"[a-z]{2,3}-[a-z]{2,3}", language_pair):
-        raise UserError(f"--language_pair={language_pair}: two language codes, such as en-de")
+        raise UserError(f"{name}={language_pair}: two language codes, such as en-de")
 
 
 def is_known(name: str) -> bool:

@@ -5,6 +5,7 @@ import math
 import re
 from typing import Any
 
+from rpr.evaluation.test_sets import check_language_pair
 from rpr.experiments.fields import (
     changed,
     check_text,
@@ -104,9 +105,8 @@ class Run:
         if self.test_set and not self.language_pair:
             raise UserError(f"run.test_set = {shown(self.test_set)}: run.language_pair is missing, "
                             "such as en-de")
-        if self.language_pair and not re.fullmatch(r"[a-z]{2,3}-[a-z]{2,3}", self.language_pair):
-            raise UserError(f"run.language_pair = {shown(self.language_pair)}: two language codes, "
-                            "such as en-de")
+        if self.language_pair:
+            check_language_pair(self.language_pair, "run.language_pair")
         for test_set in self.test_sets:
             if not isinstance(test_set, str) or not re.fullmatch(r"\w[\w./-]*(:[\w-]+)?", test_set):
                 raise UserError(f"run.test_sets: {shown(test_set)} is neither NAME nor NAME:PAIR")

@@ -70,7 +70,7 @@ def resolve(run: Run, changes: dict[str, Any], seed: int) -> Run:
 
 def _as_hparam(value: Any) -> str:
     """A value as T2T's --hparams has it: [VALUE,VALUE] for a list."""
-    return str(value) if isinstance(value, str) else str(value).replace(" ", "")
+    return value if isinstance(value, str) else str(value).replace(" ", "")
 
 
 def _pairs(hparams: str) -> list[str]:

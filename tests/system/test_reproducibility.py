@@ -144,15 +144,27 @@ def test_another_seed_is_refused_when_it_resumes(text, whole):
 def test_the_threads_of_the_first_start_are_kept(text, whole, tmp_path):
     """Sums depend on them, so a machine with more cores must not change them."""
     resumed = resumed_copy(whole, tmp_path / "resumed", 30)
-    flags = [flag for flag in arguments(text, resumed) if "--intra_op" not in flag]
-    cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(cores)})
-    try:
-        rpr_command("train", *flags, forked=False)
-    finally:
-        os.sched_setaffinity(0, cores)
+    train(text, resumed, *[flag for flag in arguments(text, resumed) if "threads" not in flag],
+          steps=STEPS)
     assert '"threads": 2' in (resumed / "rpr.json").read_text()
     assert_equal(resumed, whole)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core has one thread anyway")
+def test_a_number_of_threads_gives_the_same_bits_on_any_number_of_cores(text, tmp_path):
+    """The batches are so large that the sums of two threads differ from those of one."""
+    cores = os.sched_getaffinity(0)
+    for name, allowed in (("one", {min(cores)}), ("all", cores)):
+        os.sched_setaffinity(0, allowed)
+        try:
+            rpr_command("train", *text.flags, "--model=rpr_transformer", "--hparams_set=rpr_tiny",
+                        "--hparams=batch_size=2048", f"--output_dir={tmp_path / name}",
+                        f"--train_steps={EVERY}", f"--local_eval_frequency={EVERY}",
+                        "--schedule=train", "--random_seed=3", "--intra_op_parallelism_threads=1",
+                        forked=False)
+        finally:
+            os.sched_setaffinity(0, cores)
+    assert_equal(tmp_path / "all", tmp_path / "one", last=EVERY)
 
 
 def test_two_trainings_do_not_share_a_directory(text, whole, tmp_path):

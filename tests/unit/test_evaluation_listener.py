@@ -34,12 +34,8 @@ def test_evaluations_are_far_apart_and_a_restart_changes_nothing(tmp_path):
 def test_steps_that_are_trained_again_are_evaluated_again(tmp_path):
     path = str(tmp_path / "metrics.jsonl")
     assert evaluated(path, range(1000, 4001, 1000), 1000) == [1000, 2000, 3000]
-    listener_made_before_the_file_is_cut = []
-
-    def evaluate():
-        listener_made_before_the_file_is_cut.append(True)
-
-    listener = hooks.EvaluationListener(path, 1000, 4000, evaluate)
+    again = []
+    listener = hooks.EvaluationListener(path, 1000, 4000, lambda: again.append(True))
     metrics_log.forget_after(path, 1000)              # the training goes back to this step
     listener.after_save(None, 2000)
-    assert listener_made_before_the_file_is_cut == [True]
+    assert again == [True]

@@ -337,5 +337,5 @@ def test_the_target_language_chooses_the_tokenizer_of_own_text(run_dir):
         assert "--language_pair=en-zh" in argv and any("--reference=" in arg for arg in argv)
     with pytest.raises(UserError, match="run.test_set = 'wmt14': run.language_pair is missing"):
         dataclasses.replace(RUN, test_set="wmt14")
-    with pytest.raises(UserError, match="run.language_pair = 'Chinese': two language codes"):
+    with pytest.raises(UserError, match="run.language_pair=Chinese: two language codes"):
         dataclasses.replace(RUN, language_pair="Chinese")

@@ -382,18 +382,6 @@ def test_a_real_wmt_test_set(sacrebleu_cache, monkeypatch):
     assert both["bleu"]["score"] == pytest.approx(100)
 
 
-def test_the_source_comes_in_its_own_order(sacrebleu_cache):
-    code = ("import json; from rpr.evaluation import test_sets; print(json.dumps(["
-            "test_sets.test_set_source('wmt21', 'en-de'), "
-            "list(test_sets.test_set_references('wmt21', 'en-de').values())]))")
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True,
-                          env={"SACREBLEU": str(sacrebleu_cache)})
-    source, references = json.loads(done.stdout)
-    expected = [" ".join(line.split()) for line in (NEWSTEST / "newstest2021.en-de.src.en")
-                .read_text(encoding="utf-8").splitlines()]
-    assert source == expected and len(references) == 1 and len(references[0]) == len(source)
-
-
 def test_a_damaged_cache_gets_one_line(sacrebleu_cache, files, monkeypatch, tmp_path):
     monkeypatch.setenv("SACREBLEU", str(tmp_path))
     raw = tmp_path / "wmt21" / "raw"

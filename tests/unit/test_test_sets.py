@@ -1,8 +1,12 @@
 """Registered test sets, and what is said about one of sacreBLEU's that cannot be fetched."""
 import gzip
+import json
 import os
+import subprocess
+import sys
 
 import pytest
+from conftest import NEWSTEST
 
 from problems import parallel_text
 from rpr import cli
@@ -126,3 +130,15 @@ def test_without_a_network_the_files_of_the_cache_are_named(monkeypatch, tmp_pat
     line = str(raised.value)
     assert all(f"{tmp_path}/{file}" in line for file in files)
     assert "no network" in line and "\n" not in line
+
+
+def test_the_source_comes_in_its_own_order(sacrebleu_cache):
+    code = ("import json; from rpr.evaluation import test_sets; print(json.dumps(["
+            "test_sets.test_set_source('wmt21', 'en-de'), "
+            "list(test_sets.test_set_references('wmt21', 'en-de').values())]))")
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True,
+                          env={"SACREBLEU": str(sacrebleu_cache)})
+    source, references = json.loads(done.stdout)
+    expected = [" ".join(line.split()) for line in (NEWSTEST / "newstest2021.en-de.src.en")
+                .read_text(encoding="utf-8").splitlines()]
+    assert source == expected and len(references) == 1 and len(references[0]) == len(source)

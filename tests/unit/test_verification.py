@@ -90,6 +90,7 @@ def test_only_the_code_that_the_command_line_names_is_loaded(monkeypatch, tmp_pa
     record.mkdir()
     (record / "config.gin").write_text(gin_files.as_gin(config.Run(
         text.problem, "rpr_tiny", 10, checkpoint_steps=10, usr_dir=str(tmp_path / "theirs"))))
+    (tmp_path / "mine").mkdir()
     repeated = []
 
     def repeat(run, *_):
