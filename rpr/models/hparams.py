@@ -90,8 +90,7 @@ T2T_HPARAMS = (
     Setting("length_bucket_step", 0.0, above=1),
     Setting("initializer", None, choices=("orthogonal", "uniform", "normal_unit_scaling",
                                           "uniform_unit_scaling", "xavier", "")),
-    Setting("norm_type", None, choices=("layer", "layer_without_scale", "batch", "noam", "l2",
-                                        "none")),
+    Setting("norm_type", None, choices=("layer", "layer_without_scale", "noam", "l2", "none")),
     Setting("learning_rate_decay_scheme", None, choices=(
         "none", "noam", "exp", "piecewise", "cosine", "cyclelinear10x", "sqrt", "")),
     Setting("activation_dtype", None, choices=("float32", "bfloat16", "float16")),
@@ -160,6 +159,7 @@ def check_ranges(hparams: Any) -> None:
         if error:
             raise ValueError(error)
     _check_names(hparams)
+    _check_sampling(hparams)
     longest = hparams.max_length or hparams.batch_size
     if hparams.min_length > longest:
         raise ValueError(f"min_length={hparams.min_length}: must be at most max_length, else "
@@ -167,6 +167,15 @@ def check_ranges(hparams: Any) -> None:
     if hparams.get("max_length", 0) == 1:
         raise ValueError("max_length=1: must be 0 (no limit) or at least 2, since every sentence "
                          "ends in an end-of-sentence symbol")
+
+
+def _check_sampling(hparams: Any) -> None:
+    keep = hparams.get("sampling_keep_top_k", -1)
+    if keep != -1 and keep < 1:
+        raise ValueError(f"sampling_keep_top_k={keep}: must be -1 (all symbols) or at least 1")
+    if hparams.sampling_method == "random_per_example" and hparams.sampling_temp == 0:
+        raise ValueError("sampling_temp=0.0 with sampling_method=random_per_example: must be above "
+                         "0; sampling_method=argmax takes the most probable symbol")
 
 
 def _check_names(hparams: Any) -> None:

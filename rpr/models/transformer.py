@@ -36,8 +36,12 @@ SUPPORTED = {
     "hard_attention_k": (0,),
     "num_area_layers": (0,),
     "prepend_mode": ("none", "prepend_inputs_masked_attention"),
-    "expected_attention_loss_type": (None,),                 # supervised attention
+    "expected_attention_loss_type": (None,),
+    "memory_type": (None,),
 }
+# What it lacks altogether, by the hparam that asks for it.
+_FEATURES = {"expected_attention_loss_type": "supervised attention",
+             "memory_type": "recurrent memory"}
 
 
 def checked_hparams(hparams: Any) -> Any:
@@ -61,9 +65,9 @@ def checked_hparams(hparams: Any) -> Any:
     for name, supported in SUPPORTED.items():
         value = hparams.get(name, supported[0])
         if value not in supported:
-            if name == "expected_attention_loss_type":
-                raise ValueError(f"{name}={value}: rpr_transformer does not support supervised "
-                                 "attention")
+            if name in _FEATURES:
+                raise ValueError(f"{name}={value}: rpr_transformer does not support "
+                                 f"{_FEATURES[name]}")
             hint = ": positions are given by the hparam position" if name == "pos" else ""
             raise ValueError(f"{name}={value}: rpr_transformer supports only "
                              f"{' or '.join(map(str, supported))}{hint}")
@@ -177,14 +181,24 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
                 or not symbol_modality.logits_function(hparams) or preprocess_targets_method
                 or self.get_decode_start_id() or self.get_decode_end_id()
                 or "partial_targets" in features or "targets_segmentation" in features):
-            if self.has_input and "partial_targets" not in features:
-                # T2T adds it to the length of the inputs.
-                extra = (self.search_length(features, decode_length)
-                         - common_layers.shape_list(features["inputs"])[1])
-                features = {**features, "decode_length": extra}
+            features = {**features, "decode_length": self._length_after_prompt(
+                features, decode_length)}
             return super()._fast_decode(features, decode_length, beam_size, top_beams, alpha,
                                         preprocess_targets_method)
         return self.search(features, decode_length, beam_size, top_beams, alpha)
+
+    def _length_after_prompt(self, features: dict, decode_length: int) -> int | tf.Tensor:
+        """The most tokens after those whose length T2T adds, within the decoder's positions."""
+        prompt = features.get("inputs", features.get("targets"))
+        length = features.get("decode_length", decode_length)
+        if self.has_input and "partial_targets" in features:
+            if "decode_length" not in features:
+                length += common_layers.shape_list(prompt)[1]
+            prompt = features["partial_targets"]
+        longest = positions.build(self._hparams, "targets").longest
+        if longest is None:
+            return length
+        return tf.minimum(length, longest - common_layers.shape_list(prompt)[1])
 
     def init_body_step(self, features: dict, beams: int) -> tuple[Callable, dict]:
         """See `IncrementalDecoder`."""

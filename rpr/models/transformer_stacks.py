@@ -8,6 +8,7 @@ from tensor2tensor.utils import expert_utils
 from rpr import positions
 from rpr.models import layers
 from rpr.nn import attention, ops
+from rpr.nn.ops import HALF_PRECISION
 from rpr.positions.layout import Layout
 
 
@@ -82,7 +83,9 @@ def embed_positions(x: tf.Tensor, position: tf.Tensor, hparams: Any, side: str) 
     x = positions.build(hparams, side).embed(x, position)
     if hparams.get("norm_after_embedding", False):
         with tf.variable_scope(f"{side}_embedding_norm"):
-            x = common_layers.layer_norm(x, epsilon=hparams.norm_epsilon)
+            dtype = tf.float32 if x.dtype in HALF_PRECISION else x.dtype   # as `layers.normalize`
+            x = tf.cast(common_layers.layer_norm(
+                tf.cast(x, dtype), epsilon=hparams.norm_epsilon), x.dtype)
     return x
 
 
@@ -230,7 +233,8 @@ def init_cache(cache: dict | None, hparams: Any, batch_size: int | tf.Tensor,
     heads = hparams.num_heads
     key_channels = hparams.attention_key_channels or hparams.hidden_size
     value_channels = hparams.attention_value_channels or hparams.hidden_size
-    dtype = tf.float32 if encoder_output is None else encoder_output.dtype
+    dtype = (tf.as_dtype(hparams.get("activation_dtype", "float32")) if encoder_output is None
+             else encoder_output.dtype)
     for layer in range(hparams.num_decoder_layers or hparams.num_hidden_layers):
         layer_cache = cache[f"layer_{layer}"] = {
             name: tf.zeros([batch_size, heads, attention_init_length, channels // heads], dtype)

@@ -92,7 +92,7 @@ class T5Bias(Scheme):
             with tf.variable_scope("t5_bias"):
                 table = tf.get_variable("embeddings", [self._num_buckets, self._heads], dtype=dtype)
             return t5_bias(table, layout, self._max_distance)
-        return self.shared_by_layers(layout, make) if self._share else make()
+        return self.shared_by_layers("t5_bias", layout, make) if self._share else make()
 
 
 @register("alibi")
@@ -104,4 +104,5 @@ class Alibi(Scheme):
         self._heads = hparams.num_heads
 
     def bias(self, layout: Layout, dtype: tf.DType) -> tf.Tensor:
-        return self.shared_by_layers(layout, lambda: alibi(self._heads, layout, dtype))
+        return self.shared_by_layers(
+            "alibi", layout, lambda: alibi(self._heads, layout, dtype))

@@ -134,7 +134,7 @@ class Deberta(Scheme):
     def scores(self, q: tf.Tensor, k: tf.Tensor, layout: Layout) -> tf.Tensor:
         heads, depth = shape_list(q)[1], q.shape.as_list()[3]
         with tf.variable_scope("deberta"):
-            rows = self.shared_by_layers(layout, lambda: reachable_rows(
+            rows = self.shared_by_layers("deberta", layout, lambda: reachable_rows(
                 tf.get_variable("embeddings", [2 * self._side, self._hidden], dtype=q.dtype),
                 layout, self._max_distance))
             k_rows, q_rows = (                               # [heads, labels, depth]

@@ -113,7 +113,8 @@ class Graph(relative.Relative):
     def __init__(self, hparams: Any, side: str) -> None:
         super().__init__(hparams, side)
         self._labels = hparams.num_edge_labels
-        if self._keys and side == "inputs":                  # only the encoder has edges
+        self._may_have_edges = side == "inputs"
+        if self._keys and self._may_have_edges:
             self.query_key_method = "score_term"
 
     def scores(self, q: tf.Tensor, k: tf.Tensor, layout: Layout) -> tf.Tensor | None:
@@ -122,6 +123,10 @@ class Graph(relative.Relative):
     def weighted_values(self, weights: tf.Tensor, v: tf.Tensor,
                         layout: Layout) -> tf.Tensor | None:
         return super().weighted_values(weights, v, layout) if layout.edges is None else None
+
+    @property
+    def replaces_weighted_sum(self) -> bool:
+        return super().replaces_weighted_sum and not self._may_have_edges
 
     def score_term(self, q: tf.Tensor, k: tf.Tensor, layout: Layout) -> tf.Tensor | None:
         if layout.edges is None or not self._keys:

@@ -111,7 +111,7 @@ def _check_settings(names: list[str], hparams: Any) -> None:
 
 
 def _check_sum(schemes: dict[str, Scheme], setting: str, side: str) -> None:
-    """At most one scheme computes the scores, and rotation goes with content-free schemes only."""
+    """At most one scheme replaces a product, and rotation goes with content-free schemes only."""
     by_method: dict[str | None, list[str]] = {}
     for name, scheme in schemes.items():
         by_method.setdefault(scheme.query_key_method, []).append(name)
@@ -126,6 +126,10 @@ def _check_sum(schemes: dict[str, Scheme], setting: str, side: str) -> None:
                 f"encoder_position={both},decoder_position={rest}")
         raise ValueError(f"{setting}: {' and '.join(replacing)} each replace the product "
                          "of query and key: choose one of them")
+    weighting = [name for name, scheme in schemes.items() if scheme.replaces_weighted_sum]
+    if len(weighting) > 1:
+        raise ValueError(f"{setting}: {' and '.join(weighting)} each replace the weighted sum of "
+                         "the values: choose one of them")
     content = [*by_method.get("score_term", ()), *by_method.get("scores", ())]
     if "rotate" in by_method and content:
         raise ValueError(f"{setting}: {by_method['rotate'][0]} rotates queries and keys, and "

@@ -146,6 +146,10 @@ class Relative(Scheme):
         table = get_table(f"{_SCOPE}_values", self._values, weights.dtype)
         return weighted_values(weights, v, table, layout, self._left)
 
+    @property
+    def replaces_weighted_sum(self) -> bool:
+        return bool(self._values)
+
     def pair_vectors(self, layout: Layout, dtype: tf.DType) -> tf.Tensor | None:
         if not self._keys:
             return None

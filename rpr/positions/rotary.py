@@ -68,6 +68,6 @@ class Rotary(Scheme):
                              f"{depth} channels of a head")
 
     def rotate(self, q: tf.Tensor, k: tf.Tensor, layout: Layout) -> tuple[tf.Tensor, tf.Tensor]:
-        cosines, sines = self.shared_by_layers(layout, lambda: angles(
+        cosines, sines = self.shared_by_layers("angles", layout, lambda: angles(
             layout.query_positions(), self._channels, self._base))
         return rotate(q, cosines, sines), rotate(k, cosines, sines)

@@ -37,7 +37,6 @@ class Scheme:
     query_key_method: str | None = None
     longest: int | None = None
     supports_additive = False
-    _shared: tuple[Layout, Any] | None = None
 
     def __init__(self, hparams: Any, side: str) -> None:
         """Reads the hparams that the scheme needs.
@@ -140,6 +139,11 @@ class Scheme:
         """
         return None
 
+    @property
+    def replaces_weighted_sum(self) -> bool:
+        """Whether `weighted_values` may return a tensor; at most one scheme of a sum may."""
+        return type(self).weighted_values is not Scheme.weighted_values
+
     def pair_vectors(self, layout: Layout, dtype: tf.DType) -> tf.Tensor | None:
         """Vectors of pairs, added to query and key inside the tanh of additive compatibility.
 
@@ -152,19 +156,21 @@ class Scheme:
         """
         return None
 
-    def shared_by_layers(self, layout: Layout, make: Callable[[], Any]) -> Any:
+    def shared_by_layers(self, name: str, layout: Layout, make: Callable[[], Any]) -> Any:
         """Calls `make` in the first layer only, and returns its result in all layers.
 
         Args:
+          name: tells what a scheme shares apart: each name has a result of its own.
           layout: the layout of this pass. All layers of a stack get the same object.
           make: a function without arguments. Variables are made in the scope of the first layer.
 
         Returns:
-          what `make` returned for this layout.
+          what `make` returned for this name and layout.
         """
-        if self._shared is None or self._shared[0] is not layout:
-            self._shared = layout, make()
-        return self._shared[1]
+        shared = self.__dict__.setdefault("_shared", {})    # subclasses need not call __init__
+        if name not in shared or shared[name][0] is not layout:
+            shared[name] = layout, make()
+        return shared[name][1]
 
 
 class SumOfSchemes(Scheme):
@@ -224,7 +230,7 @@ def _total(terms: Iterable[tf.Tensor | None]) -> tf.Tensor | None:
 def _only(products: Iterable[tf.Tensor | None]) -> tf.Tensor | None:
     products = _not_none(products)
     if len(products) > 1:
-        raise ValueError("two schemes of a sum compute the product of query and key themselves")
+        raise ValueError("two schemes of a sum replace the same product")
     return products[0] if products else None
 
 

@@ -42,7 +42,7 @@ class TransformerXL(Scheme):
     def scores(self, q: tf.Tensor, k: tf.Tensor, layout: Layout) -> tf.Tensor:
         heads, depth = shape_list(q)[1], q.shape.as_list()[3]
         with tf.variable_scope("transformer_xl"):
-            u, v, signal = self.shared_by_layers(layout, lambda: (
+            u, v, signal = self.shared_by_layers("transformer_xl", layout, lambda: (
                 tf.get_variable("u", [heads, depth], dtype=q.dtype),
                 tf.get_variable("v", [heads, depth], dtype=q.dtype),
                 tf.cast(sinusoid(-layout.distances(), self._hidden), q.dtype)))

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 from tensor2tensor.bin import t2t_trainer
-from tensor2tensor.utils import expert_utils
+from tensor2tensor.utils import expert_utils, misc_utils
 
 from rpr.utils.errors import UserError
 
@@ -71,7 +71,14 @@ def training_cluster() -> TrainingCluster | None:
     if len(jobs) == 1:
         del os.environ["TF_CONFIG"]                   # a single machine: TensorFlow need not know
         return None
-    return TrainingCluster((*jobs["chief"], *jobs["worker"]), index + (task == "worker"))
+    addresses = (*jobs["chief"], *jobs["worker"])
+    for address in addresses:
+        host, _, port = str(address).rpartition(":")
+        # The worker group meets at the port after the chief's.
+        if not host or not (port.isascii() and port.isdigit()) or not 1 <= int(port) < 65535:
+            raise UserError(f"TF_CONFIG: its cluster has the address {address!r}; expected "
+                            "host:port with a port from 1 to 65534")
+    return TrainingCluster(addresses, index + (task == "worker"))
 
 
 def check(flags: Any, hparams: Any) -> None:
@@ -86,7 +93,8 @@ def check(flags: Any, hparams: Any) -> None:
     """
     _check_machines(flags)
     _check_precision(hparams)
-    accumulates = hparams.optimizer == "multistep_adam"
+    optimizer = misc_utils.camelcase_to_snakecase(hparams.optimizer)         # as T2T does
+    accumulates = optimizer == "multistep_adam"
     if accumulates != (hparams.optimizer_multistep_accumulate_steps > 0):
         raise UserError(f"--hparams: optimizer={hparams.optimizer} with optimizer_multistep_"
                         f"accumulate_steps={hparams.optimizer_multistep_accumulate_steps}: "

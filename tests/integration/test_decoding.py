@@ -3,8 +3,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import tiny_models
+from tensor2tensor.data_generators import problem_hparams
 from tensor2tensor.layers import modalities
-from tensor2tensor.utils import t2t_model
+from tensor2tensor.utils import registry, t2t_model
 
 EOS = 1
 EXTRA = 4
@@ -174,6 +175,38 @@ def test_a_hypothesis_ends_where_the_positions_end(position, beams):
     assert search(8).shape[-1] <= 8
     with pytest.raises(tf.errors.InvalidArgumentError, match="max_length=5 positions"):
         search(5)                                            # too short for a source
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_a_continuation_ends_where_the_positions_end(beams):
+    with tf.Graph().as_default(), tf.Session() as session:
+        values = tiny_models.hparams(position="learned", max_length=9)
+        model = tiny_models.make(values, tf.estimator.ModeKeys.PREDICT)
+        prompt = tf.constant(tiny_models.sentences([3, 3, 3], seed=5))
+        outputs = model.infer({**features(), "partial_targets": prompt}, decode_length=30,
+                              beam_size=beams)["outputs"]
+        session.run(tf.global_variables_initializer())
+        tiny_models.lively(session, seed=2)                  # does not end on its own
+        assert session.run(outputs).shape[-1] == 9 - 3       # without the prompt
+
+
+@pytest.mark.parametrize("position, precision", [
+    ("learned", "float32"), ("relative", "bfloat16"), ("relative", "float16")])
+@pytest.mark.parametrize("beams", [1, 2])
+def test_a_language_model_is_decoded(position, precision, beams):
+    """A decoder alone, whose prompt is its only input."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        values = tiny_models.hparams(position=position, max_length=9, activation_dtype=precision)
+        problem = problem_hparams.test_problem_hparams(11, 11, values)
+        problem.modality = {"targets": modalities.ModalityType.SYMBOL}
+        problem.vocab_size = {"targets": 11}
+        model = registry.model("rpr_transformer")(values, tf.estimator.ModeKeys.PREDICT, problem)
+        prompt = tf.constant(tiny_models.sentences([3, 3], seed=5))
+        outputs = model.infer({"targets": prompt}, decode_length=30, beam_size=beams)["outputs"]
+        session.run(tf.global_variables_initializer())
+        tiny_models.lively(session)
+        found = session.run(outputs)
+    assert len(found) == 2 and 1 <= found.shape[-1] <= (9 if position == "learned" else 33)
 
 
 def test_the_tpu_loop_is_refused():

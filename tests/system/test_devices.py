@@ -193,7 +193,10 @@ def test_parameter_servers_are_refused_and_the_mode_to_use_is_named(flag, value,
     (cluster_of(chief=["a:1"], worker=["b:1"], ps=["c:1"]), "parameter servers"),
     (cluster_of(worker=["b:1"]), "one chief"),
     (cluster_of(chief=["a:1"], evaluator=["b:1"]), "one chief"),
-    (cluster_of(chief=["a:1"], worker=["b:1"]).replace('"index": 0', '"index": 1'), "no chief 1")])
+    (cluster_of(chief=["a:1"], worker=["b:1"]).replace('"index": 0', '"index": 1'), "no chief 1"),
+    (cluster_of(chief=["a"], worker=["b:1"]), "address 'a'; expected host:port"),
+    (cluster_of(chief=["a:1"], worker=["b:x"]), "address 'b:x'; expected host:port"),
+    (cluster_of(chief=["a:65535"], worker=["b:1"]), "a port from 1 to 65534")])
 def test_a_cluster_that_cannot_train_is_refused(text, told, asked, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", text)
     with pytest.raises(UserError, match=told):
@@ -208,6 +211,7 @@ def test_a_chief_alone_is_one_machine(asked, monkeypatch):
 
 @pytest.mark.parametrize("change, told", [
     (dict(optimizer_multistep_accumulate_steps=2), "multistep_adam and a number of batches go"),
+    (dict(optimizer="MultistepAdam"), "multistep_adam and a number of batches go"),
     (dict(optimizer="multistep_adam", optimizer_multistep_accumulate_steps=2, clip_grad_norm=5.0),
      "clip_grad_norm=5.0 with optimizer=multistep_adam"),
     (dict(activation_dtype="float16"), "activation_dtype=float16: float32 or bfloat16"),

@@ -57,6 +57,7 @@ REFUSED = [
     ("initializer=foo", "initializer=foo: must be one of orthogonal"),
     ("initializer_gain=0", "initializer_gain=0.0: must be a number above 0"),
     ("norm_type=foo", "norm_type=foo: must be one of layer, layer_without_scale"),
+    ("norm_type=batch", "norm_type=batch: must be one of layer, layer_without_scale"),
     ("norm_epsilon=-1", "norm_epsilon=-1.0: must be"),
     ("layer_preprocess_sequence=xyz", "layer_preprocess_sequence=xyz: must be 'none' or letters"),
     ("layer_preprocess_sequence=na", "layer_preprocess_sequence=na: must be 'none' or letters"),
@@ -75,6 +76,8 @@ REFUSED = [
     ("sampling_method=foo", "sampling_method=foo: must be one of argmax"),
     ("loss_per_sentence=True,pack_dataset=True", "loss_per_sentence=True with pack_dataset=True"),
     ("sampling_temp=-1", "sampling_temp=-1.0: must be"),
+    ("sampling_method=random_per_example,sampling_temp=0", "sampling_temp=0.0 with"),
+    ("sampling_keep_top_k=0", "sampling_keep_top_k=0: must be -1 .* or at least 1"),
     ("scheduled_sampling_prob=2", "scheduled_sampling_prob=2.0: must be"),
     ("compatibility=foo", "compatibility=foo: must be one of dot_product, additive"),
     ("position=foo", "position=foo: "),
@@ -114,6 +117,11 @@ def test_a_value_out_of_range_is_refused_in_one_line(model, hparams_set, overrid
     with pytest.raises(UserError, match=f"--hparams: .*{line}") as error:
         check(model, hparams_set, overrides)
     assert "\n" not in str(error.value)
+
+
+def test_recurrent_memory_is_refused():
+    with pytest.raises(UserError, match="memory_type=transformer_xl: .* recurrent memory"):
+        check("rpr_transformer", "transformer_wikitext103_l4k_memory_v0", "")
 
 
 @pytest.mark.parametrize("overrides", [

@@ -199,10 +199,23 @@ def test_encoder_and_decoder_can_have_different_schemes():
 def test_shared_tensors_are_made_once_per_layout():
     scheme = positions.Scheme(None, "inputs")
     first, second = Layout(3, 3), Layout(3, 3)
-    made = iter("abc")
-    got = [scheme.shared_by_layers(layout, lambda: next(made))
-           for layout in (first, first, second, second)]
-    assert got == list("aabb")
+    made = iter("abcd")
+    got = [scheme.shared_by_layers(name, layout, lambda: next(made))
+           for layout in (first, first, second, second) for name in ("one", "other")]
+    assert got == list("ababcdcd")
+
+
+def test_two_schemes_that_replace_the_weighted_sum_are_refused(monkeypatch):
+    class Replacing(positions.Scheme):
+        def weighted_values(self, weights, v, layout):
+            return tf.matmul(weights, v)
+
+    monkeypatch.setitem(positions.SCHEMES, "replacing", Replacing)
+    values = tiny_models.hparams(position="replacing+relative")
+    with pytest.raises(ValueError, match="replacing and relative each replace the weighted sum"):
+        positions.build(values, "inputs")
+    values.relative_values = False
+    positions.build(values, "inputs")
 
 
 def test_every_scheme_has_a_line_of_description():
