@@ -160,7 +160,7 @@ class Scheme:
         """Calls `make` in the first layer only, and returns its result in all layers.
 
         Args:
-          name: tells what a scheme shares apart: each name has a result of its own.
+          name: of the result. A scheme that shares several results names each of them.
           layout: the layout of this pass. All layers of a stack get the same object.
           make: a function without arguments. Variables are made in the scope of the first layer.
 
