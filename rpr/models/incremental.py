@@ -115,7 +115,10 @@ class IncrementalDecoder:
           decode_length: tokens by which a hypothesis may be longer than its source, unless the
             features have a `decode_length`.
         """
-        length = (common_layers.shape_list(features["inputs"])[1]
-                  + features.get("decode_length", decode_length))
+        return self.within_positions(common_layers.shape_list(features["inputs"])[1]
+                                     + features.get("decode_length", decode_length))
+
+    def within_positions(self, length: int | tf.Tensor) -> int | tf.Tensor:
+        """The length, or the number of the decoder's positions if that is smaller."""
         longest = positions.build(self._hparams, "targets").longest
         return length if longest is None else tf.minimum(length, longest)

@@ -40,8 +40,8 @@ SUPPORTED = {
     "memory_type": (None,),
 }
 # What it lacks altogether, by the hparam that asks for it.
-_FEATURES = {"expected_attention_loss_type": "supervised attention",
-             "memory_type": "recurrent memory"}
+_UNSUPPORTED = {"expected_attention_loss_type": "supervised attention",
+                "memory_type": "recurrent memory"}
 
 
 def checked_hparams(hparams: Any) -> Any:
@@ -65,9 +65,9 @@ def checked_hparams(hparams: Any) -> Any:
     for name, supported in SUPPORTED.items():
         value = hparams.get(name, supported[0])
         if value not in supported:
-            if name in _FEATURES:
+            if name in _UNSUPPORTED:
                 raise ValueError(f"{name}={value}: rpr_transformer does not support "
-                                 f"{_FEATURES[name]}")
+                                 f"{_UNSUPPORTED[name]}")
             hint = ": positions are given by the hparam position" if name == "pos" else ""
             raise ValueError(f"{name}={value}: rpr_transformer supports only "
                              f"{' or '.join(map(str, supported))}{hint}")
@@ -195,10 +195,8 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
             if "decode_length" not in features:
                 length += common_layers.shape_list(prompt)[1]
             prompt = features["partial_targets"]
-        longest = positions.build(self._hparams, "targets").longest
-        if longest is None:
-            return length
-        return tf.minimum(length, longest - common_layers.shape_list(prompt)[1])
+        before = common_layers.shape_list(prompt)[1]
+        return self.within_positions(before + length) - before
 
     def init_body_step(self, features: dict, beams: int) -> tuple[Callable, dict]:
         """See `IncrementalDecoder`."""

@@ -48,7 +48,8 @@ def training_cluster() -> TrainingCluster | None:
     """The cluster of TF_CONFIG; None if the variable is not set or names a chief alone.
 
     Raises:
-      UserError: the cluster is not one of a chief and workers.
+      UserError: the cluster is not one of a chief and workers, or has an address that is not
+        host:port.
     """
     text = os.environ.get("TF_CONFIG", "")
     if not text:

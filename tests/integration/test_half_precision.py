@@ -106,6 +106,13 @@ def test_half_precision_trains_as_float32_does(monkeypatch):
     assert tf.bfloat16 in kinds(graph, *PRODUCTS) and kinds(graph, *PRECISE) == {tf.float32}
 
 
+def test_the_normalization_of_embedded_words_is_computed_in_float32():
+    hparams = tiny_models.hparams(activation_dtype="bfloat16", norm_after_embedding=True)
+    with tf.Graph().as_default() as graph:
+        tiny_models.make(hparams, "eval")(features_of({}, "inputs", "targets"))
+        assert kinds(graph.as_graph_def(), "Rsqrt") == {tf.float32}
+
+
 def test_the_scale_of_the_loss_falls_and_grows_and_steps_are_left_out():
     """As T2T sets it up: 2^15 at first; halved, and the step left out, where a gradient is not
     finite; doubled after 2,000 that are."""
