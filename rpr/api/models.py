@@ -21,7 +21,7 @@ _ALPHA = Setting("alpha", 0.6, minimum=0)
 _BATCH_SIZE = Setting("batch_size", 32, minimum=1)
 _SYMBOLS = Setting("vocabulary_size", 1000, minimum=2)       # padding and end mark
 _EXTRA_LENGTH = Setting("extra_length", 100, minimum=0)
-_SEED = Setting("seed", 1, minimum=0)
+_SEED = Setting("seed", 1, minimum=0, maximum=2**32 - 1)
 
 
 class SentenceAttention(NamedTuple):

@@ -172,7 +172,7 @@ class WorkerGroup:
         try:
             peer = _Peer(connection)
             words = peer.read_line(_HANDSHAKE).split(" ")
-            if (len(words) == 4 and words[0] == "join" and words[1].isdigit()
+            if (len(words) == 4 and words[0] == "join" and words[1].isdecimal()
                     and 0 < int(words[1]) < len(self._addresses)
                     and hmac.compare_digest(words[3].encode(), secret.encode())):
                 introductions.put(_Introduction(int(words[1]), words[2], peer))

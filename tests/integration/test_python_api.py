@@ -187,6 +187,7 @@ def test_arrays_that_are_no_sentences_are_refused(network, inputs, targets, says
     (lambda model: rpr.build("rpr_tiny", vocabulary_size=1), "vocabulary_size=1"),
     (lambda model: rpr.build("rpr_tiny", vocabulary_size=50.5), "vocabulary_size=50.5"),
     (lambda model: rpr.build("rpr_tiny", seed="a"), "seed=a"),
+    (lambda model: rpr.build("rpr_tiny", seed=2**64), "seed=18446744073709551616"),
     (lambda model: rpr.build("rpr_tiny", extra_length=-5), "extra_length=-5"),
     (lambda model: rpr.build("rpr_tiny", checkpoint="nope"), "checkpoint=nope: there is no"),
     (lambda model: model.translate("one sentence"), "a list of strings"),

@@ -252,8 +252,9 @@ def test_strangers_cannot_join_or_stop_the_start(chief, restarts):
     secret_path, port, thread, stranger = chief
     assert secret_path.stat().st_mode & 0o777 == 0o600
     secret = secret_path.read_text().strip()
-    attempts = [b"join 1 same wrong\n", b"join 1 same\n", b"failed \x1b[2J\n", b"\xff\n",
-                f"join 7 same {secret}\n".encode(), b"x" * 100_000]
+    attempts = [b"join 1 same wrong\n", b"join 1 same\n", "join ² same x\n".encode(),
+                b"failed \x1b[2J\n", b"\xff\n", f"join 7 same {secret}\n".encode(),
+                b"x" * 100_000]
     for attempt in attempts:
         with socket.create_connection(("127.0.0.1", port)) as connection, \
                 contextlib.suppress(ConnectionError):
