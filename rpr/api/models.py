@@ -133,7 +133,8 @@ class LoadedModel:
         Returns:
           {"encoder_keys", "encoder_values", "decoder_keys", "decoder_values": float32
           [layers, tables, 2k + 1, depth]}, those that the model has; one table per layer if its
-          heads share it. Row r belongs to distance r - k (a^K and a^V of Shaw et al. 2018).
+          heads share it. Row r belongs to distance r - k (a^K and a^V of Shaw et al. 2018), or with
+          the hparam max_relative_position_left to distance r - max_relative_position_left.
         """
         return model_analysis.relative_tables(self.checkpoint)
 

@@ -94,6 +94,17 @@ def clip_distances(table: tf.Tensor, left: int | None) -> tuple[int, int]:
     return left, rows - 1 - left
 
 
+def clip_of(hparams: Any, direction: str) -> int:
+    """The clipping distance of one direction.
+
+    Args:
+      hparams: of a model, of T2T's too.
+      direction: `left` or `right` of the query.
+    """
+    clip = hparams.get(f"max_relative_position_{direction}", -1)
+    return hparams.max_relative_position if clip == -1 else clip
+
+
 def _is_banded(x: tf.Tensor, table: tf.Tensor, layout: Layout, left: int | None) -> bool:
     left, right = clip_distances(table, left)
     clip = left if layout.causal else max(left, right)
@@ -119,8 +130,7 @@ class Relative(Scheme):
         if not 0 <= k <= MAX_CLIP:
             raise ValueError(f"max_relative_position={k}: must be an integer at least 0 and at "
                              f"most {MAX_CLIP:,} (0: one label for every distance)")
-        self._left, right = (k if clip == -1 else clip for clip in (
-            hparams.max_relative_position_left, hparams.max_relative_position_right))
+        self._left, right = (clip_of(hparams, each) for each in ("left", "right"))
         heads, rows = hparams.num_heads, self._left + right + 1
         key_channels = hparams.attention_key_channels or hparams.hidden_size
         value_channels = hparams.attention_value_channels or hparams.hidden_size

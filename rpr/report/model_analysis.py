@@ -3,6 +3,7 @@
 | array | shape | content |
 | --- | --- | --- |
 | `encoder_keys`, `encoder_values`, `decoder_keys`, `decoder_values` | [layers, tables, 2k + 1, depth] | tables a^K and a^V; one table if the heads share it |
+| `clip_left` | [] | row r of a table belongs to the distance r - clip_left; k, unless a direction has its own clipping distance |
 | `encoder_attention`, `decoder_attention` | [layers, heads, 2 * MAX_DISTANCE + 1] | see `attention_by_distance` |
 | `source_lengths` | [sentences] | test sources in sub-words, end-of-sentence symbol included |
 | `source_sha256` | [] | of those sources |
@@ -216,11 +217,14 @@ def sum_by_distance(weights: np.ndarray, max_distance: int) -> np.ndarray:
 
 def _analyse(run_dir: RunDirectory, usr_dir: str | None) -> dict[str, np.ndarray]:
     """All arrays of a run, whose data is next to it."""
+    from rpr.positions import relative
     from rpr.t2t import registration, trained_model
     registration.register(usr_dir)
     run, flags = trained_model_flags(run_dir.path, None, usr_dir)
     trained = trained_model.find_trained_model(flags)
     arrays = relative_tables(run_dir.checkpoint(run))
+    if arrays:
+        arrays["clip_left"] = np.array(relative.clip_of(trained.hparams, "left"))
     source = (test_sets.test_set_source(run.test_set, run.language_pair) if run.test_set
               else test_sets.read_lines(run_dir.source))
     encoder = trained.hparams.problem_hparams.vocabulary["inputs"]

@@ -39,7 +39,7 @@ def plot_norms(arrays: Arrays) -> Figure:
         side, kind = name.split("_")
         for layer, (axes, tables) in enumerate(zip(row, arrays[name], strict=False)):
             for head, table in enumerate(tables):     # [2k + 1, depth]
-                positions, vectors = _reachable(table, side)
+                positions, vectors = _reachable(table, _clip_left(arrays, table), side)
                 axes.plot(positions, np.linalg.norm(vectors, axis=-1), color=f"C{head % 10}",
                           lw=1, marker="." if len(positions) < 40 else None,
                           label=f"head {head}" if len(tables) > 1 else "all heads")
@@ -67,10 +67,11 @@ def plot_similarity(arrays: Arrays, kind: str) -> Figure:
         len(layers), 1, squeeze=False, layout="constrained",
         figsize=(max(4.0, 1.5 * heads + 1.8), 1.6 * len(layers) + 0.5))
     for axes, (side, layer, tables) in zip(panels[:, 0], layers, strict=True):
-        positions = [position for position in _reachable(tables[0], side)[0]
+        left = _clip_left(arrays, tables[0])
+        positions = [position for position in _reachable(tables[0], left, side)[0]
                      if abs(position) <= MAX_SIMILARITY_DISTANCE]
         gap = 1 + len(positions) // 12                # empty columns between squares
-        squares = [np.pad(_cosines(table, side), ((0, 0), (0, gap)), constant_values=np.nan)
+        squares = [np.pad(_cosines(table, left, side), ((0, 0), (0, gap)), constant_values=np.nan)
                    for table in tables]
         image = axes.imshow(np.concatenate(squares, axis=1), vmin=-1, vmax=1, cmap="RdBu_r",
                             origin="lower")
@@ -89,9 +90,9 @@ def plot_similarity(arrays: Arrays, kind: str) -> Figure:
     return figure
 
 
-def _cosines(table: np.ndarray, side: str) -> np.ndarray:
+def _cosines(table: np.ndarray, left: int, side: str) -> np.ndarray:
     """Cosine similarity of the vectors of the nearest positions, [positions, positions]."""
-    positions, vectors = _reachable(table, side)
+    positions, vectors = _reachable(table, left, side)
     vectors = vectors[[abs(position) <= MAX_SIMILARITY_DISTANCE for position in positions]]
     vectors = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True).clip(min=1e-12)
     return vectors @ vectors.T
@@ -122,11 +123,15 @@ def plot_attention(arrays: Arrays) -> Figure:
     return figure
 
 
-def _reachable(table: np.ndarray, side: str) -> tuple[range, np.ndarray]:
-    """The relative positions of [2k + 1, depth] and their vectors; a decoder has none ahead."""
-    k = len(table) // 2
-    last = k + 1 if side == "decoder" else 2 * k + 1
-    return range(-k, last - k), table[:last]
+def _clip_left(arrays: Arrays, table: np.ndarray) -> int:
+    """The clipping distance to the left; analyses of an earlier version lack it."""
+    return int(arrays.get("clip_left", len(table) // 2))
+
+
+def _reachable(table: np.ndarray, left: int, side: str) -> tuple[range, np.ndarray]:
+    """The relative positions of [rows, depth] and their vectors; a decoder has none ahead."""
+    last = left + 1 if side == "decoder" else len(table)
+    return range(-left, last - left), table[:last]
 
 
 def _panels(rows: int, columns: int) -> tuple[Figure, Any]:

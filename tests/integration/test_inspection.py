@@ -120,6 +120,13 @@ def test_attention_by_distance_of_a_run(run_of_trained):
     assert not by_side["decoder"][:, :, 5:].any() and by_side["encoder"][:, :, 5:].all()
 
 
+def test_the_analysis_of_a_run_says_which_row_is_distance_0(run_of_trained, tmp_path):
+    (tmp_path / "data").symlink_to(run_of_trained.data_dir)
+    arrays = model_analysis._analyse(run_of_trained, None)
+    assert arrays["encoder_keys"].shape[2] == 2 * arrays["clip_left"] + 1
+    assert {"source_lengths", "encoder_attention", "decoder_values"} <= set(arrays)
+
+
 def test_a_directory_without_a_run_is_refused(tmp_path):
     with pytest.raises(UserError, match="config.gin"):
         run_directory.trained_model_flags(str(tmp_path))

@@ -277,6 +277,13 @@ def test_additive_compatibility_is_its_formula(edges):
         np.testing.assert_allclose(gradient, expected, atol=1e-7)
 
 
+def test_a_direction_without_its_own_clipping_distance_has_that_of_both():
+    hparams = tiny_models.hparams(max_relative_position=7, max_relative_position_left=3)
+    assert [relative.clip_of(hparams, each) for each in ("left", "right")] == [3, 7]
+    hparams.del_hparam("max_relative_position_left")          # as in T2T's own sets
+    assert relative.clip_of(hparams, "left") == 7
+
+
 @pytest.mark.parametrize("overrides, message", [
     ({"position": "relative+transformer_xl"}, "relative and transformer_xl each replace"),
     ({"position": "rotary+relative"}, "rotary rotates queries .* and relative would use the rot"),

@@ -165,6 +165,20 @@ def test_similarity_and_norms_by_hand():
     assert line.get_xdata().tolist() == list(range(-16, 17))
 
 
+def test_figures_of_tables_with_a_clipping_distance_for_each_direction():
+    dice = np.random.default_rng(2)
+    arrays = {"encoder_keys": dice.normal(size=(1, 1, 8, 4)),        # distances -5 to 2
+              "decoder_keys": dice.normal(size=(1, 1, 8, 4)), "clip_left": np.array(5)}
+    encoder, decoder = model_plots.plot_norms(arrays).axes[:2]
+    assert encoder.lines[0].get_xdata().tolist() == list(range(-5, 3))
+    assert decoder.lines[0].get_xdata().tolist() == list(range(-5, 1))
+    np.testing.assert_allclose(decoder.lines[0].get_ydata(),
+                               np.linalg.norm(arrays["decoder_keys"][0, 0, :6], axis=-1))
+    encoder, decoder = model_plots.plot_similarity(arrays, "keys").axes[:2]
+    assert [tick.get_text() for tick in encoder.get_yticklabels()] == ["-5", "0", "2"]
+    assert [tick.get_text() for tick in decoder.get_yticklabels()] == ["-5", "0"]
+
+
 def test_a_row_of_panels_shows_its_highest_peak():
     arrays = learned_arrays(2)
     arrays["encoder_attention"][1, 0, 5] = 7.0
