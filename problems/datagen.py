@@ -11,11 +11,12 @@ the problem's name.
 import json
 import os
 import shutil
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from problems import checks, shards
+from problems import checks, parallel_text, shards
 from rpr.utils import console, files, locks
 from rpr.utils.errors import UserError
 
@@ -127,19 +128,61 @@ def _generate(problem: Any, data_dir: str, staging: str, tmp_dir: str) -> dict[s
         console.say(f"{name}: using the vocabulary {path}")
     console.say(f"{name}: vocabulary")
     problem.get_or_create_vocab(staging, tmp_dir)
-    with shards.workers(problem, staging, tmp_dir, scratch) as pool:
-        written = {split: shards.write_split(pool, problem, split, count, staging, tmp_dir, scratch)
-                   for split, count in _shard_counts(problem).items()}
     # Text of what is decoded and scored; `rpr run` uses that of the test set.
+    overlap = _Overlap("targets" if problem.was_reversed else "inputs")
     for split in ("dev", "test", *problem.extra_test_sets):
         source, reference, documents = (os.path.join(staging, f"{name}.{split}.{kind}.txt")
                                         for kind in ("source", "reference", "documents"))
         lines = problem.write_text(split, tmp_dir, source, reference)
         _write_documents(problem.documents(split, tmp_dir), lines, documents)
+        overlap.add(split, source)
+    written = {}
+    with shards.workers(problem, staging, tmp_dir, scratch) as pool:
+        for split, count in _shard_counts(problem).items():
+            samples = problem.generate_samples(staging, tmp_dir, checks.SPLITS[split])
+            if split == "train":
+                samples = overlap.watch(samples)
+            written[split] = shards.write_split(pool, problem, split, samples, count, staging,
+                                                scratch)
+    overlap.report(name)
     shutil.rmtree(scratch)
     return {"files": written,
             "vocabulary": {vocabulary: files.sha256(os.path.join(staging, vocabulary))
                            for vocabulary in checks.vocabulary_files(problem)}}
+
+
+class _Overlap:
+    """Counts the sources of held-out sets that the training text has, too.
+
+    Args:
+      feature: of a sample, that of the source: "inputs" or "targets".
+    """
+
+    def __init__(self, feature: str) -> None:
+        self._feature = feature
+        self._sources: dict[str, list[str]] = {}      # of each split
+        self._in_training = dict[str, bool]()         # of each source
+
+    def add(self, split: str, path: str) -> None:
+        """Adds a held-out set, given the file of its sources."""
+        self._sources[split] = [line.decode("utf-8").rstrip("\n")
+                                for line in parallel_text.read_lines(path)]
+        self._in_training.update(dict.fromkeys(self._sources[split], False))
+
+    def watch(self, samples: Iterable[dict[str, str]]) -> Iterator[dict[str, str]]:
+        """Yields the samples of the training text unchanged."""
+        for sample in samples:
+            if sample[self._feature] in self._in_training:
+                self._in_training[sample[self._feature]] = True
+            yield sample
+
+    def report(self, name: str) -> None:
+        """Says which sets share sources with the training text, in a line each."""
+        for split, sources in self._sources.items():
+            shared = sum(map(self._in_training.__getitem__, sources))
+            if shared:
+                console.say(f"{name}: {shared:,} of the {len(sources):,} sources of the {split} "
+                            "split are also in the training text")
 
 
 def _write_documents(names: list[str] | None, lines: int, path: str) -> None:

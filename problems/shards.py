@@ -63,17 +63,17 @@ def _worker_count() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def write_split(pool: Pool, problem: Any, split: str, shard_count: int, staging: str, tmp_dir: str,
-                scratch: str) -> dict[str, dict[str, int]]:
+def write_split(pool: Pool, problem: Any, split: str, samples: Iterable[dict[str, str]],
+                shard_count: int, staging: str, scratch: str) -> dict[str, dict[str, int]]:
     """Writes the files of a split; train is shuffled, dev and test keep their order.
 
     Args:
       pool: of `workers`.
       problem: a T2T text problem.
       split: "train", "dev" or "test".
+      samples: its text, as the problem's `generate_samples` yields it.
       shard_count: the number of files.
       staging: the directory of the files.
-      tmp_dir: the directory of downloads.
       scratch: a directory for temporary files.
 
     Returns:
@@ -84,7 +84,7 @@ def write_split(pool: Pool, problem: Any, split: str, shard_count: int, staging:
     """
     name = problem.dataset_filename()
     ordered = [os.path.join(scratch, f"{split}-{shard}") for shard in range(shard_count)]
-    _encode_split(pool, problem, split, ordered, staging, tmp_dir)
+    _encode_split(pool, name, split, samples, ordered)
     paths = [os.path.join(staging,
                           generator_utils.sharded_name(f"{name}-{split}", shard, shard_count))
              for shard in range(shard_count)]
@@ -99,11 +99,9 @@ def write_split(pool: Pool, problem: Any, split: str, shard_count: int, staging:
             for path, count in zip(paths, records, strict=True)}
 
 
-def _encode_split(pool: Pool, problem: Any, split: str, paths: list[str], staging: str,
-                  tmp_dir: str) -> None:
+def _encode_split(pool: Pool, name: str, split: str, samples: Iterable[dict[str, str]],
+                  paths: list[str]) -> None:
     """Encodes the text of a split into one file of TFRecord frames per shard, in order."""
-    name = problem.dataset_filename()
-    samples = problem.generate_samples(staging, tmp_dir, checks.SPLITS[split])
     pairs = 0
     with (contextlib.ExitStack() as stack,
           console.Task(f"{name}: {split}", None, "pairs") as task):
@@ -117,9 +115,10 @@ def _encode_split(pool: Pool, problem: Any, split: str, paths: list[str], stagin
         raise UserError(f"--problem={name}: the {split} split is empty")
 
 
-def _encode_in_order(pool: Pool, split: str, samples: Iterator[dict[str, str]],
+def _encode_in_order(pool: Pool, split: str, samples: Iterable[dict[str, str]],
                      shard_count: int) -> Iterator[tuple[int, list[bytes]]]:
     """Yields (number of pairs, [frames of each shard]) for one chunk after the other."""
+    samples = iter(samples)
     pending: collections.deque[Any] = collections.deque()
     first = 0
     while chunk := list(itertools.islice(samples, _CHUNK_PAIRS)):

@@ -163,6 +163,21 @@ def test_other_text_or_settings_are_refused(made, monkeypatch, tmp_path):
     assert content(data_dir) == before
 
 
+@pytest.mark.parametrize("suffix", ["", "_rev"])
+def test_sources_of_a_given_set_that_are_in_the_training_text_are_counted(
+        tmp_path, monkeypatch, capsys, suffix):
+    side, other = ("SOURCE", "TARGET") if not suffix else ("TARGET", "SOURCE")
+    words = {"SOURCE": "sentence number", "TARGET": "Satz Nummer"}[side]
+    lines = [f"{words} 7", "not there", f"{words} 7", f"{words} 399"]
+    (tmp_path / side).write_text("".join(f"{line}\n" for line in lines))
+    (tmp_path / other).write_text("sentence number 1\nSatz Nummer 1\nneither\nneither\n")
+    for name in (side, other):
+        monkeypatch.setenv(f"RPR_TEXT_TEST_{name}", str(tmp_path / name))
+    registry.problem(NAME + suffix).generate_data(str(tmp_path / "data"), str(tmp_path / "tmp"))
+    said = [line for line in capsys.readouterr().err.splitlines() if "training text" in line]
+    assert said == [f"{NAME}: 3 of the 4 sources of the test split are also in the training text"]
+
+
 def test_a_read_only_place_gets_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="Not a directory") as caught:
