@@ -2,11 +2,14 @@
 
 sacremoses is imported when a tokenizer is made: it is optional.
 """
+from rpr.utils.console import say
 from rpr.utils.errors import UserError
 
 
 class LowerCaseTokenizer:
     """Lower case, normalized punctuation and Moses tokens of a language.
+
+    As in Moses, a language without rules of its own gets those of English, here with a warning.
 
     Args:
       language: its code, such as "de".
@@ -25,6 +28,9 @@ class LowerCaseTokenizer:
             import sacremoses
         except ImportError:
             raise UserError(f"{needed_by}: sacremoses is missing (the extra rpr[moses])") from None
+        if language not in sacremoses.corpus.NonbreakingPrefixes().available_langs:
+            say(f"{needed_by}: sacremoses has no abbreviations of the language {language}; it "
+                "takes those of English", style="yellow")
         self._normalizer = sacremoses.MosesPunctNormalizer(lang=language)
         self._tokenizer = sacremoses.MosesTokenizer(lang=language)
         self.language = language

@@ -301,6 +301,15 @@ def test_moses_bleu_is_that_of_lower_cased_tokens(files):
         "score", "cased", "--reference=lower", "--tokenize=moses_lowercase", cwd=files)
 
 
+@pytest.mark.parametrize(("pair", "warned"), [("en-xx", True), ("en-cs", False)])
+def test_a_language_without_rules_of_moses_gets_a_warning(files, pair, warned):
+    pytest.importorskip("sacremoses")
+    (files / "text").write_text("Ein Mann sagt etwas.\n" * 3)
+    done = rpr_command("score", "text", "--reference=text", f"--language_pair={pair}",
+                       "--tokenize=moses_lowercase", "--metrics=bleu,chrf", cwd=files)
+    assert done.stderr.count("sacremoses has no abbreviations of the language xx") == warned
+
+
 def test_text_without_spaces_between_words_gets_a_warning(tmp_path):
     for name, line in (("zh", "今天天气很好。"), ("de", "Das ist gut, 好.")):
         (tmp_path / name).write_text(f"{line}\n" * 3)
