@@ -288,9 +288,17 @@ def correct(comparisons: Sequence[Comparison]) -> list[Comparison]:
             for comparison in comparisons]
 
 
+def may_be_small(comparison: Comparison, difference: float = 0.5) -> bool:
+    """Whether the interval has a difference of at most so many points, in either direction."""
+    return comparison.low <= difference and comparison.high >= -difference
+
+
 def seeds_needed(comparisons: Sequence[Comparison], difference: float = 0.5, power: float = 0.8
                  ) -> int | None:
     """Seeds per arm that detect a difference at p <= 0.05, at the variance observed.
+
+    Only arms whose difference may be that small count: very different arms also differ more from
+    sentence to sentence.
 
     Args:
       comparisons: of one metric, whose variances are averaged; those of single runs are left out.
@@ -302,7 +310,8 @@ def seeds_needed(comparisons: Sequence[Comparison], difference: float = 0.5, pow
       are too few, because the test set is too small.
     """
     observed = [(comparison.seed_variance, comparison.sentence_variance)
-                for comparison in comparisons if comparison.seed_variance is not None]
+                for comparison in comparisons
+                if comparison.seed_variance is not None and may_be_small(comparison, difference)]
     if not observed:
         return None
     seed_variance, sentence_variance = np.mean(observed, axis=0)

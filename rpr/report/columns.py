@@ -2,7 +2,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from rpr.evaluation.significance import ArmScore, Comparison
+from rpr.evaluation.significance import ArmScore, Comparison, may_be_small
 from rpr.report.results import ArmResult, StudyResults
 from rpr.utils.errors import UserError
 
@@ -180,9 +180,10 @@ def _notes_on_differences(results: StudyResults) -> list[Note]:
     lines.append(Note(("p_holm",), "p (Holm): corrected for the number of arms and metrics (BLEU, "
                       "chrF)."))
     if results.seeds_needed:
-        lines.append(Note(("difference",), "At this variance, detecting a difference of 0.5 BLEU "
-                          f"with a power of 0.8 needs {results.seeds_needed:,} seeds per arm."))
-    elif results.pairs:
+        lines.append(Note(("difference",), "Between arms whose difference may be 0.5 BLEU or less, "
+                          "detecting 0.5 BLEU with a power of 0.8 needs "
+                          f"{results.seeds_needed:,} seeds per arm at the variance observed."))
+    elif any(may_be_small(pair.comparison) for pair in results.pairs):
         lines.append(Note(("difference",), "The test set is too small for a difference of 0.5 "
                           "BLEU: no number of seeds detects it with a power of 0.8."))
     return lines

@@ -143,8 +143,8 @@ class StudyResults:
       length_unit: unit of `buckets`: "words", or "sub-words" of the model.
       buckets: length buckets of the test sources.
       trained_length: max_length in sub-words if all models share it, else None.
-      seeds_needed: seeds per arm that would detect 0.5 BLEU at the variance observed; None if
-        unknown.
+      seeds_needed: seeds per arm that would detect 0.5 BLEU at the variance observed between arms
+        that may be that close; None if unknown.
       pairs: every pair of arms that was tested, for the ranking.
       samples: some test sentences with translations.
       arms: one `ArmResult` per arm.

@@ -1,5 +1,6 @@
 """The tables of a report in every format, also with hostile names."""
 import csv
+import dataclasses
 import io
 import json
 import re
@@ -9,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from report_runs import read_scored, write_clipping_study, write_run, write_study
 
+from rpr.evaluation.significance import Comparison
 from rpr.report import columns, escaping, latex, results, tables
 from rpr.utils.errors import UserError
 
@@ -45,6 +47,16 @@ def test_markdown(clipping):
     assert cells[4].startswith(rf"{zero.bleu_difference.difference:.1f} \[")
     assert rows[0].split("|")[5].strip() == "baseline" and "1 of 2" in rows[3]
     assert clipping.signatures["BLEU"] in text and "NaN in step 30_0" in text
+
+
+@pytest.mark.parametrize(("low", "seeds_needed", "says"), [
+    (-1.0, 12, "needs 12 seeds per arm"), (-1.0, None, "The test set is too small"),
+    (2.0, None, None)])
+def test_the_note_about_seeds_is_about_close_arms(clipping, low, seeds_needed, says):
+    pair = results.ArmPair("k = 1", "k = 2", Comparison(3.0, low, 4.0, 0.01, "seeds"))
+    text = tables.to_markdown(dataclasses.replace(clipping, pairs=[pair],
+                                                  seeds_needed=seeds_needed))
+    assert ("with a power of 0.8" in text) == (says is not None) and (says or "") in text
 
 
 def test_csv_and_json_are_not_rounded(clipping):

@@ -180,6 +180,10 @@ def test_seeds_needed():
     alone = Comparison(0.1, -1.0, 1.0, None, "sentences")
     assert significance.seeds_needed([alone]) is None
     assert significance.seeds_needed([alone, observed(1e-6, 0.0)]) == 2
+    # Arms that differ by more vary more between sentences, which says nothing about close arms.
+    far = Comparison(-17.0, -19.0, -15.0, 0.0, "seeds", None, 1.0, 0.3)
+    assert significance.seeds_needed([far, observed(2 * 0.54 ** 2, 0.0)]) == 21
+    assert significance.seeds_needed([far]) is None
 
 
 def arms_of_three_seeds(units):
