@@ -181,8 +181,8 @@ class _Overlap:
         for split, sources in self._sources.items():
             shared = sum(map(self._in_training.__getitem__, sources))
             if shared:
-                console.say(f"{name}: {shared:,} of the {len(sources):,} sources of the {split} "
-                            "split are also in the training text")
+                console.say(f"{name}: the training text has {shared:,} of the {len(sources):,} "
+                            f"sources of the {split} split")
 
 
 def _write_documents(names: list[str] | None, lines: int, path: str) -> None:

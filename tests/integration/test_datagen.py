@@ -175,7 +175,7 @@ def test_sources_of_a_given_set_that_are_in_the_training_text_are_counted(
         monkeypatch.setenv(f"RPR_TEXT_TEST_{name}", str(tmp_path / name))
     registry.problem(NAME + suffix).generate_data(str(tmp_path / "data"), str(tmp_path / "tmp"))
     said = [line for line in capsys.readouterr().err.splitlines() if "training text" in line]
-    assert said == [f"{NAME}: 3 of the 4 sources of the test split are also in the training text"]
+    assert said == [f"{NAME}: the training text has 3 of the 4 sources of the test split"]
 
 
 def test_a_read_only_place_gets_one_line(tmp_path):
