@@ -9,7 +9,7 @@ from rpr.utils.errors import UserError
 class LowerCaseTokenizer:
     """Lower case, normalized punctuation and Moses tokens of a language.
 
-    As in Moses, a language without rules of its own gets those of English, here with a warning.
+    As in Moses, a language that has no rules gets those of English. A line warns about it.
 
     Args:
       language: its code, such as "de".
