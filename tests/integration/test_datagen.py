@@ -21,7 +21,6 @@ from problems import checks, datagen
 from rpr.utils.errors import UserError
 
 NAME = "translate_text_files"
-BENCH = pathlib.Path(__file__).parents[2] / "scripts" / "bench_data.py"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -401,11 +400,3 @@ def test_a_problem_of_t2t_comes_with_a_warning(tmp_path):
     warning, last = done.stderr.splitlines()
     assert "tiny_problem is a problem of tensor2tensor itself" in warning and "http" in warning
     assert last == f"tiny_problem: 20 training, 20 development examples in {tmp_path}/data"
-
-
-def test_the_benchmark_of_the_input_reads_batches(text):
-    done = subprocess.run(
-        [sys.executable, BENCH, "input", *text.flags,
-         "--hparams_set=rpr_tiny", "--batches=10"], capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)
-    assert found["batches_per_second"] > 0 and 0 < found["target_padding"] < 1

@@ -1,4 +1,8 @@
 """The batches that a training reads from T2T's files, by number."""
+import json
+import pathlib
+import subprocess
+import sys
 import types
 
 import numpy as np
@@ -9,6 +13,8 @@ from tensor2tensor.utils import data_reader, trainer_lib
 
 from rpr.training import input_pipeline
 from rpr.training.input_pipeline import BATCH_NUMBER, Stream, reproducible_input
+
+BENCH = pathlib.Path(__file__).parents[2] / "scripts" / "bench_data.py"
 
 
 def read(text, count, stream=None, towers=1, packed=False, session_config=None,
@@ -108,3 +114,11 @@ def test_the_fast_scan_finds_what_decoding_each_example_finds(text, monkeypatch)
     monkeypatch.setattr(input_pipeline, "_unprocessed_fields", lambda *_: None)
     assert_same(read(text, 3), expected)
     assert_same(read(text, 2, max_target_seq_length=1000), expected[:2])
+
+
+def test_the_benchmark_of_the_input_reads_batches(text):
+    done = subprocess.run(
+        [sys.executable, BENCH, "input", *text.flags,
+         "--hparams_set=rpr_tiny", "--batches=10"], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert found["batches_per_second"] > 0 and 0 < found["target_padding"] < 1

@@ -283,33 +283,6 @@ def test_ter_of_a_very_long_line_is_left_out_or_refused(files):
     assert "line 1 of long has 25,000 words" in refused(*argv, "--metrics=ter", cwd=files)
 
 
-def test_moses_bleu_is_that_of_lower_cased_tokens(files):
-    version = pytest.importorskip("sacremoses").__version__
-    (files / "cased").write_text("Ein Mann, der \u201eHallo\u201c sagt.\nZwei Hunde laufen.\n" * 3)
-    (files / "lower").write_text("ein mann, der \"hallo\" ruft.\nzwei Hunde rennen.\n" * 3)
-    score = json.loads(rpr_command(
-        "score", "cased", "--reference=lower", "--language_pair=en-de", "--json",
-        "--tokenize=moses_lowercase", "--metrics=bleu,chrf", cwd=files).stdout)
-    expected = sacrebleu_metrics.BLEU(tokenize="none", force=True).corpus_score(
-        ['ein mann , der " hallo " sagt .', "zwei hunde laufen ."] * 3,
-        [['ein mann , der " hallo " ruft .', "zwei hunde rennen ."] * 3])
-    assert score["bleu"]["score"] == pytest.approx(expected.score)
-    assert f"case:lc|eff:no|tok:none(sacremoses-{version}-lc-norm-de)|" in (
-        score["bleu"]["signature"])
-    assert "case:mixed" in score["chrf"]["signature"]
-    assert "--language_pair is missing" in refused(
-        "score", "cased", "--reference=lower", "--tokenize=moses_lowercase", cwd=files)
-
-
-@pytest.mark.parametrize(("pair", "warned"), [("en-xx", True), ("en-cs", False)])
-def test_a_language_without_rules_of_moses_gets_a_warning(files, pair, warned):
-    pytest.importorskip("sacremoses")
-    (files / "text").write_text("Ein Mann sagt etwas.\n" * 3)
-    done = rpr_command("score", "text", "--reference=text", f"--language_pair={pair}",
-                       "--tokenize=moses_lowercase", "--metrics=bleu,chrf", cwd=files)
-    assert done.stderr.count("sacremoses has no abbreviations of the language xx") == warned
-
-
 def test_text_without_spaces_between_words_gets_a_warning(tmp_path):
     for name, line in (("zh", "今天天气很好。"), ("de", "Das ist gut, 好.")):
         (tmp_path / name).write_text(f"{line}\n" * 3)
