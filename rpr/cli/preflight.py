@@ -48,13 +48,15 @@ def _check(runs: list[Run]) -> None:
 
 
 def _check_test_sets(run: Any, problem: Any) -> None:
-    """Refuses further test sets that neither the problem nor sacreBLEU has."""
+    """Refuses test sets that neither the problem nor sacreBLEU has."""
+    if run.test_set:
+        test_sets.check_test_set(run.test_set, run.language_pair, "run.test_set",
+                                 "run.language_pair")
     of_problem = getattr(problem, "extra_test_sets", ())
     for test_set in run.test_sets:
         name, pair = sacrebleu_test_set(run, test_set)
-        if pair and not test_sets.is_known(name):
-            raise UserError(f"run.test_sets: sacreBLEU has no test set {name}; sacrebleu --list "
-                            "and rpr test-set list show all")
+        if pair:
+            test_sets.check_test_set(name, pair, "run.test_sets", "run.test_sets")
         if not pair and test_set not in of_problem:
             raise UserError(f"run.test_sets: {run.problem} has no test set {test_set} "
                             f"({', '.join(of_problem) or 'it has none'}); sacreBLEU's are written "

@@ -92,10 +92,30 @@ def check_language_pair(language_pair: str, name: str = "--language_pair") -> No
         raise UserError(f"{name}={language_pair}: two language codes, such as en-de")
 
 
-def is_known(name: str) -> bool:
-    """Whether sacreBLEU has a test set of this name, or one is registered."""
+def check_test_set(name: str, language_pair: str, setting: str = "--test_set",
+                   pair_setting: str = "--language_pair") -> None:
+    """Refuses a test set, or a language pair of it, that is neither sacreBLEU's nor registered.
+
+    Args:
+      name: of the test set.
+      language_pair: such as en-de.
+      setting: flag or field that names the test set, for the message.
+      pair_setting: flag or field that has the language pair.
+
+    Raises:
+      UserError: names the value, and what there is.
+    """
+    if _registered(name, language_pair, pair_setting):
+        return
     from sacrebleu.dataset import DATASETS
-    return name in DATASETS or any(name == known for known, _, _ in registered())
+    if name not in DATASETS:
+        near = difflib.get_close_matches(name, DATASETS, n=4, cutoff=0.5)
+        raise UserError(f"{setting}={name}: no such test set"
+                        + (f"; nearest: {', '.join(near)}" if near else "")
+                        + "; sacrebleu --list and rpr test-set list show all")
+    pairs = DATASETS[name].langpairs
+    if language_pair not in pairs:
+        raise UserError(f"{pair_setting}={language_pair}: {name} has {', '.join(sorted(pairs))}")
 
 
 def register(name: str, language_pair: str, source: str, references: Sequence[str],
@@ -149,7 +169,8 @@ def registered() -> list[tuple[str, str, str]]:
     """Name, language pair and directory of each registered test set."""
     root = _root()
     names = sorted(os.listdir(root)) if os.path.isdir(root) else []
-    pairs = [(name.rpartition("."), name) for name in names if not name.startswith(".")]
+    pairs = [(name.rpartition("."), name) for name in names
+             if not name.startswith(".") and os.path.isdir(os.path.join(root, name))]
     return [(name, pair, os.path.join(root, file)) for (name, _, pair), file in pairs]
 
 
@@ -163,7 +184,8 @@ def _directory(name: str, language_pair: str) -> str:
     return os.path.join(_root(), f"{name}.{language_pair}")
 
 
-def _registered(name: str, language_pair: str) -> str | None:
+def _registered(name: str, language_pair: str, pair_setting: str = "--language_pair"
+                ) -> str | None:
     """The directory of a registered test set; None if there is none of that name."""
     if re.search(r"[/\0]", name + language_pair):
         return None
@@ -172,7 +194,7 @@ def _registered(name: str, language_pair: str) -> str | None:
         return directory
     pairs = [pair for other, pair, _ in registered() if other == name]
     if pairs:
-        raise UserError(f"--language_pair={language_pair}: the registered test set {name} has "
+        raise UserError(f"{pair_setting}={language_pair}: the registered test set {name} has "
                         f"{', '.join(pairs)}")
     return None
 
@@ -193,15 +215,8 @@ def _cache_files(dataset: Any, language_pair: str) -> str:
 def _sacrebleu_data(name: str, language_pair: str) -> Iterator[Any]:
     """A test set of sacreBLEU; errors while it is fetched or unpacked become `UserError`s."""
     from sacrebleu.dataset import DATASETS
-    if name not in DATASETS:
-        near = difflib.get_close_matches(name, DATASETS, n=4, cutoff=0.5)
-        raise UserError(f"--test_set={name}: no such test set"
-                        + (f"; nearest: {', '.join(near)}" if near else "")
-                        + "; sacrebleu --list and rpr test-set list show all")
+    check_test_set(name, language_pair)
     dataset = DATASETS[name]
-    if language_pair not in dataset.langpairs:
-        raise UserError(f"--language_pair={language_pair}: {name} has "
-                        f"{', '.join(sorted(dataset.langpairs))}")
     logger = logging.getLogger("sacrebleu")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

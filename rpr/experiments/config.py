@@ -62,7 +62,7 @@ class Run:
                                        "decoded", 1, low=1, high=1000)
     beam_size: int = setting("hypotheses of the beam search", 4, low=1, high=1000)
     alpha: float = setting("length penalty of the beam search (Wu et al. 2016)", 0.6, low=0,
-                           high=100)
+                           high=10)
     decode_batch_size: int = setting("sentences decoded together", 32, low=1, high=100_000)
     test_set: str = setting("test set of sacreBLEU, such as wmt14/full; empty: the problem's own "
                             "test split", "")
@@ -219,3 +219,6 @@ def _check_arm(name: Any, changes: dict[Any, Any]) -> None:
             raise UserError(f"study: arm {name!r} sets the seed; use study.seeds")
         if setting_name == "usr_dir":                 # a record must not choose which code runs
             raise UserError(f"study: arm {name!r} sets usr_dir; all arms use run.usr_dir")
+        if setting_name in (*TEXT_FILES, "text_vocab_size"):     # a study makes its data once
+            raise UserError(f"study: arm {name!r} sets {setting_name}; all arms share the data: "
+                            f"set run.{setting_name}, or make another study")

@@ -67,7 +67,11 @@ def record_corpus(run: Run, run_dir: RunDirectory) -> None:
     sources, paths = _datagen_sources(run, run_dir), text_files(run)
     for name, facts in sources.items():
         if name in paths and "lines" not in facts:
-            facts |= _file_facts(paths[name])
+            now = _file_facts(paths[name])
+            if now["sha256"] != facts["sha256"]:
+                raise UserError(f"{paths[name]}: it is not the {name} from which the data in "
+                                f"{run_dir.data_dir} was made")
+            facts |= now
     files.write_atomically(run_dir.data, json.dumps(
         {"problem": run.problem, "sources": sources}, indent=1) + "\n")
 
@@ -166,9 +170,11 @@ def _file_facts(path: str) -> dict[str, Any]:
 def _facts_of(path: str, *_: int) -> dict[str, Any]:
     """Path, lines and SHA-256 of a text file; the cache is valid until the file changes."""
     opened: Any = gzip.open if path.endswith(".gz") else open
+    lines, end = 0, b"\n"                             # the last line may lack a line feed
     try:
         with opened(path, "rb") as text:
-            lines = sum(block.count(b"\n") for block in iter(lambda: text.read(1 << 20), b""))
+            while block := text.read(1 << 20):
+                lines, end = lines + block.count(b"\n"), block[-1:]
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{path} is damaged: {error}") from None
-    return {"path": path, "lines": lines, "sha256": files.sha256(path)}
+    return {"path": path, "lines": lines + (end != b"\n"), "sha256": files.sha256(path)}

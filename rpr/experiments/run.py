@@ -37,7 +37,6 @@ from rpr.utils.processes import spawn
 
 # Flags of a stage that do not change its result, or name files whose content is recorded.
 _MUTABLE_FLAGS = ("--eval_frequency", "--keep_checkpoint_every_n_steps", "--t2t_usr_dir")
-_REMOVABLE = ("train", "average")                     # a finished run may lose its checkpoints
 _STOP_SECONDS = 10.0
 
 
@@ -65,16 +64,15 @@ def complete_run(run: Run, run_dir: RunDirectory, skip_datagen: bool = False) ->
         if "step" not in run_dir.read_scores():
             record_environment(run_dir)
         status = run_dir.read_status()
-        input_hash = ""
-        hashes: dict[str, str] = {}
-        for stage in stages(run, run_dir):
-            if stage.name.split()[0] == "decode":     # not of the test sets before this one
-                input_hash = hashes.get("average") or hashes["train"]
-            input_hash = hashes[stage.name] = _input_hash(stage, input_hash, run_dir)
+        planned = list(stages(run, run_dir))
+        hashes = _input_hashes(planned, run_dir)
+        removable = _removable(planned, hashes, status)
+        for stage in planned:
+            input_hash = hashes[stage.name]
             if stage.name == "datagen" and skip_datagen and os.path.exists(stage.output):
                 _note_skipped(stage, input_hash, status, run_dir)
             else:
-                _do_stage(stage, input_hash, status, run, run_dir, lock)
+                _do_stage(stage, input_hash, status, run, run_dir, lock, stage.name in removable)
             if stage.name == "datagen":
                 provenance.record_corpus(run, run_dir)
                 copy_test_texts(run, run_dir)
@@ -178,9 +176,33 @@ def _input_hash(stage: Stage, before: str, run_dir: RunDirectory) -> str:
     return hashlib.sha256(json.dumps([before, argv]).encode()).hexdigest()[:16]
 
 
+def _input_hashes(planned: list[Stage], run_dir: RunDirectory) -> dict[str, str]:
+    """{stage: its input hash} of the stages of a run."""
+    hashes: dict[str, str] = {}
+    before = ""
+    for stage in planned:
+        if stage.name.split()[0] == "decode":         # not of the test sets before this one
+            before = hashes.get("average") or hashes["train"]
+        before = hashes[stage.name] = _input_hash(stage, before, run_dir)
+    return hashes
+
+
+def _removable(planned: list[Stage], hashes: dict[str, str], status: dict[str, Any]) -> set[str]:
+    """The stages whose output may be gone, since no stage needs it any more.
+
+    A run that is decoded may lose its checkpoints. One that is not, and was copied without them,
+    is trained again.
+    """
+    decoded = all(_is_done(stage, hashes[stage.name], status) for stage in planned
+                  if stage.name.split()[0] == "decode")
+    averaged = any(_is_done(stage, hashes[stage.name], status) for stage in planned
+                   if stage.name == "average")
+    return {"train", "average"} if decoded else {"train"} if averaged else set()
+
+
 def _do_stage(stage: Stage, input_hash: str, status: dict[str, Any], run: Run,
-              run_dir: RunDirectory, lock: int) -> None:
-    if _is_done(stage, input_hash, status):
+              run_dir: RunDirectory, lock: int, is_removable: bool = False) -> None:
+    if _is_done(stage, input_hash, status, is_removable):
         gone = "" if os.path.exists(stage.output) else "; what it made has been removed since"
         say(f"{run_dir.path}: {stage.name} is done{gone}", style="dim")
         return
@@ -202,10 +224,11 @@ def _do_stage(stage: Stage, input_hash: str, status: dict[str, Any], run: Run,
     raise UserError(f"{run_dir.path}: stage {stage.name} {ending}")
 
 
-def _is_done(stage: Stage, input_hash: str, status: dict[str, Any]) -> bool:
+def _is_done(stage: Stage, input_hash: str, status: dict[str, Any], is_removable: bool = False
+             ) -> bool:
     entry = status.get(stage.name, {})
     return (entry.get("input") == input_hash and entry.get("state") == "done"
-            and (os.path.exists(stage.output) or stage.name in _REMOVABLE))
+            and (is_removable or os.path.exists(stage.output)))
 
 
 def _ending(code: int, stage: Stage) -> str:

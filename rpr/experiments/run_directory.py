@@ -89,7 +89,8 @@ class RunDirectory:
 
     def refuse_links(self, test_set: str = "") -> None:
         """Refuses files that are symbolic links: a report must not show what they lead to."""
-        for path in (self.config, self.status, self.data, *self.test_files(test_set or "test"),
+        for path in (self.config, self.status, self.data, self.file("environment.json"),
+                     *self.test_files(test_set or "test"),
                      self.documents_file(test_set or "test"),
                      *(self.record_of(kind, test_set) for kind in ("metrics.jsonl",
                                                                    "scores.json"))):
@@ -230,7 +231,9 @@ def new_test_sets(run: Run, run_dir: RunDirectory) -> set[str]:
     """
     if not (os.path.exists(run_dir.config) and os.path.exists(run_dir.scores)):
         return set()
-    new = set(run.test_sets) - set(gin_files.load_run(run_dir.config).test_sets)
+    known = gin_files.load_run(run_dir.config).test_sets
+    new = {test_set for test_set in run.test_sets if test_set not in known
+           and not os.path.exists(run_dir.record_of("scores.json", test_set))}
     if new and not os.path.exists(run_dir.checkpoint(run) + ".index"):
         raise UserError(f"run.test_sets: {run_dir.path} cannot decode {', '.join(sorted(new))}, "
                         "since its checkpoints are gone")

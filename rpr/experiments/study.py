@@ -100,11 +100,12 @@ def study_runs(study: Study, run: Run, study_dir: str) -> list[StudyRun]:
             raise UserError(f"{name}: {malformed[0]!r} is not NAME=VALUE")
     runs = [StudyRun(study_dir, arm, resolve(run, changes, seed))
             for seed in study.seeds for arm, changes in study.changes().items()]
-    arms: dict[Run, str] = {}
+    arms: dict[Run | str, str] = {}
     for study_run in runs:
-        same = arms.setdefault(study_run.run, study_run.arm)
-        if same != study_run.arm:
-            raise UserError(f"study: arms {same!r} and {study_run.arm!r} are the same run")
+        for key in (study_run.run, study_run.directory):     # a directory is one run's
+            same = arms.setdefault(key, study_run.arm)
+            if same != study_run.arm:
+                raise UserError(f"study: arms {same!r} and {study_run.arm!r} are the same run")
     return runs
 
 
@@ -127,7 +128,9 @@ def prepare(study: Study, run: Run, study_dir: str) -> list[StudyRun]:
                                json.dumps(_record(study, runs), indent=1) + "\n")
         for study_run in runs:
             os.makedirs(study_run.run_dir.path, exist_ok=True)
-            run_directory.update_config(study_run.run, study_run.run_dir)
+            # A run under way would not notice another test set, and yet end as done.
+            if not locks.is_held(study_run.run_dir.lock):
+                run_directory.update_config(study_run.run, study_run.run_dir)
     return runs
 
 

@@ -121,6 +121,22 @@ def test_lines_and_paths_of_the_corpus_are_recorded(corpus, run_dir):
     assert sources["train target"]["lines"] == 2 and len(sources) == 2
 
 
+def test_a_last_line_without_a_line_feed_is_a_line(tmp_path):
+    for number, text in enumerate(("a\nb\n", "a\nb", "")):
+        (tmp_path / str(number)).write_text(text)
+    assert [provenance._file_facts(str(tmp_path / str(number)))["lines"]
+            for number in range(3)] == [2, 2, 0]
+
+
+def test_text_that_the_data_was_not_made_from_is_not_recorded(corpus, run_dir):
+    os.unlink(run_dir.data)
+    with open(corpus.text_source, "a", encoding="utf-8") as text:
+        text.write("three\n")
+    with pytest.raises(UserError, match="it is not the train source from which the data in"):
+        provenance.record_corpus(corpus, run_dir)
+    assert not os.path.exists(run_dir.data)
+
+
 def test_moved_text_is_accepted_and_changed_text_is_not(corpus, run_dir, tmp_path):
     provenance.check_corpus(corpus, run_dir)
     os.rename(corpus.text_source, tmp_path / "moved.txt")
@@ -284,9 +300,37 @@ def test_test_sets_whose_files_would_have_the_same_name_are_refused(test_sets):
 def test_a_finished_run_without_its_checkpoints_is_not_trained_again(run_dir):
     done, other = {"input": "h", "state": "done"}, {"input": "g", "state": "done"}
     stages = {stage.name: stage for stage in run_directory.stages(RUN, run_dir)}
-    assert run._is_done(stages["train"], "h", {"train": done})
-    assert not run._is_done(stages["train"], "h", {"train": other})
+    assert run._is_done(stages["train"], "h", {"train": done}, is_removable=True)
+    assert not run._is_done(stages["train"], "h", {"train": other}, is_removable=True)
     assert not run._is_done(stages["decode"], "h", {"decode": done})
+
+
+def test_checkpoints_may_be_gone_once_nothing_needs_them(run_dir):
+    planned = list(run_directory.stages(dataclasses.replace(RUN, average_checkpoints=2), run_dir))
+    hashes = run._input_hashes(planned, run_dir)
+    status = {name: {"input": hashes[name], "state": "done"} for name in hashes}
+
+    def make(name):
+        stage = next(stage for stage in planned if stage.name == name)
+        os.makedirs(os.path.dirname(stage.output), exist_ok=True)
+        with open(stage.output, "w"):
+            pass
+
+    assert run._removable(planned, hashes, status) == set()      # copied before it was decoded
+    make("average")
+    assert run._removable(planned, hashes, status) == {"train"}
+    make("decode")
+    assert run._removable(planned, hashes, status) == {"train", "average"}
+
+
+def test_a_test_set_that_is_decoded_already_needs_no_checkpoint(run_dir):
+    more = dataclasses.replace(RUN, test_sets=("more",))
+    run_directory.update_config(RUN, run_dir)
+    for path in (run_dir.scores, run_dir.record_of("scores.json", "more")):
+        with open(path, "w") as scores:
+            scores.write('{"step": 100}')
+    run_directory.update_config(more, run_dir)
+    assert os.path.exists(run_dir.scores) and gin_files.load_run(run_dir.config) == more
 
 
 def test_a_run_without_its_checkpoints_gets_no_further_test_sets(run_dir):

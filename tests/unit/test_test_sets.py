@@ -41,6 +41,12 @@ def test_a_registered_test_set_is_found_by_its_name(texts, capsys):
     assert capsys.readouterr().out == f"mine\ten-de\t{texts}/sets/mine.en-de\n"
 
 
+def test_a_file_among_the_test_sets_is_none(texts):
+    add(texts)
+    (texts / "sets" / "README.md").write_text("These are ours.")
+    assert [name for name, _, _ in test_sets.registered()] == ["mine"]
+
+
 def test_a_byte_order_mark_is_no_part_of_the_text(texts, tmp_path):
     for suffix, opened in ((".txt", open), (".gz", gzip.open)):
         path = str(tmp_path / f"marked{suffix}")
