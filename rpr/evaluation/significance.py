@@ -293,8 +293,8 @@ def may_be_small(comparison: Comparison, difference: float = 0.5) -> bool:
     return comparison.low <= difference and comparison.high >= -difference
 
 
-def seeds_needed(comparisons: Sequence[Comparison], difference: float = 0.5, power: float = 0.8
-                 ) -> int | None:
+def seeds_needed(comparisons: Sequence[Comparison], units: int, difference: float = 0.5,
+                 power: float = 0.8) -> int | None:
     """Seeds per arm that detect a difference at p <= 0.05, at the variance observed.
 
     Only arms whose difference may be that small count: very different arms also differ more from
@@ -302,25 +302,40 @@ def seeds_needed(comparisons: Sequence[Comparison], difference: float = 0.5, pow
 
     Args:
       comparisons: of one metric, whose variances are averaged; those of single runs are left out.
+      units: number of sentences, or of documents where these are the units.
       difference: true difference in points.
       power: probability of detecting it.
 
     Returns:
       seeds per arm; None where nothing shows the variance over seeds, or where even `MOST_SEEDS`
-      are too few, because the test set is too small.
+      are too few.
     """
-    observed = [(comparison.seed_variance, comparison.sentence_variance)
-                for comparison in comparisons
+    observed = [comparison for comparison in comparisons
                 if comparison.seed_variance is not None and may_be_small(comparison, difference)]
     if not observed:
         return None
-    seed_variance, sentence_variance = np.mean(observed, axis=0)
-    for seeds in range(2, MOST_SEEDS + 1):
+    seed_variance = statistics.fmean(comparison.seed_variance or 0.0 for comparison in observed)
+    sentences = _Part(statistics.fmean(comparison.sentence_variance for comparison in observed),
+                      units - 1)
+    # With fewer seeds runs are not paired, and nothing shows the variance of unpaired ones.
+    paired = any(comparison.basis == "paired seeds" for comparison in observed)
+    for seeds in range(LEAST_PAIRED_SEEDS if paired else 2, MOST_SEEDS + 1):
         freedom = (seeds - 1) * (1 if seeds >= LEAST_PAIRED_SEEDS else 2)    # as `compare` tests
-        parts = [_Part(seed_variance / seeds, freedom),
-                 _Part(sentence_variance, 10 ** 6)]
-        # Two-sided quantile of the test, one-sided quantile of the power.
-        quantiles = _critical_value(parts, LEVEL) + _critical_value(parts, 2 * (1 - power))
-        if quantiles * math.sqrt(sum(part.variance for part in parts)) <= difference:
+        if _is_detected([_Part(seed_variance / seeds, freedom), sentences], difference, power):
             return seeds
     return None
+
+
+def is_test_set_too_small(comparisons: Sequence[Comparison], units: int, difference: float = 0.5,
+                          power: float = 0.8) -> bool:
+    """Whether no number of seeds detects a difference: the args are those of `seeds_needed`."""
+    variances = [comparison.sentence_variance for comparison in comparisons
+                 if comparison.seed_variance is not None and may_be_small(comparison, difference)]
+    return bool(variances) and not _is_detected([_Part(statistics.fmean(variances), units - 1)],
+                                                difference, power)
+
+
+def _is_detected(parts: Sequence[_Part], difference: float, power: float) -> bool:
+    # Two-sided quantile of the test, one-sided quantile of the power.
+    quantiles = _critical_value(parts, LEVEL) + _critical_value(parts, 2 * (1 - power))
+    return quantiles * math.sqrt(sum(part.variance for part in parts)) <= difference

@@ -2,7 +2,13 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from rpr.evaluation.significance import ArmScore, Comparison, may_be_small
+from rpr.evaluation.significance import (
+    MOST_SEEDS,
+    ArmScore,
+    Comparison,
+    is_test_set_too_small,
+    may_be_small,
+)
 from rpr.report.results import ArmResult, StudyResults
 from rpr.utils.errors import UserError
 
@@ -183,9 +189,14 @@ def _notes_on_differences(results: StudyResults) -> list[Note]:
         lines.append(Note(("difference",), "Between arms whose difference may be 0.5 BLEU or less, "
                           "detecting 0.5 BLEU with a power of 0.8 needs "
                           f"{results.seeds_needed:,} seeds per arm at the variance observed."))
-    elif any(may_be_small(pair.comparison) for pair in results.pairs):
+    elif is_test_set_too_small([pair.comparison for pair in results.pairs],
+                               results.documents or results.sentences):
         lines.append(Note(("difference",), "The test set is too small for a difference of 0.5 "
                           "BLEU: no number of seeds detects it with a power of 0.8."))
+    elif any(may_be_small(pair.comparison) for pair in results.pairs):
+        lines.append(Note(("difference",), "The seeds of an arm differ too much for a difference "
+                          f"of 0.5 BLEU: detecting it with a power of 0.8 needs more than "
+                          f"{MOST_SEEDS:,} seeds per arm."))
     return lines
 
 

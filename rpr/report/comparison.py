@@ -141,7 +141,8 @@ def _rank(results: StudyResults, scores: Mapping[str, Sequence[RunScores]]) -> N
     pairs = list(itertools.combinations([arm.name for arm in tested], 2))
     comparisons = significance.correct([
         significance.compare(scores[first], scores[second]) for first, second in pairs])
-    results.seeds_needed = significance.seeds_needed(comparisons)
+    results.seeds_needed = significance.seeds_needed(
+        comparisons, results.documents or results.sentences)
     results.pairs = [ArmPair(first, second, comparison) for (first, second), comparison
                      in zip(pairs, comparisons, strict=True)]
     means = {arm.name: arm.bleu.mean for arm in tested if arm.bleu}

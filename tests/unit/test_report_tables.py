@@ -49,11 +49,13 @@ def test_markdown(clipping):
     assert clipping.signatures["BLEU"] in text and "NaN in step 30_0" in text
 
 
-@pytest.mark.parametrize(("low", "seeds_needed", "says"), [
-    (-1.0, 12, "needs 12 seeds per arm"), (-1.0, None, "The test set is too small"),
-    (2.0, None, None)])
-def test_the_note_about_seeds_is_about_close_arms(clipping, low, seeds_needed, says):
-    pair = results.ArmPair("k = 1", "k = 2", Comparison(3.0, low, 4.0, 0.01, "seeds"))
+@pytest.mark.parametrize(("low", "seeds_needed", "sentence_variance", "says"), [
+    (-1.0, 12, 0.0, "needs 12 seeds per arm"), (-1.0, None, 1.0, "The test set is too small"),
+    (-1.0, None, 0.0, "needs more than 1,000 seeds per arm"), (2.0, None, 1.0, None)])
+def test_the_note_about_seeds_is_about_close_arms(clipping, low, seeds_needed, sentence_variance,
+                                                  says):
+    pair = results.ArmPair("k = 1", "k = 2", Comparison(
+        3.0, low, 4.0, 0.01, "seeds", seed_variance=1e4, sentence_variance=sentence_variance))
     text = tables.to_markdown(dataclasses.replace(clipping, pairs=[pair],
                                                   seeds_needed=seeds_needed))
     assert ("with a power of 0.8" in text) == (says is not None) and (says or "") in text

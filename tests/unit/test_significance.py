@@ -1,4 +1,5 @@
 """Comparisons of arms: by hand, against float64 loops, and their rejection rates by simulation."""
+import dataclasses
 import importlib.util
 import itertools
 import math
@@ -173,17 +174,34 @@ def test_seeds_needed():
 
     # For two samples: 2 (1.96 + 0.84)^2 (0.54 / 0.5)^2 = 18.3 with normal quantiles; t needs more.
     # From 5 seeds on, runs are paired: S - 1 degrees of freedom.
-    assert significance.seeds_needed([observed(2 * 0.54 ** 2, 0.0)]) == 21
-    assert significance.seeds_needed([observed(2 * 0.54 ** 2, 0.01)]) > 21
-    assert significance.seeds_needed([observed(0.1, 0.04)]) is None
-    assert significance.seeds_needed([observed(1e-6, 0.0)]) == 2
+    assert significance.seeds_needed([observed(2 * 0.54 ** 2, 0.0)], 1000) == 21
+    assert significance.seeds_needed([observed(2 * 0.54 ** 2, 0.01)], 1000) > 21
+    assert significance.seeds_needed([observed(0.1, 0.04)], 1000) is None
+    assert significance.seeds_needed([observed(1e-6, 0.0)], 1000) == 2
     alone = Comparison(0.1, -1.0, 1.0, None, "sentences")
-    assert significance.seeds_needed([alone]) is None
-    assert significance.seeds_needed([alone, observed(1e-6, 0.0)]) == 2
+    assert significance.seeds_needed([alone], 1000) is None
+    assert significance.seeds_needed([alone, observed(1e-6, 0.0)], 1000) == 2
     # Arms that differ by more vary more between sentences, which says nothing about close arms.
     far = Comparison(-17.0, -19.0, -15.0, 0.0, "seeds", None, 1.0, 0.3)
-    assert significance.seeds_needed([far, observed(2 * 0.54 ** 2, 0.0)]) == 21
-    assert significance.seeds_needed([far]) is None
+    assert significance.seeds_needed([far, observed(2 * 0.54 ** 2, 0.0)], 1000) == 21
+    assert significance.seeds_needed([far], 1000) is None
+    # A few documents leave few degrees of freedom to the test.
+    assert significance.seeds_needed([observed(0.01, 0.02)], 1000) == 3
+    assert significance.seeds_needed([observed(0.01, 0.02)], 4) is None
+    # Nothing shows how unpaired runs vary.
+    paired = dataclasses.replace(observed(1e-6, 0.0), basis="paired seeds")
+    assert significance.seeds_needed([paired], 1000) == 5
+
+
+def test_a_test_set_is_too_small_only_by_its_sentences():
+    def observed(seed_variance, sentence_variance):
+        return Comparison(0.1, -1.0, 1.0, 0.5, "seeds", None, seed_variance, sentence_variance)
+
+    assert significance.is_test_set_too_small([observed(0.1, 0.04)], 1000)
+    assert significance.is_test_set_too_small([observed(0.1, 0.02)], 4)
+    assert not significance.is_test_set_too_small([observed(1e4, 0.0)], 1000)
+    assert significance.seeds_needed([observed(1e4, 0.0)], 1000) is None
+    assert not significance.is_test_set_too_small([], 1000)
 
 
 def arms_of_three_seeds(units):
