@@ -13,20 +13,19 @@ import argparse
 import io
 import os
 import re
-import shutil
 import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from rpr.report.plots import STUDY_FIGURES
 from rpr.report.record import RECORD_FILE, load_record
 from rpr.report.results import StudyResults
 from rpr.utils.errors import UserError
 
 TABLES = (RECORD_FILE, "results.csv", "results.tex")
-FIGURES = tuple(f"plots/{name}.png"
-                for name in ("bleu_by_k", "bleu_by_length", "curves", "ranking"))
+FIGURES = tuple(f"plots/{name}.png" for name in sorted(STUDY_FIGURES))
 RUN_FILES = ("config.gin", "data.json", "environment.json", "status.json", "metrics*.jsonl",
              "scores*.json", "hypotheses.*.txt", "model/hparams.json", "dev/metrics.jsonl",
              "dev/scores.*.json", "dev/hypotheses.*.txt")
@@ -82,7 +81,9 @@ def make_record(study: Path, record: Path, without_text: bool) -> None:
                 if (report / name).exists():
                     target = made / report.relative_to(study) / name
                     target.parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copyfile(report / name, target)
+                    content = (report / name).read_bytes()
+                    target.write_bytes(cut_paths(content.decode()).encode()
+                                       if name == RECORD_FILE else content)
         pack_runs(study, results[0], made / "runs.tar.xz", without_text)
         if record.exists():
             os.rename(record, Path(folder, "replaced"))

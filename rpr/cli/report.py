@@ -21,14 +21,13 @@ def main(argv: list[str]) -> None:
 
     from rpr.evaluation import test_sets
     from rpr.report import columns, comparison, record, study_reader, tables, tensorboard, writer
-    files.below(args.dir, "plots")                    # a link must not lead the figures away
     if args.language_pair:
         if not args.tokenize:
             raise UserError(f"--language_pair={args.language_pair}: only with --tokenize")
         test_sets.check_language_pair(args.language_pair)
     is_record = _is_record(args.dir)
     measure = comparison.Measure(args.test_set, args.tokenize, args.language_pair)
-    target = args.dir
+    target = _directory_of(args.dir, measure)
     if is_record:
         if (args.baseline or args.against or any(measure) or args.plot_model
                 or args.sample_translations is not None):
@@ -39,8 +38,8 @@ def main(argv: list[str]) -> None:
     else:
         results = study_reader.read_study(args.dir, args.baseline, args.against)
         arms = _arms_to_draw(results, args.plot_model)
-        if args.test_set or args.tokenize:
-            target, arms = _directory_of(args.dir, measure), []
+        if target != args.dir:
+            arms = []
         elif not args.skip_model_analysis:
             _analyse(args.dir, arms, args.t2t_usr_dir)
         samples = args.sample_translations
@@ -94,10 +93,16 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _directory_of(path: str, measure: "Measure") -> str:
-    """Where the report of a test set or tokenizer is written."""
+    """Where the report is written: that of a test set or tokenizer has a directory of its own.
+
+    Raises:
+      UserError: a symbolic link leads it, or its figures, out of the study's directory.
+    """
     from rpr.experiments.config import file_name
     name = file_name("-".join(filter(None, (measure.test_set, measure.tokenize))))
-    return files.below(path, os.path.join("reports", name))
+    target = os.path.join("reports", name) if name else ""
+    files.below(path, os.path.join(target, "plots"))
+    return files.below(path, target) if name else path
 
 
 def _is_record(path: str) -> bool:
@@ -117,7 +122,8 @@ def _arms_to_draw(results, names):
     done = {arm.name: arm for arm in results.arms if arm.done}
     for name in names:
         if name not in done:
-            raise UserError(f"--plot_model={name}: one of {', '.join(done)}")
+            raise UserError(f"--plot_model={name}: "
+                            + (f"one of {', '.join(done)}" if done else "no run is done yet"))
     return [done[name] for name in names]
 
 

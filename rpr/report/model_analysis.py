@@ -46,7 +46,9 @@ def _cache_path(run_dir: RunDirectory) -> str:
 def load(run_dir: RunDirectory) -> dict[str, np.ndarray]:
     """The cached arrays of a run; empty if there are none or they are older than its scores."""
     path = _cache_path(run_dir)
-    if not os.path.exists(path) or os.path.getmtime(path) < os.path.getmtime(run_dir.scores):
+    if os.path.islink(path) or not os.path.exists(path):
+        return {}
+    if os.path.getmtime(path) < os.path.getmtime(run_dir.scores):
         return {}
     try:
         with np.load(path) as arrays:
@@ -70,8 +72,10 @@ def source_lengths(source: Sequence[str],
     digest = _digest(source)
     for run_dir in run_dirs:
         arrays = load(run_dir)
-        if str(arrays.get("source_sha256", "")) == digest:
-            return arrays["source_lengths"], "sub-words"
+        lengths = arrays.get("source_lengths")
+        if (lengths is not None and lengths.shape == (len(source),)
+                and str(arrays.get("source_sha256", "")) == digest):
+            return lengths, "sub-words"
     return np.array([len(line.split()) for line in source]), "words"
 
 

@@ -17,6 +17,7 @@ from rpr.report.results import ArmResult, StudyResults
 K = "max_relative_position"
 SMOOTHED_RECORDS = 10                                 # of the training loss
 MOST_CURVES = 30                                      # arms; more cannot be told apart
+STUDY_FIGURES = ("curves", "bleu_by_k", "ranking", "bleu_by_length")       # of `draw_study`
 MOST_LABELLED = 16                                    # arms; a larger matrix has colours, no text
 
 
@@ -36,6 +37,8 @@ def draw_study(results: StudyResults) -> Iterator[Plot]:
 def plot_curves(results: StudyResults) -> Figure:
     """Training loss, development loss and BLEU of each arm: mean and range over its seeds.
 
+    They are those of its finished runs; of all its runs while none is finished.
+
     The y axis of the losses leaves out the first steps, where the loss of every arm falls steeply.
     The panel of BLEU is there if checkpoints were scored (run.bleu_frequency).
     """
@@ -44,16 +47,18 @@ def plot_curves(results: StudyResults) -> Figure:
     figure, panels = pyplot.subplots(1, count, figsize=(5.5 * count, 4.2), sharex=True,
                                      layout="constrained")
     shown: list[float] = []
-    arms = results.featured(MOST_CURVES) if len(results.arms) > MOST_CURVES else results.arms
+    arms = results.arms
+    if len(arms) > MOST_CURVES:
+        arms = results.featured(MOST_CURVES) or arms[:MOST_CURVES]
     colours = {arm.name: colour for arm, colour
                in zip(results.arms, arm_colours(results), strict=True)}
     for arm in arms:
         colour, label = colours[arm.name], arm_label(arm)
-        shown += _plot_range(panels[0], [_smooth(run.train_losses) for run in arm.runs], colour,
-                             label)
-        shown += _plot_range(panels[1], [run.dev_losses for run in arm.runs], colour, label, "o")
+        runs = arm.done or arm.runs                   # curves end where the shortest one does
+        shown += _plot_range(panels[0], [_smooth(run.train_losses) for run in runs], colour, label)
+        shown += _plot_range(panels[1], [run.dev_losses for run in runs], colour, label, "o")
         if has_bleu:
-            _plot_range(panels[2], [run.dev_bleu for run in arm.runs], colour, label, "o")
+            _plot_range(panels[2], [run.dev_bleu for run in runs], colour, label, "o")
     panels[0].set(title=f"training (mean of {SMOOTHED_RECORDS} records)",
                   ylabel="loss (nats per sub-word)")
     panels[1].set(title="development set", ylabel="loss (nats per sub-word)")

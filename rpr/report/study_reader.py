@@ -128,7 +128,10 @@ def _varying_settings(arms: list[dict[str, Any]], path: str) -> dict[str, dict[s
 def _hparams(arm: dict[str, Any], path: str) -> dict[str, Any]:
     """The hparams with which the first run of an arm that has begun was trained, else {}."""
     for run in arm["runs"]:
-        hparams = files.read_json(os.path.join(path, run["directory"], "model", "hparams.json"))
+        run_dir = os.path.join(path, run["directory"])
+        file = os.path.join(run_dir, "model", "hparams.json")
+        # A report must not show what a link leads to.
+        hparams = files.read_json(file) if files.is_below(run_dir, file) else {}
         if hparams:
             return hparams
     return {}
@@ -210,7 +213,8 @@ def _read_run(study_dir: str, path: str, environments: list[dict[str, Any]],
     if not done:
         run.note = _progress_note(run.state, status, events)
     if "train" in run.seconds:
-        run.seconds["train"] = round(run.seconds["train"] + _earlier_seconds(events), 1)
+        run.seconds["train"] = round(
+            run.seconds["train"] + _earlier_seconds(events, status["train"].get("started", 0)), 1)
         run.train_minutes = round(run.seconds["train"] / 60, 2)
     environment = files.read_json(run_dir.file("environment.json"))
     environment.pop("command", None)                  # it differs in every run
@@ -245,18 +249,26 @@ def _loss(event: metrics_log.Event) -> float:
     return math.nan if loss is None else loss
 
 
-def _earlier_seconds(events: list[metrics_log.Event]) -> float:
+def _earlier_seconds(events: list[metrics_log.Event], last_started: float) -> float:
     """The time between the events of each attempt to train but the last, in seconds.
 
     It ends at the checkpoint from which the next attempt went on: later events were dropped.
+
+    Args:
+      events: of the run.
+      last_started: when the last attempt began. One that found the training finished has no event
+        of its own beginning.
     """
     seconds, began, latest = 0.0, 0.0, 0.0
     for event in events:
+        time = event.get("time") or latest
+        if time >= last_started:
+            break
         if event["event"] == "start":
             seconds += latest - began
-            began = latest = event.get("time") or 0.0
-        latest = event.get("time") or latest
-    return seconds
+            began = time
+        latest = time
+    return seconds + latest - began
 
 
 def _progress_note(state: str, status: dict[str, Any], events: list[metrics_log.Event]) -> str:

@@ -1,4 +1,5 @@
 """Writes all files of a report: tables, figures, the page and TensorBoard's event files."""
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
@@ -42,6 +43,7 @@ def write_page(results: StudyResults, path: str, arms: Sequence[ArmResult]) -> s
         for plot in plots.draw_study(results):
             pictures.append(_save(plot, path))
             task.update(len(pictures))
+        _remove_others(pictures, path)
         for arm in arms:
             run = arm.done[0]
             for kind, figure in model_plots.draw_model(
@@ -56,6 +58,16 @@ def write_page(results: StudyResults, path: str, arms: Sequence[ArmResult]) -> s
                if picture.path not in drawn]
     files.write_atomically(page, html_page.render_page(results, pictures, path, earlier))
     return page
+
+
+def _remove_others(pictures: Sequence[Picture], path: str) -> None:
+    """Removes the figures of the study that an earlier report drew and this one does not."""
+    drawn = {os.path.splitext(picture.path)[0] for picture in pictures}
+    for name in plots.STUDY_FIGURES:
+        stem = os.path.join("plots", name)
+        for suffix in (".svg", ".png") if stem not in drawn else ():
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(path, stem + suffix))
 
 
 def _earlier_pictures(results: StudyResults, path: str) -> Iterator[Picture]:

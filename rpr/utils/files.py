@@ -102,8 +102,9 @@ def _is_device(path: str) -> bool:
 def _create_beside(path: str) -> str:
     """Creates an empty file with an unpredictable name in the directory of `path`."""
     directory, name = os.path.split(path)
+    name = name.encode(errors="surrogateescape")[:100].decode(errors="ignore")
     while True:                                       # mkstemp would ignore the umask
-        temporary = os.path.join(directory, f".{name[:100]}.{secrets.token_hex(8)}{_TEMPORARY}")
+        temporary = os.path.join(directory, f".{name}.{secrets.token_hex(8)}{_TEMPORARY}")
         with contextlib.suppress(FileExistsError):
             os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC,
                              0o666))
@@ -159,10 +160,15 @@ def below(directory: str, path: str) -> str:
       UserError: the path leads out of the directory.
     """
     joined = os.path.join(directory, path)
-    real = os.path.realpath(directory)
-    if os.path.isabs(path) or os.path.commonpath([real, os.path.realpath(joined)]) != real:
+    if os.path.isabs(path) or not is_below(directory, joined):
         raise UserError(f"{joined!r} is not inside {directory}")
     return joined
+
+
+def is_below(directory: str, path: str) -> bool:
+    """Whether a path is in a directory once all symbolic links are followed."""
+    real = os.path.realpath(directory)
+    return os.path.commonpath([real, os.path.realpath(path)]) == real
 
 
 def refuse_pattern(path: str, name: str) -> None:

@@ -58,13 +58,16 @@ def lock(path: str, wait: bool = True) -> Iterator[int]:
 def is_held(path: str) -> bool:
     """Whether a process holds a lock file; False if there is none, or if we may not read it."""
     try:
-        with open(path, encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, PermissionError):
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
     except BlockingIOError:
         return True
-    except (FileNotFoundError, PermissionError):
-        pass
-    return False
+    finally:
+        os.close(descriptor)
 
 
 def _take_lock(descriptor: int, path: str, wait: bool) -> None:

@@ -38,3 +38,8 @@ def test_lengths_of_other_sources_are_not_used(tmp_path):
     assert (lengths.tolist(), unit) == ([7, 8], "sub-words")
     lengths, unit = model_analysis.source_lengths(["other", "text of two"], run_dirs)
     assert (lengths.tolist(), unit) == ([1, 3], "words")
+    for arrays in ({}, {"source_lengths": np.array([7])}):
+        np.savez(run / "learned.npz", **arrays,
+                 source_sha256=np.array(model_analysis._digest(source)))
+        lengths, unit = model_analysis.source_lengths(source, run_dirs)
+        assert (lengths.tolist(), unit) == ([2, 1], "words")

@@ -30,6 +30,17 @@ def shared(tmp_path):
     return path
 
 
+def test_a_long_name_of_characters_of_several_bytes(shared):
+    path = shared / ("\u6c49" * 78)                     # 234 bytes
+    files.write_atomically(str(path), "text")
+    assert path.read_text() == "text"
+
+
+def test_a_pipe_in_place_of_a_lock_holds_nothing(shared):
+    os.mkfifo(shared / ".lock")
+    assert not locks.is_held(str(shared / ".lock"))
+
+
 @pytest.mark.parametrize("name", ["results.md", "results.md.part", ".results.md.tmp"])
 def test_a_write_does_not_follow_a_link(private, shared, name):
     (shared / name).symlink_to(private)

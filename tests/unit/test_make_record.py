@@ -65,6 +65,21 @@ def test_paths_of_the_machine_stay_out_of_configurations(study, tmp_path):
         text + "run.usr_dir = 'code'\n")
 
 
+def test_paths_of_the_machine_stay_out_of_the_report(study, tmp_path):
+    gin, data = study / "study.gin", study / "runs" / "k16-1" / "data.json"
+    text = gin.read_text()
+    gin.write_text(text + "run.text_source = '/home/ann/a project/train.en'\n")
+    data.write_text(json.dumps({"problem": "p", "sources": {"train source": {
+        "path": "/home/ann/a project/train.en", "lines": 3, "sha256": "0"}}}))
+    rpr_command("report", study, "--skip_model_analysis")
+    python_script("make_record.py", study, tmp_path / "record")
+    gin.write_text(text)
+    data.unlink()
+    report = (tmp_path / "record" / "results.json").read_text()
+    assert "/home" not in report
+    assert json.loads(report)["corpus"]["train source"]["path"] == "train.en"
+
+
 def test_text_that_must_not_be_passed_on_stays_out(study, tmp_path):
     record = tmp_path / "clipping"
     rpr_command("report", study, "--skip_model_analysis")

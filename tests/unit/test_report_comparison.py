@@ -314,10 +314,21 @@ def test_the_time_of_a_training_is_that_of_all_attempts(tmp_path):
                                   ("start", 20, 1e9 + 900), ("train", 30, 1e9 + 1000)):
             out.write(json.dumps({"event": event, "step": step, "time": time, "loss": 1.0}) + "\n")
         out.write(json.dumps({"event": "eval", "step": 30, "loss": 1.0}) + "\n")
+    status = json.loads((tmp_path / "a" / "status.json").read_text())
+    status["train"]["started"] = 1e9 + 890
+    (tmp_path / "a" / "status.json").write_text(json.dumps(status))
+    # A kill in the last evaluation: the second attempt, of 120 s, found the training finished.
+    write_run(tmp_path, "c")
+    with open(tmp_path / "c" / "metrics.jsonl", "w") as out:
+        for event, step, time in (("start", 0, 1e9), ("train", 30, 1e9 + 3600),
+                                  ("eval", 30, 1e9 + 9000)):
+            out.write(json.dumps({"event": event, "step": step, "time": time, "loss": 1.0}) + "\n")
+    status["train"]["started"] = 1e9 + 8900
+    (tmp_path / "c" / "status.json").write_text(json.dumps(status))
     runs = {arm.name: arm.runs[0] for arm in read_scored(tmp_path, "a").arms}
     assert runs["b"].seconds["train"] == 120.0 and runs["b"].train_minutes == 2.0
     assert runs["a"].seconds["train"] == 150.0 and runs["a"].train_minutes == 2.5
-    assert runs["a"].seconds["score"] == 1.0
+    assert runs["a"].seconds["score"] == 1.0 and runs["c"].seconds["train"] == 3720.0
 
 
 def test_events_without_a_step_are_left_out(tmp_path):

@@ -11,7 +11,16 @@ from matplotlib.text import Text
 from report_runs import read_scored, write_clipping_study, write_run, write_study
 
 from rpr.evaluation.significance import ArmScore, Comparison
-from rpr.report import figures, model_analysis, model_plots, plots, record, results, tables
+from rpr.report import (
+    figures,
+    model_analysis,
+    model_plots,
+    plots,
+    record,
+    results,
+    tables,
+    writer,
+)
 
 TABLE_NAMES = {f"{side}_{kind}" for side in model_analysis.SIDES for kind in model_analysis.KINDS}
 
@@ -98,6 +107,29 @@ def test_curves_show_the_range_over_seeds():
     assert dev.lines[0].get_xydata().tolist() == [[10, 4.0], [20, 3.0]]
     band = dev.collections[0].get_paths()[0].vertices
     assert {tuple(point) for point in band} >= {(10, 3), (10, 5), (20, 2), (20, 4)}
+
+
+def test_a_run_under_way_does_not_shorten_the_curves_of_finished_ones():
+    runs = [results.RunResult(str(seed), seed, state, train_losses=[[1, 3.0], [last, 2.0]],
+                              dev_losses=[[last, 2.0]])
+            for seed, state, last in ((1, "done", 1000), (2, "running", 50))]
+    arms = [results.ArmResult("a", {}, None, runs), results.ArmResult("b", {}, None, runs[1:])]
+    train, dev = plots.plot_curves(results.StudyResults("t", "a", arms=arms)).axes
+    assert [line.get_xdata()[-1] for line in (*train.lines, *dev.lines)] == [1000, 50, 1000, 50]
+    many = [results.ArmResult(f"arm {number}", {}, None, runs[1:]) for number in range(31)]
+    train, _ = plots.plot_curves(results.StudyResults("t", "arm 0", arms=many)).axes
+    assert len(train.lines) == plots.MOST_CURVES
+
+
+def test_a_figure_that_is_no_longer_drawn_goes(tmp_path):
+    write_run(tmp_path, "a")
+    (tmp_path / "plots").mkdir()
+    for name in ("bleu_by_k.png", "bleu_by_k.svg", "curves.png", "mine.png"):
+        (tmp_path / "plots" / name).touch()
+    writer.write_page(read_scored(tmp_path, "a"), str(tmp_path), [])
+    names = {path.name for path in (tmp_path / "plots").iterdir()}
+    assert "mine.png" in names and not {name for name in names if name.startswith("bleu_by_k")}
+    assert (tmp_path / "plots" / "curves.png").stat().st_size
 
 
 def test_curves_show_the_bleu_of_checkpoints_also_from_a_record(tmp_path):
