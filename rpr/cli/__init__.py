@@ -27,7 +27,7 @@ Experiments
 T2T's programs, with T2T's flags and this project's models, hparams sets and problems
   datagen       t2t-datagen: vocabulary and TFRecords of a problem
   train         t2t-trainer
-  decode        t2t-decoder; also --test_set=wmt14/full --language_pair=en-de (through sacreBLEU)
+  decode        t2t-decoder; also RUN, and --test_set=wmt14/full --language_pair=en-de
   evaluate      t2t-eval
   average       t2t-avg-all: checkpoint averaging
   bleu          t2t-bleu: T2T's approximate BLEU; publish that of `rpr score`
@@ -40,6 +40,8 @@ Also
 
   --verbose     with T2T's programs: their logs on the terminal instead of in a file
 """
+_RESUMABLE = {"rpr run", "rpr study", "rpr datagen", "rpr train", "rpr decode", "t2t-datagen",
+              "t2t-trainer", "t2t-decoder"}
 _BROKEN_PIPE = 141                                    # exit code, as if SIGPIPE had ended us
 
 
@@ -71,7 +73,8 @@ def run_command(name: str, command: Command, argv: list[str]) -> int:
     except UserError as error:
         return _refuse(name, str(error))
     except KeyboardInterrupt:
-        print(f"{name}: stopped; the same command resumes it", file=sys.stderr)
+        resumes = "; the same command resumes it" if name in _RESUMABLE else ""
+        print(f"{name}: stopped{resumes}", file=sys.stderr)
         return 130
     except BrokenPipeError:                           # `rpr ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -42,6 +42,8 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
     _check_devices(flags.worker_gpu)
     _take_shard(flags, decode_hparams)
     to_terminal = _prepare_files(flags, run)
+    if flags.score_file and "inputs" in models[0].hparams.problem_hparams.vocabulary:
+        file_checks.check_pairs(flags.score_file, "score_file")
     model_dir = models[0].hparams.model_dir
     if logs and not flags.ensemble and os.access(model_dir, os.W_OK):
         logs.keep(os.path.join(model_dir, "decode.log"))
@@ -50,7 +52,7 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
     if flags.score_file and not flags.ensemble:
         t2t_decoder.main(None)
         return
-    event = _decode(_worker_argv(argv, words, flags, models), flags, models, decode_hparams)
+    event = _decode(_worker_argv(words, flags, models), flags, models, decode_hparams)
     metrics_file = flags.metrics_file
     if not metrics_file and not flags.ensemble and not run:
         metrics_file = os.path.join(model_dir, launcher.METRICS_FILE)
@@ -142,7 +144,7 @@ def _prepare_files(flags: Any, run: Run | None) -> bool:
         flags.decode_from_file = _test_set_file(flags.test_set, flags.language_pair)
     elif flags.decode_from_file:
         file_checks.check_input(flags.decode_from_file, _given(flags, "input", "decode_from_file"))
-    elif run and not flags.decode_interactive:
+    elif run and not flags.decode_interactive and not flags.score_file:
         raise UserError("--input or --test_set is missing: the text to decode")
     if flags.score_file:
         file_checks.check_input(flags.score_file, "score_file")
@@ -173,7 +175,7 @@ def _test_set_file(name, pair):
     return path
 
 
-def _worker_argv(argv, words, flags, models):
+def _worker_argv(words, flags, models):
     """The command line for a process on another device: this one, with everything decided."""
     names = ["decode_to_file"] if flags.test_set else ["decode_from_file", "decode_to_file"]
     if words:
@@ -183,7 +185,9 @@ def _worker_argv(argv, words, flags, models):
     decided.append("--decode_shards=1")               # the files are those of the shard
     if not flags.ensemble:
         decided.append(f"--checkpoint_path={models[0].checkpoint}")
-    return [*(arg for arg in argv if arg not in words), *decided]
+    given = [flags[name].serialize() for name in flags
+             if flags[name].present and name not in ("input", "output")]
+    return [*given, *decided]
 
 
 def _decode(argv: Sequence[str], flags: Any, models: Sequence[trained_model.TrainedModel],
@@ -209,7 +213,11 @@ def _decode(argv: Sequence[str], flags: Any, models: Sequence[trained_model.Trai
         return file_decoder.decode_file(argv, flags, models, estimator, decode_hparams)
     if flags.decode_interactive:
         logging.getLogger("tensorflow").addHandler(_HypothesisPrinter())
-        t2t_decoder.decode(estimator, hparams, decode_hparams)
+        try:
+            t2t_decoder.decode(estimator, hparams, decode_hparams)
+        except tf.errors.UnknownError as error:
+            if "EOFError" not in str(error):          # the end of the input, Ctrl-D
+                raise
         return None
     counted = ProgressEstimator(estimator, None)
     t2t_decoder.decode(counted, hparams, decode_hparams)

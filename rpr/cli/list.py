@@ -18,8 +18,8 @@ def main(argv: list[str], logs: Any) -> None:
                         help=f"{', '.join(_KINDS)} (default: all of them)")
     parser.add_argument("--hparams_set", metavar="SET", help="the hparams of this set instead: "
                         "value, meaning and allowed values")
-    parser.add_argument("--all", action="store_true", help="T2T's own, too")
-    parser.add_argument("--t2t_usr_dir", metavar="DIR", help="and those in a directory of yours")
+    parser.add_argument("--all", action="store_true", help="also list T2T's own")
+    parser.add_argument("--t2t_usr_dir", metavar="DIR", help="also list those in this directory")
     args = parser.parse_args(argv)
     for kind in args.kinds:
         if kind not in _KINDS:

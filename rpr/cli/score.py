@@ -137,14 +137,14 @@ def _parser() -> Parser:
     parser = Parser(
         prog="rpr score", description="BLEU, chrF and TER with signatures. With two or more "
         "systems the first\nis the baseline, and a paired test shows whether the others differ.\n"
-        "Sentence statistics are cached in .HYP.statistics.npz beside each HYP.")
+        "Sentence statistics are cached in .HYP.statistics.npz next to each HYP.")
     parser.add_argument("hypotheses", nargs="+", metavar="HYP",
                         help="detokenized text, one sentence per line; may be gzipped (.gz)")
     against = parser.add_mutually_exclusive_group(required=True)
     against.add_argument("--reference", nargs="+", action="extend", metavar="FILE",
                          help="one or more references of the same sentences")
     against.add_argument("--test_set", metavar="NAME", help="a test set that sacrebleu --list "
-                         "shows, for example wmt14/full")
+                         "shows, such as wmt14/full, or a registered one")
     parser.add_argument("--language_pair", metavar="PAIR", help="of --test_set, for example en-de; "
                         "its target language chooses the tokenizer")
     parser.add_argument("--documents", metavar="FILE", help="the name of each sentence's document, "

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rpr.cli import arguments
 from rpr.experiments import run_directory
 from rpr.inference.attention_plots import draw_attention
+from rpr.inference.file_checks import MOST_ALPHA
 from rpr.inference.inspector import Inspector, Translation, until_end
 from rpr.t2t import registration, trained_model
 from rpr.utils.console import QuietLogs, say, terminal
@@ -52,8 +53,8 @@ def _parse(argv):
                         help="a run directory, unless --output_dir names the model; a sentence")
     parser.add_argument("--beam_size", type=arguments.whole_number(1, 1000),
                         help="hypotheses kept, at least 1 (default: the run's, else 4)")
-    parser.add_argument("--alpha", type=arguments.number(0, 100), help="exponent of the length "
-                        "penalty, at least 0 (default: the run's, else 0.6)")
+    parser.add_argument("--alpha", type=arguments.number(0, MOST_ALPHA), help="exponent of "
+                        "the length penalty, at least 0 (default: the run's, else 0.6)")
     parser.add_argument("--show_attention", metavar="DIR", help="draw the attention weights of "
                         "every layer and head for each sentence: DIR/1.encoder.png, ...")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
@@ -93,7 +94,8 @@ def _read_lines() -> Iterator[str]:
     if not sys.stdin.isatty():
         for number, line in enumerate(sys.stdin.buffer, 1):
             try:
-                yield line.decode().rstrip("\n")
+                text = line.decode().rstrip("\n")
+                yield text.removeprefix("\ufeff") if number == 1 else text
             except UnicodeDecodeError as error:
                 raise UserError(f"standard input: line {number} is not UTF-8 "
                                 f"({error.reason})") from None
@@ -111,7 +113,7 @@ def _read_lines() -> Iterator[str]:
 
 def _to_text(translation: Translation) -> str:
     if not sys.stdout.isatty():
-        return "\t".join([translation.text, f"{translation.score:.4f}",
+        return "\t".join([translation.text.replace("\t", " "), f"{translation.score:.4f}",
                           " ".join(f"{p:.4f}" for p in translation.probabilities)])
     tokens = "  ".join(f"{token.strip()} {p:.2f}" for token, p in
                        zip(translation.tokens, translation.probabilities, strict=True))

@@ -1,5 +1,6 @@
 """Pictures of attention weights: one panel per layer and head."""
 import os
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from rpr.inference.model_session import AttentionWeights
 from rpr.utils import files
+from rpr.utils.console import printable
 
 TITLES = {"encoder": "encoder self-attention", "decoder": "decoder self-attention",
           "cross": "decoder to encoder"}
@@ -34,9 +36,10 @@ def draw_attention(weights: AttentionWeights, source: Sequence[str], target: Seq
         layers = getattr(weights, kind)
         if not len(layers):
             continue
-        figure = _attention_figure(layers[:, 0], queries, keys, TITLES[kind])
-        with files.atomic_path(f"{prefix}.{kind}.png") as path:
-            figure.savefig(path, format="png")
+        with warnings.catch_warnings(), files.atomic_path(f"{prefix}.{kind}.png") as path:
+            warnings.filterwarnings("ignore", "Glyph")       # a character that no font has
+            _attention_figure(layers[:, 0], queries, keys, TITLES[kind]).savefig(
+                path, format="png")
 
 
 def _attention_figure(weights: np.ndarray, queries: Sequence[str], keys: Sequence[str],
@@ -66,7 +69,7 @@ def _attention_figure(weights: np.ndarray, queries: Sequence[str], keys: Sequenc
 
 def _label(token: str) -> str:
     """A shortened token with visible spaces; the $ is escaped, which would start a formula."""
-    token = token.replace(" ", "␣")
+    token = printable(token.replace(" ", "␣"))
     if len(token) > _LONGEST_LABEL:
         token = token[:_LONGEST_LABEL - 1] + "…"
     return token.replace("$", r"\$")

@@ -5,9 +5,10 @@ from typing import Any
 from rpr.utils.errors import UserError
 from rpr.utils.settings import Setting
 
+MOST_ALPHA = 10                                       # beyond it ((5 + n) / 6)^alpha may overflow
 # Of T2T's decode hparams. A default here only gives the type.
 _SEARCH = (Setting("beam_size", 0, minimum=1, maximum=1000),
-           Setting("alpha", 0.0, minimum=0, maximum=100),
+           Setting("alpha", 0.0, minimum=0, maximum=MOST_ALPHA),
            Setting("batch_size", 0, minimum=0, maximum=100_000),
            Setting("extra_length", 0, minimum=0, maximum=100_000),
            Setting("num_samples", 0, minimum=-1), Setting("max_input_size", 0, minimum=-1))
@@ -41,6 +42,23 @@ def check_input(path: str, flag: str) -> None:
                                 f"byte {error.start + 1} of the line)") from None
     if not read:
         raise UserError(f"--{flag}={path}: it is empty")
+
+
+def check_pairs(path: str, flag: str) -> None:
+    """Refuses a text whose lines are not a source and a target, separated by a tab.
+
+    Args:
+      path: a file of UTF-8 text.
+      flag: the flag that named it, for the message.
+
+    Raises:
+      UserError: names the first line that is not.
+    """
+    with open(path, encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.count("\t") != 1:
+                raise UserError(f"--{flag}={path}: line {number} has {line.count(chr(9))} tabs; a "
+                                "line is a source, a tab and a target")
 
 
 def check_output(path: str, flag: str) -> None:

@@ -5,7 +5,7 @@ import re
 def one_line(text: str) -> str:
     """A hypothesis as one line that can be written as UTF-8.
 
-    T2T's vocabularies write rare characters as numbers, such as `\\8364;`. A model can produce the
-    number of a newline, which becomes a space, or of half a surrogate pair, which becomes U+FFFD.
+    T2T's vocabularies write rare characters as numbers, such as `\\8364;`. A model can produce
+    that of a line break, which becomes a space, or of half a surrogate pair, which becomes U+FFFD.
     """
-    return re.sub("[\ud800-\udfff]", "\ufffd", text.replace("\n", " "))
+    return re.sub("[\ud800-\udfff]", "\ufffd", re.sub("[\r\n]", " ", text))

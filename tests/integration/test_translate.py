@@ -1,4 +1,5 @@
 """`rpr translate` through the command line, and its pictures."""
+import io
 import json
 
 import numpy as np
@@ -46,6 +47,16 @@ def test_words_probabilities_and_score_stand_in_one_line():
                                    np.array([0.8981, 0.9374, 0.5, 1.0]))
     assert translate._to_line(translation) == (
         "portugal , spain [0.898 0.937 0.500 1.000] Score: -0.128")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_sentence(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbfA dog.\nTwo.\n")))
+    assert list(translate._read_lines()) == ["A dog.", "Two."]
+
+
+def test_a_tab_in_a_translation_does_not_add_a_column():
+    translation = inspector.Translation("a\tb", -1.0, np.zeros(1), ["a"], np.array([0.5]))
+    assert translate._to_text(translation) == "a b\t-1.0000\t0.5000"
 
 
 def test_bad_input_is_refused_in_one_line(tmp_path):

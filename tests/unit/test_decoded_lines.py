@@ -36,7 +36,8 @@ def ids_of(*texts, length=8):
 
 
 @pytest.mark.parametrize(("token", "expected"), [
-    (r"a\10;b_", "a b"), (r"\8364;_", "€"), (r"\55357;_", "\ufffd"), (r"\128512;_", "😀")])
+    (r"a\10;b_", "a b"), (r"a\13;b_", "a b"), (r"\8364;_", "€"), (r"\55357;_", "\ufffd"),
+    (r"\128512;_", "😀")])
 def test_a_hypothesis_is_one_line_of_utf8(token, expected):
     text = text_encoder._unescape_token(token)
     assert one_line(text) == expected and one_line(text).encode()
