@@ -93,7 +93,7 @@ def check_data(problem: Any, data_dir: str, splits: Iterable[str]) -> None:
             sizes.append(check_subwords(path))
     for split in splits:
         if record is not None:
-            _check_sizes(split, data_dir, record, command)
+            _check_sizes(problem, split, data_dir, record, command)
         else:
             _check_structure(problem, split, data_dir, max(sizes, default=None), command)
 
@@ -131,11 +131,16 @@ def _check_vocabulary_digest(path: str, record: dict[str, Any], command: str) ->
                         f"restore it, or remove the data and run {command}")
 
 
-def _check_sizes(split: str, data_dir: str, record: dict[str, Any], command: str) -> None:
+def _check_sizes(problem: Any, split: str, data_dir: str, record: dict[str, Any], command: str
+                 ) -> None:
     expected_files = record["files"].get(split)
     if not expected_files:
         raise UserError(f"--data_dir={data_dir}: datagen made no {split} data there (run "
                         f"{command})")
+    for path in data_files(problem, split, data_dir):
+        if os.path.basename(path) not in expected_files:
+            raise UserError(f"{path} is not of the data that was made there, and would be read "
+                            "with it: move it away")
     for name, expected in expected_files.items():
         path = os.path.join(data_dir, name)
         if not os.path.isfile(path):

@@ -54,10 +54,10 @@ class GraphEncoder(text_encoder.TextEncoder):
           UserError: an edge does not have three parts, refers to a position without a word or to an
             unknown label, or connects two positions that are connected already.
         """
-        text, *edge_texts = line.strip().split("\t")
+        text, *edge_texts = line.strip(" \t\r\n").split("\t")
         ids: list[int] = []
         positions = []                                # of each word's sub-words
-        for word in text.split():
+        for word in filter(None, text.split(" ")):    # a no-break space belongs to a word
             pieces = self._words.encode(word)
             positions.append(range(len(ids), len(ids) + len(pieces)))
             ids += pieces
@@ -157,11 +157,15 @@ class GraphProblem:
                             "directions")
 
 
+def _labels_of(source: str) -> list[str]:
+    return [edge.split()[-1] for edge in source.split("\t")[1:] if edge.strip()]
+
+
 @registry.register_problem("graph_text_files")
 class GraphTextFiles(GraphProblem, text_files.TranslateTextFiles):
     """Your own line-aligned files with edges between the words of the source: RPR_TEXT_SOURCE, ...
 
-    The files are given as for translate_text_files. The labels are those of the training text.
+    The files are given as for translate_text_files. The labels are those of RPR_TEXT_SOURCE.
     """
 
     vocab_filename = "vocab.graph_text_files.subwords"
@@ -182,9 +186,12 @@ class GraphTextFiles(GraphProblem, text_files.TranslateTextFiles):
     def text_pairs(self, split: str, tmp_dir: str) -> Iterator[tuple[str, str]]:
         labels: set[str] = set()
         for source, target in super().text_pairs(split, tmp_dir):
-            labels.update(edge.split()[-1] for edge in source.split("\t")[1:] if edge.strip())
+            labels.update(_labels_of(source))
             yield source, target
         if split == "train":
+            text = self._training_text()
+            for held_out in text.shares:              # of the same files
+                labels.update(*(_labels_of(source) for source, _ in text.pairs(held_out)))
             self._labels = labels
 
     def get_or_create_vocab(self, data_dir: str, tmp_dir: str, force_get: bool = False) -> Any:

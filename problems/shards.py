@@ -112,7 +112,8 @@ def _encode_split(pool: Pool, name: str, split: str, samples: Iterable[dict[str,
             pairs += count
             task.update(pairs)
     if not pairs:
-        raise UserError(f"--problem={name}: the {split} split is empty")
+        raise UserError(f"--problem={name}: the {split} split is empty; a text of a few dozen "
+                        "lines needs development and test sets of its own")
 
 
 def _encode_in_order(pool: Pool, split: str, samples: Iterable[dict[str, str]],

@@ -27,11 +27,11 @@ class SplitText:
     Args:
       source_path: the file of source sentences.
       target_path: the file of target sentences.
-      shares: the share of each held-out split, such as {"dev": 0.01, "test": 0.01}.
+      shares: the share of each held-out split, such as {"dev": 0.01, "test": 0.01}; an attribute.
     """
 
     def __init__(self, source_path: str, target_path: str, shares: Mapping[str, float]) -> None:
-        self._paths, self._shares = (source_path, target_path), shares
+        self._paths, self.shares = (source_path, target_path), shares
         self._held_out: dict[str, list[tuple[str, str]]] | None = None
 
     def pairs(self, split: str) -> Iterator[tuple[str, str]]:
@@ -46,9 +46,9 @@ class SplitText:
         yield from self._held_out[split]
 
     def _training_pairs(self) -> Iterator[tuple[str, str]]:
-        held_out: dict[str, list[tuple[str, str]]] = {split: [] for split in self._shares}
+        held_out: dict[str, list[tuple[str, str]]] = {split: [] for split in self.shares}
         for pair in parallel_text.read_pairs(*self._paths):
-            split = split_of(pair[0], self._shares)
+            split = split_of(pair[0], self.shares)
             if split == "train":
                 yield pair
             else:

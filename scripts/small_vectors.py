@@ -70,7 +70,8 @@ def main() -> None:
     parser.add_argument("--problem", default="translate_deen_libreoffice_words",
                         help="a problem of words (default: %(default)s)")
     parser.add_argument("--dimension", type=int, default=100, help="default: %(default)s")
-    parser.add_argument("--tmp_dir", default="", help="the directory of the problem's downloads")
+    parser.add_argument("--tmp_dir", help="the directory of the problem's downloads "
+                        "(default: that of rpr datagen)")
     arguments = parser.parse_args()
     if arguments.dimension < 1:
         parser.error(f"--dimension={arguments.dimension}: at least 1")
@@ -78,14 +79,15 @@ def main() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import rpr
     rpr.register()
-    from problems import europarl, vectors
+    from problems import download, europarl, vectors
     from rpr.t2t.registration import find_problem
     from rpr.utils.errors import UserError
     try:
         problem = find_problem(arguments.problem)
         if not isinstance(problem, europarl.WordProblem):
             raise UserError(f"--problem={arguments.problem}: not a problem of words")
-        pairs = list(problem.text_pairs("train", arguments.tmp_dir))
+        pairs = list(problem.text_pairs(
+            "train", arguments.tmp_dir or download.default_directory()))
         if not pairs:
             raise UserError(f"--problem={arguments.problem}: there is no training text")
         os.makedirs(arguments.folder, exist_ok=True)

@@ -3,6 +3,7 @@ import os
 from typing import Any
 
 from rpr.t2t.launcher import need, parse
+from rpr.utils import checksums
 from rpr.utils.console import say
 from rpr.utils.errors import UserError
 from rpr.utils.files import refuse_pattern
@@ -18,8 +19,9 @@ def main(argv: list[str], logs: Any) -> None:
     from tensor2tensor.bin import t2t_avg_all  # noqa: F401  defines the flags
     from tensor2tensor.utils import bleu_hook
 
+    from rpr.t2t import checkpoints
     from rpr.training import averaging
-    flags, words = parse(argv, "t2t-avg-all")
+    flags, words = parse(argv, "rpr average (t2t-avg-all)")
     if words:
         raise UserError(f"{words[0]!r}: rpr average takes flags only, such as --model_dir=DIR")
     need(flags, "model_dir", "output_dir")
@@ -29,9 +31,19 @@ def main(argv: list[str], logs: Any) -> None:
     if os.path.realpath(model_dir) == os.path.realpath(output_dir):
         raise UserError(f"--output_dir={output_dir}: averages would replace the checkpoints of "
                         "--model_dir; take another directory")
+    if os.path.exists(os.path.join(output_dir, checksums.FILE)):
+        raise UserError(f"--output_dir={output_dir}: averages would replace the checkpoints of the "
+                        "training in it; take another directory")
+    flags.min_steps = max(flags.min_steps, 1)         # the checkpoint at step 0 is not trained
     count = 0
     if os.path.isdir(model_dir):
-        count = sum(1 for _ in bleu_hook.stepfiles_iterator(model_dir, 0, flags.min_steps))
+        found = list(bleu_hook.stepfiles_iterator(model_dir, 0, flags.min_steps))
+        count = len(found)
+        for each in found:
+            problem = checkpoints.damage(each.filename)
+            if problem:
+                raise UserError(f"--model_dir={model_dir}: {each.filename} cannot be read: "
+                                f"{problem}")
     if count < flags.n and not flags.wait_minutes:    # T2T would succeed and write nothing
         raise UserError(f"--n={flags.n}: --model_dir={flags.model_dir} holds {count} checkpoints "
                         f"from step {flags.min_steps} on")

@@ -15,14 +15,17 @@ def main(argv: list[str], logs: Any) -> None:
     """
     del logs
     from tensor2tensor.bin import t2t_bleu
-    flags, words = parse(argv, "t2t-bleu")
+    flags, words = parse(argv, "rpr bleu (t2t-bleu)")
     if words:
         raise UserError(f"{words[0]!r}: rpr bleu takes flags only: --translation and --reference")
     if flags.translations_dir:
-        need(flags, "reference")
+        if flags.translation:
+            raise UserError(f"--translations_dir={flags.translations_dir}: not together with "
+                            "--translation")
         if not os.path.isdir(flags.translations_dir):
             raise UserError(f"--translations_dir={flags.translations_dir}: there is no such "
                             "directory")
+        need(flags, "reference", "event_dir")
     else:
         need(flags, "translation", "reference")
     lines = [_count_lines(flags, name) for name in ("translation", "reference")
@@ -31,6 +34,8 @@ def main(argv: list[str], logs: Any) -> None:
         raise UserError(f"--translation={flags.translation}: it has {lines[0]:,} lines, the "
                         f"reference has {lines[1]:,}")
     t2t_bleu.main(None)
+    if flags.translations_dir:
+        print(f"scores as TensorBoard events: {flags.event_dir}")
 
 
 def _count_lines(flags: Any, name: str) -> int:

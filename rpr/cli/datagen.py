@@ -20,7 +20,7 @@ def main(argv: list[str], logs: Any) -> None:
     from tensor2tensor.utils import registry
 
     from problems import checks, download, translation
-    flags, rest = parse(argv, "t2t-datagen")
+    flags, rest = parse(argv, "rpr datagen (t2t-datagen)")
     if rest:
         raise UserError(f"'{rest[0]}': rpr datagen takes flags only, such as --problem=NAME")
     names = _problem_names(flags, t2t_datagen._SUPPORTED_PROBLEM_GENERATORS)
@@ -65,7 +65,8 @@ def _problem_names(flags: Any, generators: dict[str, Any]) -> list[str]:
                  if name.startswith(prefix)]
         if not names:
             raise UserError(f"--problem={flags.problem}: no problem's name begins with '{prefix}'")
-        return names
+        excluded = [part for part in flags.exclude_problems.split(",") if part]
+        return [name for name in names if not any(part in name for part in excluded)]
     names = []
     for name in (flags.problem or "").split(","):
         if name not in generators:

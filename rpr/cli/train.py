@@ -10,7 +10,10 @@ from rpr.utils.console import say
 from rpr.utils.errors import UserError
 
 _UNSUPPORTED = ("cloud_mlengine", "use_tpu", "use_tpu_estimator", "tfdbg", "dbgprofile",
-                "export_saved_model", "autotune_objective", "hparams_range")
+                "export_saved_model", "autotune_objective", "hparams_range", "xla_compile",
+                "job-dir")
+_EVALUATIONS = ("evaluate", "evaluate_on_train_data", "continuous_eval",
+                "continuous_eval_on_train_data")
 
 
 def main(argv: list[str], logs: Any) -> None:
@@ -30,10 +33,16 @@ def main(argv: list[str], logs: Any) -> None:
     from rpr.t2t import checkpoints, preflight, registration
     from rpr.training import devices, trainer
     _define_flags()
-    flags, rest = parse(argv, "t2t-trainer")
+    flags, rest = parse(argv, "rpr train (t2t-trainer)")
     for name in _UNSUPPORTED:
         if flags[name].value:
             raise UserError(f"--{name}: T2T's code for it needs TensorFlow 1")
+    if flags.schedule in _EVALUATIONS:
+        raise UserError(f"--schedule={flags.schedule}: rpr evaluate evaluates a checkpoint, and "
+                        "with --wait each new one")
+    if flags.eval_early_stopping_steps:
+        raise UserError(f"--eval_early_stopping_steps={flags.eval_early_stopping_steps}: T2T's "
+                        "code for it stops no training; --train_steps and --max_loss_rise do")
     if flags.registry_help:
         from tensor2tensor.utils import registry
         print(registry.help_string())
@@ -57,8 +66,10 @@ def main(argv: list[str], logs: Any) -> None:
     data_dir, output_dir = map(os.path.expanduser, (flags.data_dir, flags.output_dir))
     if flags.generate_data:
         flags.tmp_dir = download.private_directory(flags.tmp_dir)
-        t2t_trainer.generate_data()
-    check_data(problem, data_dir, ("train",) if flags.schedule == "train" else ("train", "dev"))
+        _generate_data(flags)
+    evaluated = "test" if flags.eval_use_test_set else "dev"
+    check_data(problem, data_dir,
+               ("train",) if flags.schedule == "train" else ("train", evaluated))
     requested = {"model": flags.model, "problem": flags.problem, "hparams_set": flags.hparams_set,
                  "random_seed": flags.random_seed,
                  "vocabulary": preflight.vocabularies(problem, data_dir)}
@@ -82,8 +93,8 @@ def main(argv: list[str], logs: Any) -> None:
     else:
         pretrained_embeddings.check(hparams, problem, data_dir)
         if flags.warm_start_from:
-            checkpoints.find_checkpoint(os.path.expanduser(flags.warm_start_from), flags.model,
-                                        "warm_start_from")
+            flags.warm_start_from = checkpoints.find_checkpoint(
+                os.path.expanduser(flags.warm_start_from), flags.model, "warm_start_from")
 
     def prepare_output() -> None:
         if is_new:
@@ -103,6 +114,18 @@ def main(argv: list[str], logs: Any) -> None:
     checkpoint = checkpoints.newest(output_dir)
     if checkpoint and is_chief:
         say(f"{checkpoint}{_losses(metrics_file)}")
+
+
+def _generate_data(flags: Any) -> None:
+    """T2T's --generate_data; as in `rpr datagen`, NAME_rev and NAME_copy share the data of NAME."""
+    from tensor2tensor.bin import t2t_trainer
+    from tensor2tensor.utils import registry
+    name = flags.problem
+    try:
+        flags.problem = registry.parse_problem_name(name).base_name
+        t2t_trainer.generate_data()
+    finally:
+        flags.problem = name
 
 
 def _losses(metrics_file: str) -> str:

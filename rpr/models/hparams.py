@@ -83,6 +83,7 @@ T2T_HPARAMS = (
     Setting("optimizer_momentum_momentum", 0.0, minimum=0, maximum=1),
     Setting("scheduled_sampling_prob", 0.0, choices=(0.0, 1.0)),
     Setting("scheduled_sampling_gold_mixin_prob", 0.0, minimum=0, maximum=1),
+    Setting("scheduled_sampling_warmup_schedule", None, choices=("exp", "linear", "sigmoid")),
     *_positive("initializer_gain", "norm_epsilon"),
     *_not_negative("learning_rate", "learning_rate_constant", "learning_rate_decay_rate",
                    "optimizer_adam_epsilon", "clip_grad_norm", "weight_decay", "weight_noise",
@@ -92,7 +93,7 @@ T2T_HPARAMS = (
                                           "uniform_unit_scaling", "xavier", "")),
     Setting("norm_type", None, choices=("layer", "layer_without_scale", "noam", "l2", "none")),
     Setting("learning_rate_decay_scheme", None, choices=(
-        "none", "noam", "exp", "piecewise", "cosine", "cyclelinear10x", "sqrt", "")),
+        "none", "noam", "exp", "piecewise", "cosine", "sqrt", "")),
     Setting("activation_dtype", None, choices=("float32", "bfloat16", "float16")),
     Setting("weight_dtype", None, choices=("float32",)),     # T2T's bfloat16 weights do not run
     Setting("sampling_method", None, choices=("argmax", "random", "random_per_example")),
@@ -180,7 +181,7 @@ def _check_sampling(hparams: Any) -> None:
 
 def _check_names(hparams: Any) -> None:
     """Checks hparams that name optimizers, learning-rate factors and steps of a sub-layer."""
-    optimizers = registry.list_optimizers()
+    optimizers = [name for name in registry.list_optimizers() if name != "adam_w"]   # T2T's fails
     if misc_utils.camelcase_to_snakecase(hparams.optimizer) not in optimizers:   # as T2T does
         raise ValueError(f"optimizer={hparams.optimizer}: must be one of "
                          f"{', '.join(sorted(optimizers))}")
@@ -190,8 +191,22 @@ def _check_names(hparams: Any) -> None:
         if name not in FACTOR_NAMES:
             raise ValueError(f"learning_rate_schedule={schedule}: no factor is called '{name}'; "
                              f"factors, joined by *, are {', '.join(FACTOR_NAMES)}")
-    if "linear_warmup" in factors and hparams.learning_rate_warmup_steps == 0:
-        raise ValueError("learning_rate_warmup_steps=0: linear_warmup needs at least 1")
+    for name in ("linear_warmup", "rsqrt_decay", "rsqrt_normalized_decay"):
+        if name in factors and hparams.learning_rate_warmup_steps == 0:
+            raise ValueError(f"learning_rate_warmup_steps=0: {name} needs at least 1")
+    if (hparams.get("learning_rate_decay_scheme") == "piecewise"
+            and "learning_rate_boundaries" not in hparams):
+        raise ValueError("learning_rate_decay_scheme=piecewise: the hparams set has no "
+                         "learning_rate_boundaries")
+    if "cosine_restarts" in factors and "learning_rate_restart_steps" not in hparams:
+        raise ValueError(f"learning_rate_schedule={schedule}: only rpr_transformer has "
+                         "cosine_restarts")
+    for name, rank in (("attention_dropout_broadcast_dims", 4), ("relu_dropout_broadcast_dims", 3),
+                       ("layer_prepostprocess_dropout_broadcast_dims", 3)):
+        axes = [axis.strip() for axis in (hparams.get(name) or "").split(",") if axis.strip()]
+        if not set(axes) <= set(map(str, range(-rank, rank))):
+            raise ValueError(f"{name}={hparams.get(name)}: must be numbers of axes from {-rank} to "
+                             f"{rank - 1}, separated by commas")
     for name, steps in (("layer_preprocess_sequence", "nd"), ("layer_postprocess_sequence",
                                                               "nadz")):
         sequence = hparams.get(name)

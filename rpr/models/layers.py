@@ -2,6 +2,7 @@
 
 They replace T2T's with the same mathematics and variables, and fewer passes over memory.
 """
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -38,7 +39,7 @@ def _apply_sequence(residual: tf.Tensor | None, x: tf.Tensor, sequence: str, hpa
             if step == "a":
                 x += residual
             elif step == "z":
-                x = common_layers.zero_add(residual, x)
+                x = _in_float32(common_layers.zero_add, residual, x)
             elif step == "n":
                 x = normalize(x, hparams)
             elif step == "d":
@@ -46,6 +47,15 @@ def _apply_sequence(residual: tf.Tensor | None, x: tf.Tensor, sequence: str, hpa
             else:
                 raise ValueError(f"{sequence}: no step of a sub-layer is called {step!r}")
     return x
+
+
+def _in_float32(function: Callable[..., tf.Tensor], *tensors: tf.Tensor) -> tf.Tensor:
+    """A function of T2T that has float32 variables, applied to tensors that may be half precision.
+    """
+    dtype = tensors[0].dtype
+    if dtype not in HALF_PRECISION:
+        return function(*tensors)
+    return tf.cast(function(*(tf.cast(x, tf.float32) for x in tensors)), dtype)
 
 
 def drop(x: tf.Tensor, hparams: Any) -> tf.Tensor:
@@ -58,7 +68,8 @@ def drop(x: tf.Tensor, hparams: Any) -> tf.Tensor:
 def normalize(x: tf.Tensor, hparams: Any) -> tf.Tensor:
     """The normalization of `norm_type`: T2T's, or `layer_without_scale`. Shapes as x."""
     if hparams.norm_type not in ("layer", "layer_without_scale"):
-        return common_layers.apply_norm(x, hparams.norm_type, None, hparams.norm_epsilon)
+        return _in_float32(lambda x: common_layers.apply_norm(
+            x, hparams.norm_type, None, hparams.norm_epsilon), x)
     with tf.variable_scope(None, default_name="layer_norm", values=[x]):
         if hparams.norm_type == "layer":
             scale, bias = common_layers.layer_norm_vars(shape_list(x)[-1])

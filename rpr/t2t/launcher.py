@@ -23,9 +23,10 @@ _RANGES = {setting.name: setting for setting in (
         "decode_shards", "n")),
     *(Setting(name, 0, minimum=0) for name in (
         "keep_checkpoint_max", "save_checkpoints_secs", "eval_throttle_seconds",
-        "eval_timeout_mins", "wait_minutes", "num_shards", "max_cases", "stop_at_step")),
+        "wait_minutes", "num_shards", "max_cases", "stop_at_step")),
     *(Setting(name, 0, minimum=0, maximum=1024) for name in (
         "inter_op_parallelism_threads", "intra_op_parallelism_threads")),
+    Setting("eval_timeout_mins", 0, minimum=-1),
     Setting("max_loss_rise", 0.0, minimum=0),
     Setting("worker_gpu", 0, minimum=0, maximum=1024),
     Setting("bleu_variant", "", choices=("both", "cased", "uncased")),
@@ -114,7 +115,7 @@ def parse(argv: list[str], program: str) -> tuple[Any, list[str]]:
 
 def _help(program: str, defined_flags: Any) -> str:
     """The flags that T2T and this project define, with defaults and ranges."""
-    lines = [f"{program}: --verbose, and"]
+    lines = [program, "", "Flags, besides --verbose:"]
     for module, defined in sorted(defined_flags.flags_by_module_dict().items()):
         if module.startswith(("tensor2tensor", "rpr")):
             for flag in sorted(defined, key=lambda flag: flag.name):

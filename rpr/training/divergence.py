@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from rpr.t2t import checkpoints
+
 
 class Diverged(Exception):
     """The training diverged. The message says what its loss did, and at which step."""
@@ -63,7 +65,8 @@ def explain(error: Exception, hook: Any, output_dir: str) -> str:
         cause, last_good = f"the loss is NaN at step {hook.step + 1}", hook.step
     state = tf.train.get_checkpoint_state(output_dir)
     for path in reversed(state.all_model_checkpoint_paths if state else ()):
-        if int(path.rsplit("-", 1)[1]) <= last_good and _is_finite(path):
+        if (int(path.rsplit("-", 1)[1]) <= last_good and not checkpoints.damage(path)
+                and _is_finite(path)):
             return f"{cause}; the last good checkpoint is {path}"
     return f"{cause}; no earlier checkpoint is left"
 

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 from tensor2tensor.bin import t2t_trainer
 
-from rpr.t2t import preflight
+from rpr.t2t import checkpoints, preflight
 from rpr.training import devices, divergence, hooks, input_pipeline, seeding, throughput
 from rpr.training.worker_group import WorkerGroup
 from rpr.utils import metrics_log
@@ -115,6 +115,9 @@ def _train(flags: Any, hparams: Any, requested: dict, metrics_path: str,
     except (tf.estimator.NanLossDuringTrainingError, divergence.Diverged) as error:
         raise UserError(divergence.explain(error, hook, output_dir)) from None
     except tf.errors.DataLossError as error:
+        line = checkpoints.explain(error)
+        if line:
+            raise UserError(f"--output_dir={output_dir}: {line}") from None
         raise UserError(f"--data_dir={flags.data_dir}: damaged data ({error.message})") from None
     finally:
         hook.close()
@@ -204,6 +207,10 @@ def report_changes(output_dir: str, flags: Any, batch_size: int) -> None:
                                                 devices.is_mirrored(flags)))
         raise UserError(f"--output_dir={output_dir} was trained {before} and cannot resume {now}; "
                         "--warm_start_from takes its weights to another directory")
+    threads, earlier = thread_count(flags, output_dir), record.get("threads")
+    if earlier and threads != earlier:
+        say(f"rpr train: resuming with {threads} threads; the steps so far had {earlier}. Sums are "
+            "rounded in another way from here on, so an uninterrupted training gives other bits")
     earlier = record.get("devices", count)
     if earlier != count:
         say(f"rpr train: resuming with {count} devices; the steps so far had {earlier}. A step now "

@@ -8,12 +8,12 @@ import os
 
 from rpr.utils.files import append_line
 
-_FILE = "checksums.jsonl"
+FILE = "checksums.jsonl"
 
 
 def append(model_dir: str, step: int, tensors: dict[str, str]) -> None:
     """Adds the checksums of the checkpoint at `step`."""
-    append_line(os.path.join(model_dir, _FILE), json.dumps({"step": step, "tensors": tensors}))
+    append_line(os.path.join(model_dir, FILE), json.dumps({"step": step, "tensors": tensors}))
 
 
 def read(model_dir: str) -> dict[int, dict[str, str]]:
@@ -21,7 +21,7 @@ def read(model_dir: str) -> dict[int, dict[str, str]]:
     """
     checkpoints = {}
     try:
-        with open(os.path.join(model_dir, _FILE), encoding="utf-8", errors="replace") as lines:
+        with open(os.path.join(model_dir, FILE), encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 try:
                     entry = json.loads(line)

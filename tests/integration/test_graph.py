@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tensor2tensor.data_generators import problem_hparams
 from tensor2tensor.utils import registry
 
-from problems import graphs, toy
+from problems import graphs, text_files, toy
 from rpr.inference import inspector, model_session
 from rpr.nn import attention
 from rpr.nn.edges import split_edges
@@ -213,6 +213,8 @@ def test_a_session_reads_words_and_edges_from_one_row(position):
 def test_distances_and_edges_need_edges():
     with pytest.raises(ValueError, match="encoder_position=graph.relative: the source has no edge"):
         encoded(INPUTS, None, encoder_position="graph+relative", decoder_position="relative")
+    with pytest.raises(ValueError, match="no edges, so graph is relative .* summed with deberta"):
+        encoded(INPUTS, None, encoder_position="graph+deberta", decoder_position="deberta")
 
 
 def test_a_model_without_labels_is_refused():
@@ -244,6 +246,30 @@ def test_an_edge_of_a_word_is_one_of_all_its_pieces():
     assert len(words) == 5
     assert sorted(edges) == [(0, 3, 1), (0, 4, 1), (1, 3, 1), (1, 4, 1),
                              (3, 0, 2), (3, 1, 2), (4, 0, 2), (4, 1, 2)]
+
+
+def test_a_no_break_space_belongs_to_a_word():
+    class Lengths:
+        def encode(self, word):
+            return [len(word)]
+
+    words, edges = graphs.GraphEncoder(Lengths(), ["x"]).words_and_edges("a\xa0! bcd\t0 1 x\n")
+    assert words == [3, 3] and sorted(edges) == [(0, 1, 1), (1, 0, 2)]
+
+
+def test_a_label_of_a_held_out_line_is_known(tmp_path, monkeypatch):
+    shares = {"dev": text_files.held_out_share(301), "test": text_files.held_out_share(301)}
+    rare = next(line for line in (f"z{number} y\t1 0 rare" for number in range(10**4))
+                if text_files.split_of(line, shares) == "dev")
+    lines = [f"x{number} y\t1 0 usual" for number in range(300)] + [rare]
+    for name in ("source", "target"):
+        (tmp_path / name).write_text("".join(line + "\n" for line in lines))
+        monkeypatch.setenv(f"RPR_TEXT_{name.upper()}", str(tmp_path / name))
+    for name in ("DEV_SOURCE", "DEV_TARGET", "TEST_SOURCE", "TEST_TARGET"):
+        monkeypatch.delenv(f"RPR_TEXT_{name}", raising=False)
+    problem = graphs.GraphTextFiles()
+    assert rare not in [source for source, _ in problem.text_pairs("train", "")]
+    assert problem._labels == {"usual", "rare"}
 
 
 @pytest.mark.parametrize("line, message", [

@@ -152,10 +152,15 @@ def test_a_profile_is_written_for_tensorboard(one_device):
 
 def test_going_on_with_other_devices_is_said_or_refused(data, one_device, capfd):
     """Without a training: what it would go on from is in the directory."""
-    flags = types.SimpleNamespace(worker_gpu=4, optionally_use_dist_strat=False)
+    flags = types.SimpleNamespace(worker_gpu=4, optionally_use_dist_strat=False,
+                                  intra_op_parallelism_threads=0)
     trainer.report_changes(str(one_device), flags, 20)
-    assert "4 devices; the steps so far had 1. A step now takes 4 x 20 sub-words" in " ".join(
-        capfd.readouterr().err.split())
+    said = " ".join(capfd.readouterr().err.split())
+    assert "4 devices; the steps so far had 1. A step now takes 4 x 20 sub-words" in said
+    assert "threads" not in said
+    flags.intra_op_parallelism_threads = 77
+    trainer.report_changes(str(one_device), flags, 20)
+    assert "resuming with 77 threads; the steps so far had" in capfd.readouterr().err
     flags.optionally_use_dist_strat = True
     with pytest.raises(UserError, match="was trained on one device or in towers and cannot resume "
                                         "mirrored .*--warm_start_from"):

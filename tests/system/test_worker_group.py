@@ -208,6 +208,18 @@ os.rename("told.part", "told")
     assert done.returncode == 3 and "127.0.0.1: ended with exit code 137" in done.stderr
 
 
+def test_a_worker_that_fails_before_it_joins_ends_all(tmp_path):
+    program = """
+import json, os, sys, time
+if json.loads(os.environ["TF_CONFIG"])["task"]["type"] == "worker":
+    sys.exit(1)
+time.sleep(600)
+"""
+    done = subprocess.run([SCRIPTS / "train_on_hosts", "localhost:4001,127.0.0.1", sys.executable,
+                           "-c", program], cwd=tmp_path, timeout=60, capture_output=True)
+    assert done.returncode
+
+
 def test_a_slurm_job_starts_a_process_on_each_of_its_nodes(tmp_path):
     """With srun and scontrol that this machine has not: they write down what they were told."""
     for name, text in (("scontrol", "printf 'n1\\nn2\\n'"), ("srun", 'echo "$@" >>srun.log')):

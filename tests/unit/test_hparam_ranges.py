@@ -48,6 +48,17 @@ REFUSED = [
     ("learning_rate_schedule=constant*foo", "no factor is called 'foo'"),
     ("learning_rate_decay_scheme=foo", "learning_rate_decay_scheme=foo: must be one of none, noam"),
     ("learning_rate_warmup_steps=0", "learning_rate_warmup_steps=0: linear_warmup needs"),
+    ("learning_rate_schedule=constant*rsqrt_decay,learning_rate_warmup_steps=0",
+     "learning_rate_warmup_steps=0: rsqrt_decay needs"),
+    ("learning_rate_schedule=rsqrt_normalized_decay,learning_rate_warmup_steps=0",
+     "learning_rate_warmup_steps=0: rsqrt_normalized_decay needs"),
+    ("learning_rate_decay_scheme=piecewise", "the hparams set has no learning_rate_boundaries"),
+    ("learning_rate_decay_scheme=cyclelinear10x", "must be one of none, noam"),
+    ("optimizer=adam_w", "optimizer=adam_w: must be one of .*adafactor"),
+    ("scheduled_sampling_warmup_schedule=foo", "must be one of exp, linear, sigmoid"),
+    ("layer_prepostprocess_dropout_broadcast_dims=x", "dims=x: must be numbers of axes from -3"),
+    ("relu_dropout_broadcast_dims=3", "dims=3: must be numbers of axes from -3 to 2"),
+    ("attention_dropout_broadcast_dims=-5", "dims=-5: must be numbers of axes from -4 to 3"),
     ("learning_rate_warmup_steps=-1", "learning_rate_warmup_steps=-1: must be"),
     ("learning_rate_constant=nan", "learning_rate_constant=nan: must be"),
     ("learning_rate_decay_steps=0", "learning_rate_decay_steps=0: must be"),
@@ -101,6 +112,8 @@ SEQ2SEQ_REFUSED = [
     ("dropout=1", "dropout=1.0: must be"),
     ("kernel_width=0", "kernel_width=0: must be"),
     ("position=rotary", "position=rotary: rotary is a scheme of self-attention"),
+    ("learning_rate_schedule=constant*cosine_restarts", "only rpr_transformer has cosine_restarts"),
+    ("prepend_mode=prepend_inputs_full_attention", "qkv_seq2seq supports only none"),
 ]
 
 
@@ -130,7 +143,8 @@ def test_recurrent_memory_is_refused():
     "optimizer=adafactor", "optimizer=momentum", "learning_rate_schedule=legacy",
     "learning_rate_schedule=constant*cosine_restarts", "layer_postprocess_sequence=dza",
     "layer_preprocess_sequence=none", "norm_type=l2", "activation_dtype=bfloat16",
-    "activation_dtype=float16", "attention_key_channels=2", "vocab_divisor=8"])
+    "activation_dtype=float16", "attention_key_channels=2", "vocab_divisor=8",
+    "attention_dropout_broadcast_dims=0, 1", "layer_prepostprocess_dropout_broadcast_dims=-1"])
 def test_a_value_in_range_is_accepted(overrides):
     check("rpr_transformer", "rpr_tiny", overrides)
 

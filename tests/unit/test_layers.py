@@ -36,6 +36,24 @@ def test_a_sequence_of_steps_makes_t2t_s_variables_and_numbers(sequence):
     assert found[0][1] == found[1][1]
 
 
+@pytest.mark.parametrize("overrides", [{"layer_postprocess_sequence": "z"},
+                                       {"norm_type": "noam"}, {"norm_type": "l2"}])
+def test_functions_of_t2t_take_half_precision(overrides):
+    values = tiny_models.hparams(layer_prepostprocess_dropout=0.0, **overrides)
+    x, y = np.random.RandomState(1).randn(2, 2, 3, 4).astype(np.float32)
+    with tf.Graph().as_default(), tf.Session() as session:
+        found = []
+        for dtype in (tf.float32, tf.bfloat16):
+            with tf.variable_scope("sub_layer", reuse=tf.AUTO_REUSE):
+                z = layers.postprocess(tf.cast(x, dtype), layers.normalize(
+                    tf.cast(y, dtype), values), values)
+            assert z.dtype == dtype
+            found.append(tf.cast(z, tf.float32))
+        session.run(tf.global_variables_initializer())
+        exact, rounded = session.run(found)
+    np.testing.assert_allclose(rounded, exact, rtol=0.05, atol=0.05)
+
+
 def test_a_step_that_does_not_exist_is_named():
     values = tiny_models.hparams(layer_postprocess_sequence="dax")
     with tf.Graph().as_default(), pytest.raises(ValueError, match="'x'"):
