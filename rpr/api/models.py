@@ -1,6 +1,6 @@
 """Models for the Python API: a loaded run, and a model built from a hparams set."""
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,7 +61,7 @@ class LoadedModel:
         self.run, self.checkpoint = run, trained.checkpoint
         self._inspector = Inspector(trained, beam_size, alpha)
 
-    def translate(self, sentences: Sequence[str], batch_size: int = 32) -> list[Translation]:
+    def translate(self, sentences: Iterable[str], batch_size: int = 32) -> list[Translation]:
         """Translates sentences with the beam search.
 
         Sentences of similar length share a batch. As in `rpr decode`, the longest source of a
@@ -74,7 +74,7 @@ class LoadedModel:
         Returns:
           the best hypothesis of each, with its score and the probabilities of its tokens.
         """
-        _check_sentences("sentences", sentences)
+        sentences = _list_of("sentences", sentences)
         lengths = [len(sentence.split()) for sentence in sentences]
         order = sorted(range(len(sentences)), key=lambda index: -lengths[index])
         translations: list[Translation | None] = [None] * len(sentences)
@@ -84,7 +84,7 @@ class LoadedModel:
                 translations[index] = translation
         return [translation for translation in translations if translation is not None]
 
-    def score(self, sources: Sequence[str], targets: Sequence[str], batch_size: int = 32
+    def score(self, sources: Iterable[str], targets: Iterable[str], batch_size: int = 32
               ) -> np.ndarray:
         """Log probabilities of given translations.
 
@@ -96,8 +96,7 @@ class LoadedModel:
         Returns:
           float64 [sentences], in nats: the sum over all target tokens, the end mark included.
         """
-        _check_sentences("sources", sources)
-        _check_sentences("targets", targets)
+        sources, targets = _list_of("sources", sources), _list_of("targets", targets)
         if len(sources) != len(targets):
             raise UserError(f"score: {len(sources)} sources and {len(targets)} targets")
         totals = np.zeros(len(sources))
@@ -159,10 +158,17 @@ def build(hparams_set: str, hparams: str, model: str, vocabulary_size: int,
     _check_search(beam_size, alpha)
     if checkpoint is not None and not os.path.exists(f"{checkpoint}.index"):
         raise UserError(f"checkpoint={checkpoint}: there is no checkpoint of this name")
+    for name, text in (("hparams_set", hparams_set), ("hparams", hparams), ("model", model)):
+        if not isinstance(text, str):
+            raise UserError(f"{name}={text!r}: text is needed")
     registration.check_model(model)
     values = registration.registered_hparams(hparams_set)
     preflight.parse_hparams(values, hparams)
     preflight.check_supported(model, values)
+    for name in ("pretrained_source_embeddings", "pretrained_target_embeddings"):
+        if values.get(name) and checkpoint is None:
+            raise UserError(f"{name}={values.get(name)}: rpr.build has no vocabulary, so it cannot "
+                            f"read the vectors; give {name}= (empty) or a checkpoint")
     values.problem_hparams = problem_hparams.test_problem_hparams(vocabulary_size, vocabulary_size,
                                                                   values)
     return ModelSession(model, values, checkpoint, beam_size, alpha, extra_length, seed)
@@ -179,9 +185,12 @@ def _check(setting: Setting, value: Any) -> None:
         raise UserError(error)
 
 
-def _check_sentences(name: str, sentences: Sequence[str]) -> None:
-    if isinstance(sentences, str) or not all(isinstance(line, str) for line in sentences):
+def _list_of(name: str, sentences: Iterable[str]) -> list[str]:
+    """The sentences as a list: those of a pandas Series have other indices."""
+    lines = list(sentences) if isinstance(sentences, Iterable) else [None]
+    if isinstance(sentences, str) or not all(isinstance(line, str) for line in lines):
         raise UserError(f"{name}: a list of strings is needed")
+    return lines
 
 
 def _batches(indices: Sequence[int], size: int) -> list[Sequence[int]]:

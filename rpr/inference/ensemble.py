@@ -53,6 +53,7 @@ def find_members(directories: Sequence[str], data_dir: str) -> list[trained_mode
             model=training["model"], problem=training["problem"], hparams="",
             hparams_set=training["hparams_set"], data_dir=data_dir, output_dir=model_dir,
             checkpoint_path=checkpoints.newest(os.path.join(directory, "average")))))
+        preflight.check_reads_source(members[-1].hparams)
         if not issubclass(registry.model(training["model"]), incremental.IncrementalDecoder):
             raise UserError(f"{flag} holds a model {training['model']}, which cannot take part in "
                             "an ensemble")

@@ -11,7 +11,9 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from tensor2tensor.utils import registry
 
+from rpr import positions
 from rpr.models import incremental
+from rpr.t2t import preflight
 from rpr.utils.errors import UserError
 
 EOS = 1                                               # T2T's end-of-sentence id
@@ -55,6 +57,8 @@ class ModelSession:
         problem = hparams.problem_hparams
         if "inputs" not in problem.modality:
             raise UserError("the problem has no source text")
+        preflight.check_reads_source(hparams)
+        self._longest = {side: _longest(hparams, side) for side in ("inputs", "targets")}
         self._symbols = dict(problem.vocab_size)
         if problem.get("edges_in_text", False):       # edges are numbers, not symbols
             self._symbols["inputs"] = 2**31
@@ -129,9 +133,9 @@ class ModelSession:
           ids, int32 [batch, length], and scores, float32 [batch]. Ids after the first end mark
           mean nothing.
         """
-        feed = {self._inputs: self._as_features("inputs", inputs)}
-        ids, scores = self._session.run(self._hypotheses, feed)
-        return ids.reshape(len(inputs), -1), np.reshape(scores, [len(inputs)])
+        feature = self._as_features("inputs", inputs)
+        ids, scores = self._session.run(self._hypotheses, {self._inputs: feature})
+        return ids.reshape(len(feature), -1), np.reshape(scores, [len(feature)])
 
     def attention(self, inputs: Sentences, targets: Sentences) -> AttentionWeights:
         """Teacher-forced attention weights of all layers and heads.
@@ -151,14 +155,18 @@ class ModelSession:
         return AttentionWeights(*(np.asarray(layers, np.float32) for layers in fetched))
 
     def _feed(self, inputs, targets):
-        if len(inputs) != len(targets):
-            raise UserError(f"{len(inputs)} inputs and {len(targets)} targets: as many are needed")
-        return {self._inputs: self._as_features("inputs", inputs),
-                self._targets: self._as_features("targets", targets)}
+        features = self._as_features("inputs", inputs), self._as_features("targets", targets)
+        if len(features[0]) != len(features[1]):
+            raise UserError(f"{len(features[0])} inputs and {len(features[1])} targets: as many "
+                            "are needed")
+        return dict(zip((self._inputs, self._targets), features, strict=True))
 
     def _as_features(self, name, sentences):
         """Sentences in T2T's layout, int32 [batch, length, 1, 1]."""
-        rows = [np.asarray(sentence) for sentence in sentences]
+        try:
+            rows = [np.asarray(sentence) for sentence in sentences]
+        except (TypeError, ValueError):               # no sequence, or one of unlike items
+            rows = []
         if not rows or any(row.ndim != 1 or row.size and not np.issubdtype(row.dtype, np.integer)
                            for row in rows):
             raise UserError(f"{name}: one or more sentences are needed, each a list of whole "
@@ -166,7 +174,16 @@ class ModelSession:
         largest = max((int(row.max()) for row in rows if row.size), default=0)
         if largest >= self._symbols[name] or any((row < 0).any() for row in rows):
             raise UserError(f"{name}: ids from 0 to {self._symbols[name] - 1} are needed")
-        return pad(sentences)[:, :, None, None]
+        longest, limit = max(map(len, rows)), self._longest[name]
+        if limit is not None and longest > limit:
+            raise UserError(f"{name}: a sentence of {longest} ids; the model's position scheme has "
+                            f"positions for max_length={limit}")
+        return pad(rows)[:, :, None, None]
+
+
+def _longest(hparams: Any, side: str) -> int | None:
+    """The most positions that the position scheme of a side has; None: no limit."""
+    return positions.build(hparams, side).longest if "position" in hparams else None
 
 
 def pad(sentences: Sentences) -> np.ndarray:

@@ -18,7 +18,8 @@ Step = Callable[[tf.Tensor, Any], tuple[tf.Tensor, Any]]
 class IncrementalDecoder:
     """Mixin for a T2TModel from symbols to symbols; place it before T2TModel among the bases.
 
-    A model implements `init_body_step`. `init_step` makes it usable in searches and ensembles.
+    A model implements `init_body_step`. `init_step` makes it usable in ensembles, and `search` in
+    T2T's `_beam_decode` and `_greedy_infer`, which the model overrides; else T2T's loops run.
     """
     _hparams: Any
     _problem_hparams: Any

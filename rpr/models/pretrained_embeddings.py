@@ -140,6 +140,10 @@ def table(path: str, words: tuple[str, ...]) -> np.ndarray:
         raise UserError(f"{path}: {len(missing):,} of {ordinary.sum():,} words of the vocabulary "
                         f"have no vector in it: {', '.join(missing[:_MAX_LISTED])}"
                         + (", ..." if len(missing) > _MAX_LISTED else ""))
+    zero = [word for word, row, needed in zip(words, rows, ordinary, strict=True)
+            if needed and not row.any()]
+    if zero:                                          # the model would take it for padding
+        raise UserError(f"{path}: the vector of {zero[0]} is zero")
     ordinary_rows = rows[ordinary].astype(np.float64)
     for index, word in enumerate(words):
         if word == text_encoder.PAD:

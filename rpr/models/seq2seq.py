@@ -183,6 +183,8 @@ def checked_hparams(hparams: Any) -> Any:
     if hparams.get("sampling_method", "argmax") != "argmax":
         raise ValueError(f"sampling_method={hparams.sampling_method}: qkv_seq2seq does not sample; "
                          "it supports only argmax")
+    if hparams.get("prepend_mode", "none") != "none":
+        raise ValueError(f"prepend_mode={hparams.prepend_mode}: qkv_seq2seq supports only none")
     for side, name in (("inputs", "encoder_position"), ("targets", "decoder_position")):
         name = name if hparams.get(name) else "position"
         for scheme in hparams.get(name).split("+"):

@@ -79,13 +79,17 @@ def build(hparams: Any, side: str, has_edges: bool = True) -> Scheme:
     _check_names(names, f"{hparam}={value}")
     _check_settings(names, hparams)
     schemes = {name: SCHEMES[name](hparams, side) for name in names}
-    if side == "inputs" and not has_edges and {"graph", "relative"} <= schemes.keys():
+    others = [name for name, scheme in schemes.items() if name != "graph" and (
+        name == "relative" or scheme.query_key_method == "scores")]
+    if side == "inputs" and not has_edges and "graph" in schemes and others:
         raise ValueError(f"{hparam}={value}: the source has no edges, so graph is relative there "
-                         "and cannot be summed with relative")
+                         f"and cannot be summed with {others[0]}")
     _check_sum(schemes, f"{hparam}={value}", side)
     if hparams.get("compatibility") == "additive":
         for name, scheme in schemes.items():
-            if not scheme.supports_additive:
+            drops = (type(scheme).pair_vectors is Scheme.pair_vectors
+                     and scheme.query_key_method in ("scores", "score_term"))
+            if not scheme.supports_additive or drops:
                 raise ValueError(f"{hparam}={value}: {name} is defined by a product of query and "
                                  "key, so it cannot be used with compatibility=additive")
     return SumOfSchemes(list(schemes.values()))

@@ -62,7 +62,7 @@ class Rotary(Scheme):
     def __init__(self, hparams: Any, side: str) -> None:
         depth = (hparams.attention_key_channels or hparams.hidden_size) // hparams.num_heads
         self._base, fraction = hparams.rotary_base, hparams.rotary_fraction
-        self._channels = int(depth * fraction) // 2 * 2
+        self._channels = int(depth * fraction + 1e-6) // 2 * 2       # 0.58 * 100 < 58
         if not self._channels:
             raise ValueError(f"rotary_fraction={fraction}: this rotates fewer than 2 of the "
                              f"{depth} channels of a head")

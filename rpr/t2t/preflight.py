@@ -72,6 +72,19 @@ def check_supported(model: str, hparams: Any) -> None:
             raise UserError(f"--hparams: {error}") from None
 
 
+def check_reads_source(hparams: Any) -> None:
+    """Refuses a model that reads its source as the beginning of the target.
+
+    T2T's decoder gives such a model this beginning; other searches do not.
+
+    Raises:
+      UserError: names the hparam.
+    """
+    if hparams.get("prepend_mode", "none") != "none":
+        raise UserError(f"prepend_mode={hparams.prepend_mode}: only rpr decode uses such a model, "
+                        "and not in an ensemble")
+
+
 def saved_hparams(output_dir: str) -> dict[str, Any] | None:
     """The values in an output directory's hparams.json, or None if there is none."""
     path = os.path.join(output_dir, "hparams.json")

@@ -70,7 +70,7 @@ def register(usr_dir: str | None = None) -> None:
         importlib.import_module(f"rpr.models.{name}")
     if not usr_dir:
         return
-    path = os.path.abspath(os.path.expanduser(usr_dir.rstrip("/")))
+    path = os.path.abspath(os.path.expanduser(usr_dir))
     name = os.path.basename(path)
     if name == "rpr":
         return                                        # registered above

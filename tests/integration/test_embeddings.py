@@ -86,6 +86,13 @@ def test_they_stay_in_training_and_decoding_needs_no_file(file, tmp_path):
     assert all(ids.shape[0] == 2 for ids in chosen.values())
 
 
+def test_a_vector_of_zeros_is_refused(tmp_path):
+    path = tmp_path / "zero.vec"
+    path.write_text("2 2\none 0 0\ntwo 1 0\n")
+    with pytest.raises(UserError, match="the vector of one is zero"):
+        pretrained_embeddings.table(str(path), ("one", "two"))
+
+
 def test_what_cannot_be_is_refused(file, tmp_path):
     path, _ = file
     with pytest.raises(UserError, match="2 of 10 words of the vocabulary have no vector in it: "

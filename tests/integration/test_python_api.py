@@ -190,6 +190,12 @@ def test_arrays_that_are_no_sentences_are_refused(network, inputs, targets, says
     (lambda model: rpr.build("rpr_tiny", seed=2**64), "seed=18446744073709551616"),
     (lambda model: rpr.build("rpr_tiny", extra_length=-5), "extra_length=-5"),
     (lambda model: rpr.build("rpr_tiny", checkpoint="nope"), "checkpoint=nope: there is no"),
+    (lambda model: rpr.build("rpr_tiny", None), "hparams=None: text is needed"),
+    (lambda model: rpr.build(5), "hparams_set=5: text is needed"),
+    (lambda model: rpr.build("europarl_lite"), "rpr.build has no vocabulary"),
+    (lambda model: rpr.build("rpr_tiny", "prepend_mode=prepend_inputs_masked_attention"),
+     "prepend_mode=prepend_inputs_masked_attention: only rpr decode"),
+    (lambda model: model.translate(None), "a list of strings"),
     (lambda model: model.translate("one sentence"), "a list of strings"),
     (lambda model: model.translate(["a"], batch_size=0), "batch_size=0"),
     (lambda model: model.score(["a", "b"], ["c"]), "2 sources and 1 targets"),
@@ -197,6 +203,38 @@ def test_arrays_that_are_no_sentences_are_refused(network, inputs, targets, says
 def test_bad_arguments_raise_one_line(model, call, says):
     with pytest.raises(UserError, match=says) as raised:
         call(model)
+    assert "\n" not in str(raised.value)
+
+
+class Labelled(list):
+    """A list whose items have other indices, like a filtered pandas Series."""
+
+    def __getitem__(self, index):
+        return super().__getitem__((index + 1) % len(self))
+
+
+def test_sentences_may_come_in_any_iterable(model):
+    lines = ["Click the button.", "Opens the dialog in a new window.", "Save."]
+    expected = [translation.text for translation in model.translate(lines)]
+    for sentences in (Labelled(lines), iter(lines)):
+        assert [translation.text for translation in model.translate(sentences)] == expected
+    np.testing.assert_array_equal(model.score(Labelled(lines), iter(lines)),
+                                  model.score(lines, lines))
+
+
+@pytest.mark.parametrize("call, says", [
+    (lambda network: network.search(5), "a list of whole numbers"),
+    (lambda network: network.search([[5, [1]]]), "a list of whole numbers"),
+    (lambda network: network.logits(None, None), "a list of whole numbers"),
+    (lambda network: network.logits([[5, 1]], [[5, 6, 7, 8, 1]]),
+     "targets: a sentence of 5 ids; .* max_length=4"),
+    (lambda network: network.search([[5, 6, 7, 8, 1]]), "inputs: a sentence of 5 ids"),
+])
+def test_ids_that_cannot_be_read_raise_one_line(call, says):
+    network = rpr.build("rpr_tiny", "position=learned,max_length=4,num_hidden_layers=1",
+                        vocabulary_size=20)
+    with pytest.raises(UserError, match=says) as raised:
+        call(network)
     assert "\n" not in str(raised.value)
 
 
