@@ -43,7 +43,10 @@ def repeat_training(run: Run, run_dir: RunDirectory, steps: int | None = None) -
     recorded = checksums.read(run_dir.model)
     if steps is None:
         steps = min((step for step in recorded if step), default=0)
-    if not steps or steps > max(recorded, default=0):
+        if not steps:
+            raise UserError(f"{run_dir.path}: no checkpoint is recorded yet; there is nothing to "
+                            "compare")
+    if steps > max(recorded, default=0):
         raise UserError(f"{run_dir.path}: its training recorded "
                         f"{max(recorded, default=0)} steps; there is nothing to compare up to "
                         f"--steps={steps}")
