@@ -256,8 +256,8 @@ def _earlier_seconds(events: list[metrics_log.Event], last_started: float) -> fl
 
     Args:
       events: of the run.
-      last_started: when the last attempt began. One that found the training finished has no event
-        of its own beginning.
+      last_started: when the last attempt began. It has no `start` event if it found the training
+        finished.
     """
     seconds, began, latest = 0.0, 0.0, 0.0
     for event in events:

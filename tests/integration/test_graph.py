@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tensor2tensor.data_generators import problem_hparams
 from tensor2tensor.utils import registry
 
-from problems import graphs, text_files, toy
+from problems import graphs, toy
 from rpr.inference import inspector, model_session
 from rpr.nn import attention
 from rpr.nn.edges import split_edges
@@ -255,21 +255,6 @@ def test_a_no_break_space_belongs_to_a_word():
 
     words, edges = graphs.GraphEncoder(Lengths(), ["x"]).words_and_edges("a\xa0! bcd\t0 1 x\n")
     assert words == [3, 3] and sorted(edges) == [(0, 1, 1), (1, 0, 2)]
-
-
-def test_a_label_of_a_held_out_line_is_known(tmp_path, monkeypatch):
-    shares = {"dev": text_files.held_out_share(301), "test": text_files.held_out_share(301)}
-    rare = next(line for line in (f"z{number} y\t1 0 rare" for number in range(10**4))
-                if text_files.split_of(line, shares) == "dev")
-    lines = [f"x{number} y\t1 0 usual" for number in range(300)] + [rare]
-    for name in ("source", "target"):
-        (tmp_path / name).write_text("".join(line + "\n" for line in lines))
-        monkeypatch.setenv(f"RPR_TEXT_{name.upper()}", str(tmp_path / name))
-    for name in ("DEV_SOURCE", "DEV_TARGET", "TEST_SOURCE", "TEST_TARGET"):
-        monkeypatch.delenv(f"RPR_TEXT_{name}", raising=False)
-    problem = graphs.GraphTextFiles()
-    assert rare not in [source for source, _ in problem.text_pairs("train", "")]
-    assert problem._labels == {"usual", "rare"}
 
 
 @pytest.mark.parametrize("line, message", [

@@ -317,3 +317,8 @@ def test_a_sum_adds_signals_and_terms_to_the_products():
         assert value(both.weighted_values(q, k, None)) == [-3, -4]
         with pytest.raises(ValueError, match="two schemes of a sum"):
             positions.SumOfSchemes([whole, whole]).scores(q, k, None)
+
+
+def test_the_number_of_rotated_channels_is_not_rounded_down_by_binary_fractions():
+    values = tiny_models.hparams(hidden_size=200, num_heads=2, rotary_fraction=0.58)
+    assert positions.rotary.Rotary(values, "inputs")._channels == 58

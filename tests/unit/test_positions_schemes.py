@@ -321,11 +321,6 @@ def test_a_scheme_whose_term_additive_compatibility_would_drop_is_refused(monkey
                         "inputs")
 
 
-def test_the_number_of_rotated_channels_is_not_rounded_down_by_binary_fractions():
-    values = tiny_models.hparams(hidden_size=200, num_heads=2, rotary_fraction=0.58)
-    assert positions.rotary.Rotary(values, "inputs")._channels == 58
-
-
 def test_t5_bias_is_shared_by_layers_or_not_and_encoder_and_decoder_have_their_own():
     for share, layers in ((True, 1), (False, 2)):
         with tf.Graph().as_default():

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tensor2tensor.utils import registry
 
 import problems  # noqa: F401
-from problems import checks, libreoffice, parallel_text, text_files
+from problems import checks, graphs, libreoffice, parallel_text, text_files
 from rpr.evaluation import metrics
 from rpr.utils.errors import UserError
 
@@ -354,3 +354,18 @@ def test_multi30k_without_a_mirror_names_the_way_out(monkeypatch, tmp_path):
     monkeypatch.setenv("RPR_MIRROR", str(tmp_path))
     with pytest.raises(UserError, match=r"RPR_MIRROR=.*there is no train\.en\.gz in it"):
         next(registry.problem("translate_ende_multi30k").text_pairs("train", str(tmp_path)))
+
+
+def test_a_label_of_a_held_out_line_is_known(tmp_path, monkeypatch):
+    shares = {"dev": text_files.held_out_share(301), "test": text_files.held_out_share(301)}
+    rare = next(line for line in (f"z{number} y\t1 0 rare" for number in range(10**4))
+                if text_files.split_of(line, shares) == "dev")
+    lines = [f"x{number} y\t1 0 usual" for number in range(300)] + [rare]
+    for name in ("source", "target"):
+        (tmp_path / name).write_text("".join(line + "\n" for line in lines))
+        monkeypatch.setenv(f"RPR_TEXT_{name.upper()}", str(tmp_path / name))
+    for name in ("DEV_SOURCE", "DEV_TARGET", "TEST_SOURCE", "TEST_TARGET"):
+        monkeypatch.delenv(f"RPR_TEXT_{name}", raising=False)
+    problem = graphs.GraphTextFiles()
+    assert rare not in [source for source, _ in problem.text_pairs("train", "")]
+    assert problem._labels == {"usual", "rare"}
