@@ -112,8 +112,8 @@ def _encode_split(pool: Pool, name: str, split: str, samples: Iterable[dict[str,
             pairs += count
             task.update(pairs)
     if not pairs:
-        raise UserError(f"--problem={name}: the {split} split is empty; a text of a few dozen "
-                        "lines needs development and test sets of its own")
+        raise UserError(f"--problem={name}: the {split} split is empty; if the text has only a few "
+                        "dozen lines, give files for the development and test sets")
 
 
 def _encode_in_order(pool: Pool, split: str, samples: Iterable[dict[str, str]],

@@ -9,6 +9,7 @@ from tensor2tensor.data_generators import problem_hparams
 from rpr.experiments import run_directory
 from rpr.experiments.config import Run
 from rpr.inference.attention_plots import draw_attention
+from rpr.inference.file_checks import MOST_ALPHA
 from rpr.inference.inspector import Inspector, Translation, until_end
 from rpr.inference.model_session import AttentionWeights, ModelSession
 from rpr.report import model_analysis
@@ -17,7 +18,7 @@ from rpr.utils.errors import UserError
 from rpr.utils.settings import Setting
 
 _BEAM_SIZE = Setting("beam_size", 4, minimum=1)
-_ALPHA = Setting("alpha", 0.6, minimum=0)
+_ALPHA = Setting("alpha", 0.6, minimum=0, maximum=MOST_ALPHA)
 _BATCH_SIZE = Setting("batch_size", 32, minimum=1)
 _SYMBOLS = Setting("vocabulary_size", 1000, minimum=2)       # padding and end mark
 _EXTRA_LENGTH = Setting("extra_length", 100, minimum=0)

@@ -93,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _directory_of(path: str, measure: "Measure") -> str:
-    """Where the report is written: that of a test set or tokenizer has a directory of its own.
+    """The directory of a report. A report of a test set or tokenizer has its own.
 
     Raises:
       UserError: a symbolic link leads it, or its figures, out of the study's directory.

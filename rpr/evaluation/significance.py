@@ -310,8 +310,7 @@ def seeds_needed(comparisons: Sequence[Comparison], units: int, difference: floa
       seeds per arm; None where nothing shows the variance over seeds, or where even `MOST_SEEDS`
       are too few.
     """
-    observed = [comparison for comparison in comparisons
-                if comparison.seed_variance is not None and may_be_small(comparison, difference)]
+    observed = _of_close_arms(comparisons, difference)
     if not observed:
         return None
     seed_variance = statistics.fmean(comparison.seed_variance or 0.0 for comparison in observed)
@@ -329,10 +328,16 @@ def seeds_needed(comparisons: Sequence[Comparison], units: int, difference: floa
 def is_test_set_too_small(comparisons: Sequence[Comparison], units: int, difference: float = 0.5,
                           power: float = 0.8) -> bool:
     """Whether no number of seeds detects a difference: the args are those of `seeds_needed`."""
-    variances = [comparison.sentence_variance for comparison in comparisons
-                 if comparison.seed_variance is not None and may_be_small(comparison, difference)]
+    variances = [comparison.sentence_variance
+                 for comparison in _of_close_arms(comparisons, difference)]
     return bool(variances) and not _is_detected([_Part(statistics.fmean(variances), units - 1)],
                                                 difference, power)
+
+
+def _of_close_arms(comparisons: Sequence[Comparison], difference: float) -> list[Comparison]:
+    """Those that show a variance over seeds, of arms whose difference may be that small."""
+    return [comparison for comparison in comparisons
+            if comparison.seed_variance is not None and may_be_small(comparison, difference)]
 
 
 def _is_detected(parts: Sequence[_Part], difference: float, power: float) -> bool:

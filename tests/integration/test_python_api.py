@@ -184,6 +184,7 @@ def test_arrays_that_are_no_sentences_are_refused(network, inputs, targets, says
     (lambda model: rpr.build("rpr_tiny", beam_size=0), "beam_size=0"),
     (lambda model: rpr.build("rpr_tiny", beam_size=2.5), "beam_size=2.5: must be a whole number"),
     (lambda model: rpr.build("rpr_tiny", alpha="x"), "alpha=x: must be a number"),
+    (lambda model: rpr.build("rpr_tiny", alpha=40), "alpha=40: must be a number from 0 to 10"),
     (lambda model: rpr.build("rpr_tiny", vocabulary_size=1), "vocabulary_size=1"),
     (lambda model: rpr.build("rpr_tiny", vocabulary_size=50.5), "vocabulary_size=50.5"),
     (lambda model: rpr.build("rpr_tiny", seed="a"), "seed=a"),
