@@ -31,8 +31,9 @@ def record_environment(run_dir: RunDirectory) -> None:
     if not recorded:
         files.write_atomically(path, json.dumps(current, indent=1) + "\n")
         return
-    changes = [f"{name} {_show(recorded.get(name))} -> {_show(current[name])}"
-               for name in current if name not in _HARMLESS and recorded.get(name) != current[name]]
+    changes = [f"{name} {_show(recorded[name])} -> {_show(current[name])}"
+               for name in current if name not in _HARMLESS
+               and name in recorded and recorded[name] != current[name]]
     if changes:
         say(f"{run_dir.path}: resumed in another environment, so the last bits may differ: "
             f"{'; '.join(changes)}", style="yellow")
@@ -46,6 +47,7 @@ def describe_environment() -> dict[str, Any]:
         "tensorflow": next(filter(None, map(_version, _TENSORFLOW)), ""),
         **{name: _version(name) for name in _PACKAGES},
         "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1") not in ("0", "false"),
+        "deterministic_ops": os.environ.get("TF_DETERMINISTIC_OPS", "0").lower() in ("1", "true"),
         "rpr": {"version": _version("rpr"), **_git_state()},
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": _cpu_model(),

@@ -106,8 +106,12 @@ def parse(argv: list[str], program: str) -> tuple[Any, list[str]]:
         raise UserError(f"{unknown[0]}: no such flag (--help lists them)")
     from rpr.t2t.registration import register  # imports T2T
     register(flags.FLAGS["t2t_usr_dir"].value if "t2t_usr_dir" in flags.FLAGS else None)
+    import tensorflow.compat.v1 as tf
+    from tensorflow.python.framework.config import is_op_determinism_enabled
+    # TF_DETERMINISTIC_OPS=1: no graph is built without a seed then, even one that draws nothing.
+    if "random_seed" in flags.FLAGS and is_op_determinism_enabled():
+        flags.FLAGS.set_default("random_seed", 1)
     if "worker_gpu" in flags.FLAGS and flags.FLAGS.worker_gpu == 1:
-        import tensorflow.compat.v1 as tf
         if not tf.config.list_physical_devices("GPU"):
             flags.FLAGS["worker_gpu"].value = 0            # T2T then uses the CPU
     return flags.FLAGS, rest

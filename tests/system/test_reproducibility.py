@@ -167,6 +167,22 @@ def test_a_number_of_threads_gives_the_same_bits_on_any_number_of_cores(text, tm
     assert_equal(tmp_path / "all", tmp_path / "one", last=EVERY)
 
 
+def test_deterministic_operations_can_be_required(text, whole, tmp_path):
+    """TF_DETERMINISTIC_OPS=1, for GPUs: TensorFlow then refuses each graph that has no seed."""
+    output_dir, sentence = tmp_path / "model", tmp_path / "sentence.txt"
+    sentence.write_text("Open the file.\n")
+    model = [*text.flags, "--model=rpr_transformer", "--hparams_set=rpr_tiny", SMALL,
+             f"--output_dir={output_dir}"]
+    for command in (["train", *arguments(text, output_dir, "--stop_at_step=10",
+                                         "--eval_frequency=10", "--eval_steps=1")],
+                    ["decode", *model, f"--input={sentence}", f"--output={tmp_path}/out.txt"],
+                    ["evaluate", *model, "--eval_steps=1"]):
+        subprocess.run([sys.executable, "-m", "rpr.cli", *command], check=True,
+                       env={**os.environ, "TF_DETERMINISTIC_OPS": "1"})
+    assert_equal(output_dir, whole, last=10)
+    assert len((tmp_path / "out.txt").read_text().splitlines()) == 1
+
+
 def test_two_trainings_do_not_share_a_directory(text, whole, tmp_path):
     with locks.lock(str(whole / ".train.lock")):
         line = refused("train", *arguments(text, whole))
