@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Checks and measures what needs a GPU, in at most 10 minutes, after `scripts/setup gpu`.
+"""Checks and measures what needs a GPU, after `scripts/setup gpu`.
 
   scripts/gpu_check.py                         writes gpu_check.json, prints a Markdown table
   scripts/gpu_check.py --parts=kernels,exactness
   scripts/gpu_check.py --device=cpu            a small version, to test this program
 
-Each part runs in a separate process with a time limit. If one fails, its error is recorded and
-the others go on; the exit code is then 1. The file is written again after each part. The table is
-for docs/performance.md.
+Each part runs in a separate process with a time limit, 33 minutes together. If one fails, its
+error is recorded and the others go on; the exit code is then 1. The file is written again after
+each part. The table is for docs/performance.md.
 
   versions    driver, GPUs, libraries
   kernels     traced training and beam-search steps of each scheme: what runs on the host and what
               is copied between host and device; whether tests/data lists the right GPU kernels
   exactness   log probabilities and gradients of each scheme in float32, TF32, bfloat16 and float16,
-              against float32 on the CPU
+              against float32 on the CPU; for comparison, what rounding the weights again changes
   attention   bench_attention.py: absolute, relative, T2T's relative
   base, big   bench_step.py: a training step of absolute and relative, ours and T2T's
   memory      of a training step of base and big
@@ -53,6 +53,7 @@ from rpr.utils import files, metrics_log, processes  # noqa: E402
 
 PRECISIONS = {"float32": ("float32", False), "TF32": ("float32", True),
               "bfloat16": ("bfloat16", False), "float16": ("float16", False)}
+ROUNDED = "weights changed by 2^-24, on the CPU,"
 TABLE = pathlib.Path(__file__).parent.parent / "tests" / "data" / (
     f"gpu_kernels-{tf.__version__}.json")
 BATCH, LENGTH, VOCABULARY = 4, 40, 64
@@ -150,9 +151,12 @@ def _precisions(options: argparse.Namespace) -> list[str]:
     return [name for name in PRECISIONS if options.device == "gpu" or name != "TF32"]
 
 
-def _outputs(options: argparse.Namespace, device: str, scheme: dict[str, Any],
-             precision: str) -> tuple[np.ndarray, float]:
-    """Log probabilities, [batch, length, symbols], and the norm of the gradient of their sum."""
+def _outputs(options: argparse.Namespace, device: str, scheme: dict[str, Any], precision: str,
+             change: float = 0.0) -> tuple[np.ndarray, float]:
+    """Log probabilities, [batch, length, symbols], and the norm of the gradient of their sum.
+
+    The weights are multiplied by 1 + `change` times a normal variate.
+    """
     dtype, tf32 = PRECISIONS[precision]
     tf.config.experimental.enable_tensor_float_32_execution(tf32)
     with tf.Graph().as_default(), tf.device(f"/{device}:0"):
@@ -164,11 +168,12 @@ def _outputs(options: argparse.Namespace, device: str, scheme: dict[str, Any],
             tf.reduce_mean(chosen), tf.trainable_variables()) if gradient is not None])
         with tf.Session(config=bench_step.session_config()) as session:
             session.run(tf.global_variables_initializer())
-            random = np.random.RandomState(0)
+            random, other_random = np.random.RandomState(0), np.random.RandomState(1)
             for variable in sorted(tf.trainable_variables(), key=lambda variable: variable.name):
                 shape = variable.shape.as_list()
                 value = random.randn(*shape) * (shape or [1])[0] ** -0.5
-                variable.load(value + ("layer_norm_scale" in variable.name), session)
+                value += "layer_norm_scale" in variable.name
+                variable.load(value * (1 + change * other_random.randn(*shape)), session)
             return session.run([log_probs, norm])
 
 
@@ -177,15 +182,16 @@ def exactness(options: argparse.Namespace) -> Result:
     records: dict[str, dict[str, list[float]]] = {}
     for name, scheme in _schemes(options).items():
         expected, expected_norm = _outputs(options, "cpu", scheme, "float32")
-        records[name] = {}
-        for precision in _precisions(options):
-            values, norm = _outputs(options, options.device, scheme, precision)
-            records[name][precision] = [float(np.abs(values - expected).max()),
-                                        float(abs(norm - expected_norm) / expected_norm)]
-    rows = [(f"{precision} against float32 on the CPU: log probabilities, norm of the gradient",
+        outputs = {precision: _outputs(options, options.device, scheme, precision)
+                   for precision in _precisions(options)}
+        outputs[ROUNDED] = _outputs(options, "cpu", scheme, "float32", change=2 ** -24)
+        records[name] = {what: [float(np.abs(values - expected).max()),
+                                float(abs(norm - expected_norm) / expected_norm)]
+                         for what, (values, norm) in outputs.items()}
+    rows = [(f"{what} against float32 on the CPU: log probabilities, norm of the gradient",
              "at most {:.1e}, {:.1e}".format(*np.max(
-                 [record[precision] for record in records.values()], axis=0)))
-            for precision in _precisions(options)]
+                 [record[what] for record in records.values()], axis=0)))
+            for what in [*_precisions(options), ROUNDED]]
     return Result(rows, records)
 
 
@@ -287,15 +293,15 @@ def devices(options: argparse.Namespace) -> Result:
                    for name, events in records.items()], records)
 
 
-# {name: (function, seconds)}; 600 seconds together
+# {name: (function, seconds)}: about twice what they took on one GPU with 16 CPU cores
 PARTS: dict[str, tuple[Callable[[argparse.Namespace], Result], int]] = {
-    "versions": (versions, 10), "kernels": (kernels, 70), "exactness": (exactness, 60),
-    "attention": (attention, 60), "base": (functools.partial(training_step, "base"), 60),
-    "big": (functools.partial(training_step, "big"), 70), "memory": (memory, 30),
-    "training": (functools.partial(training, "float32"), 65),
-    "bfloat16": (functools.partial(training, "bfloat16"), 45),
-    "float16": (functools.partial(training, "float16"), 45),
-    "decoding": (decoding, 40), "devices": (devices, 45)}
+    "versions": (versions, 20), "kernels": (kernels, 300), "exactness": (exactness, 360),
+    "attention": (attention, 60), "base": (functools.partial(training_step, "base"), 240),
+    "big": (functools.partial(training_step, "big"), 300), "memory": (memory, 80),
+    "training": (functools.partial(training, "float32"), 150),
+    "bfloat16": (functools.partial(training, "bfloat16"), 120),
+    "float16": (functools.partial(training, "float16"), 120),
+    "decoding": (decoding, 130), "devices": (devices, 90)}
 
 # Left out on the CPU: they would repeat another part, or measure nothing.
 GPU_ONLY = ("big", "bfloat16", "float16", "devices")

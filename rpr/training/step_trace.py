@@ -57,13 +57,14 @@ def peak_bytes(metadata: Any, device: str) -> int:
 
     Args:
       metadata: of the step.
-      device: "gpu": all that the GPU's allocator has handed out, weights included; "cpu": what the
-        step has allocated and not yet released, weights excluded.
+      device: "gpu": all that the GPU's allocator holds when an operation ends, weights included;
+        "cpu": what the step has allocated and not yet released, weights excluded.
     """
     memory = [used for statistics in metadata.step_stats.dev_stats
               for node in statistics.node_stats for used in node.memory]
     if device == "gpu":
-        return max(used.peak_bytes for used in memory if "GPU" in used.allocator_name)
+        # Its `peak_bytes` are those of one operation.
+        return max(used.allocator_bytes_in_use for used in memory if "GPU" in used.allocator_name)
     in_use = peak = 0
     # At the same microsecond memory is released first.
     for record in sorted((record for used in memory for record in used.allocation_records),

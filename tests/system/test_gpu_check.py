@@ -26,8 +26,9 @@ def test_all_parts_run_on_the_cpu(tmp_path, gpu_check):
     parts = record["parts"]
     assert record["device"] == "cpu" and list(parts) == [
         name for name in gpu_check.PARTS if name not in gpu_check.GPU_ONLY]
-    assert max(parts["exactness"]["records"]["relative"]["float32"]) < 1e-5
-    assert 1e-4 < parts["exactness"]["records"]["relative"]["bfloat16"][0] < 0.5
+    exact = parts["exactness"]["records"]["relative"]
+    assert max(exact["float32"]) < 1e-5 and 0 < max(exact[gpu_check.ROUNDED]) < 1e-4
+    assert 1e-4 < exact["bfloat16"][0] < 0.5
     assert parts["training"]["records"][-1]["step"] == 10
     assert 1e5 < parts["memory"]["records"]["tiny:6"] < 1e8
     lines = done.stdout.splitlines()
@@ -65,5 +66,5 @@ def test_a_part_that_fails_is_recorded_and_the_others_go_on(tmp_path, gpu_check,
     assert "| explode | failed: ValueError: no such device |" in capfd.readouterr().out
 
 
-def test_the_parts_take_at_most_ten_minutes(gpu_check):
-    assert sum(seconds for _, seconds in gpu_check.PARTS.values()) <= 600
+def test_the_parts_take_at_most_33_minutes(gpu_check):
+    assert sum(seconds for _, seconds in gpu_check.PARTS.values()) <= 33 * 60

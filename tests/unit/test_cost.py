@@ -2,7 +2,10 @@
 import pathlib
 
 import pytest
+import tensorflow.compat.v1 as tf
 from tensor2tensor.utils import registry
+
+from rpr.training import step_trace
 
 SCRIPTS = pathlib.Path(__file__).parents[2] / "scripts"
 
@@ -46,3 +49,13 @@ def test_bad_flags_are_refused(cost, monkeypatch, capsys, flag):
     with pytest.raises(SystemExit):
         cost.main()
     assert flag in capsys.readouterr().err
+
+
+def test_memory_of_a_gpu_is_what_its_allocator_holds_not_what_one_operation_takes():
+    metadata = tf.RunMetadata()
+    device = metadata.step_stats.dev_stats.add()
+    for name, one_operation, all_of_them in (("GPU_0_bfc", 900, 1000), ("GPU_0_bfc", 10, 1300),
+                                             ("cpu", 5000, 9000)):
+        device.node_stats.add().memory.add(
+            allocator_name=name, peak_bytes=one_operation, allocator_bytes_in_use=all_of_them)
+    assert step_trace.peak_bytes(metadata, "gpu") == 1300
