@@ -46,7 +46,7 @@ class Band:
         # The band has at least one diagonal on each side; no distance exceeds offset + n - 1.
         left = static_max(1, static_min(left_clip, offset + n - 1))
         right = 0 if causal else static_max(1, static_min(right_clip, m - 1 - offset))
-        self._lowest, self._highest = offset - left + 1, offset + right
+        lowest, highest = offset - left + 1, offset + right
 
         def one_hot(labels):
             # A product with one-hot rows has a faster gradient than tf.gather.
@@ -57,9 +57,10 @@ class Band:
         common_row, self._left_mask = one_hot(left_clip - left), None
         if not (causal or isinstance(right, int) and right == m - 1 - offset):
             rows, common_row = tf.concat([rows[1:], common_row[None]], axis=0), rows[0]
-            self._highest -= 1
+            highest -= 1
             self._left_mask = tf.cast(              # [queries, keys], 1 for clipped pairs
-                layout.relative_positions() < tf.cast(self._lowest - offset, tf.int64), table.dtype)
+                layout.relative_positions() < tf.cast(lowest - offset, tf.int64), table.dtype)
+        self._diagonals = lowest, highest, n
         self.rows = tf.matmul(rows - common_row, table)
         self.common_row = tf.matmul(common_row[None], table)
 
@@ -74,13 +75,13 @@ class Band:
           [batch, heads, queries, keys].
         """
         if self._left_mask is None:
-            return diagonals.add_band(x, by_row, self._lowest, self._highest)
+            return diagonals.add_band(x, by_row, *self._diagonals)
 
         @tf.custom_gradient
         def forward(x, by_row):
             y = tf.broadcast_to(by_row[:, :, -1, :, None], tf.shape(x))
-            y = tf.linalg.band_part(y, -1, self._highest)    # works in place
-            y = diagonals.set_band(y, by_row[:, :, :-1], self._lowest, self._highest)
+            y = tf.linalg.band_part(y, -1, self._diagonals[1])      # works in place
+            y = diagonals.set_band(y, by_row[:, :, :-1], *self._diagonals)
             return x + y, lambda dy: (dy, self.sums(dy))
 
         return forward(x, by_row)
@@ -114,7 +115,7 @@ class Band:
 
     def sums(self, x: tf.Tensor) -> tf.Tensor:
         """Sums x over the pairs of each row, [batch, heads, rows, queries]: transpose of `add`."""
-        sums = diagonals.take_band(x, self._lowest, self._highest)
+        sums = diagonals.take_band(x, *self._diagonals)
         if self._left_mask is None:
             return sums
         left = tf.reduce_sum(x * self._left_mask, axis=3)
