@@ -22,7 +22,11 @@ def main(argv: list[str]) -> int:
     compared = (f"{result.losses} losses, and {result.tensors} tensors at steps "
                 f"{', '.join(map(str, result.checkpoints))}")
     if result.difference:
-        say(f"{args.run_dir}: differs: {result.difference} (compared: {compared})", "bold red")
+        environment = files.read_json(run_dir.file("environment.json"))
+        on_gpus = environment.get("gpus") and not environment.get("deterministic_ops")
+        note = "; on GPUs only trainings with TF_DETERMINISTIC_OPS=1 are equal" if on_gpus else ""
+        say(f"{args.run_dir}: differs: {result.difference} (compared: {compared}){note}",
+            "bold red")
         return 1
     say(f"{args.run_dir}: equal bit for bit: {compared}", "bold green")
     return 0

@@ -86,6 +86,20 @@ def test_the_commit_is_left_out_where_git_cannot_say(monkeypatch, tmp_path):
     assert environment._git_state() == {}
 
 
+@pytest.mark.parametrize("gpus, deterministic, is_told", [
+    (["H200"], False, True), (["H200"], True, False), ([], False, False)])
+def test_a_difference_on_a_gpu_is_explained(gpus, deterministic, is_told, monkeypatch, tmp_path,
+                                            text, capfd):
+    (tmp_path / "config.gin").write_text(gin_files.as_gin(config.Run(
+        text.problem, "rpr_tiny", 10, checkpoint_steps=10)))
+    (tmp_path / "environment.json").write_text(json.dumps(
+        {"gpus": gpus, "deterministic_ops": deterministic}))
+    monkeypatch.setattr(verify, "repeat_training", lambda *_: verification.Comparison(
+        1, [0], 1, "the loss at step 10 was 2.0 and is 3.0"))
+    assert verify.main([str(tmp_path), f"--data_dir={text.data_dir}"]) == 1
+    assert ("TF_DETERMINISTIC_OPS=1" in capfd.readouterr().err) == is_told
+
+
 def test_only_the_code_that_the_command_line_names_is_loaded(monkeypatch, tmp_path, text):
     record = tmp_path / "run"
     record.mkdir()
