@@ -5,7 +5,6 @@ as many threads as its process may use cores, and a small model gains nothing fr
 GPUs are leased, so that several studies share them.
 """
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -17,6 +16,7 @@ from rpr.experiments.config import Run
 from rpr.utils.console import say
 from rpr.utils.errors import UserError
 from rpr.utils.files import open_append
+from rpr.utils.gpus import visible_gpus
 from rpr.utils.processes import spawn
 
 
@@ -53,7 +53,7 @@ def this_machine(devices: int | None = None, cores: int | None = None) -> Machin
       devices: GPUs to use at most.
       cores: cores to use at most; not together with GPUs.
     """
-    gpus = _gpus()
+    gpus = visible_gpus()
     if cores is not None or not gpus and devices is None:
         return Machine("core", _limited(sorted(os.sched_getaffinity(0)), "cores", cores))
     return Machine("GPU", _limited(gpus, "devices", devices))
@@ -64,18 +64,6 @@ def _limited(names: list[Any], flag: str, limit: int | None) -> list[Any]:
         kind = "GPUs" if flag == "devices" else "cores"
         raise UserError(f"--{flag}={limit}: there are {len(names)} {kind}")
     return names[:limit]
-
-
-def _gpus() -> list[str]:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves, else all that the driver lists."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1")]
-    if not shutil.which("nvidia-smi"):
-        return []
-    listed = subprocess.run(["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"],
-                            capture_output=True, text=True, check=False)
-    return listed.stdout.split() if not listed.returncode else []
 
 
 class _Running(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Any
 from rpr.t2t import compat
 from rpr.utils import console
 from rpr.utils.errors import UserError, resource_error
+from rpr.utils.gpus import visible_gpus
 from rpr.utils.settings import Setting
 
 METRICS_FILE = "metrics.jsonl"
@@ -114,6 +115,11 @@ def parse(argv: list[str], program: str) -> tuple[Any, list[str]]:
     if "worker_gpu" in flags.FLAGS and flags.FLAGS.worker_gpu == 1:
         if not tf.config.list_physical_devices("GPU"):
             flags.FLAGS["worker_gpu"].value = 0            # T2T then uses the CPU
+            named = visible_gpus()
+            if named:
+                console.say(f"TensorFlow finds no GPU, though there should be {len(named)} (GPU "
+                            f"{', '.join(named)}): using the CPU. `scripts/setup gpu` installs "
+                            "TensorFlow for GPUs.", "yellow")
     return flags.FLAGS, rest
 
 

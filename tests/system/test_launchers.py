@@ -265,6 +265,20 @@ def test_bad_flags_of_each_verb_end_in_one_line(trained, tmp_path):
     assert "nowhere.gin" in refused("run", "nowhere.gin")
 
 
+def test_gpus_that_tensorflow_does_not_find_are_said(tmp_path):
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 0\necho 1\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    environment.pop("CUDA_VISIBLE_DEVICES", None)
+    command = ["evaluate", f"--output_dir={tmp_path}"]
+    warning, error = rpr_command(*command, check=False, env=environment,
+                                 forked=False).stderr.splitlines()
+    assert "finds no GPU, though there should be 2 (GPU 0, 1): using the CPU" in warning
+    assert error == "rpr evaluate: --data_dir is missing"
+    assert len(rpr_command(*command, check=False, env={**environment, "CUDA_VISIBLE_DEVICES": ""},
+                           forked=False).stderr.splitlines()) == 1
+
+
 def test_list_shows_each_with_a_description():
     shown = rpr_command("list", env={**os.environ, "COLUMNS": "200"}, forked=False).stdout
     for name, words in (("rpr_transformer", "positions"), ("rpr_base_k64", "k=64"),
