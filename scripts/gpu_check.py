@@ -293,7 +293,8 @@ def devices(options: argparse.Namespace) -> Result:
                    for name, events in records.items()], records)
 
 
-# {name: (function, seconds)}: about twice what they took on one GPU with 16 CPU cores
+# {name: (function, seconds)}: about twice what they took on an H200 with 16 CPU cores, or more.
+# There `base` took more than 90 seconds; `big` and `devices` were not run.
 PARTS: dict[str, tuple[Callable[[argparse.Namespace], Result], int]] = {
     "versions": (versions, 20), "kernels": (kernels, 300), "exactness": (exactness, 360),
     "attention": (attention, 60), "base": (functools.partial(training_step, "base"), 240),
