@@ -88,12 +88,6 @@ def accumulator_dtype(dtype: tf.DType) -> tf.DType:
     return tf.float32 if dtype in HALF_PRECISION else dtype
 
 
-def device_type(x: tf.Tensor) -> str:
-    """`CPU` or `GPU`: where x is placed; if that is left to TensorFlow, GPU if there is one."""
-    placed = tf.DeviceSpec.from_string(x.device or "").device_type
-    return placed or ("GPU" if tf.config.list_physical_devices("GPU") else "CPU")
-
-
 def static_min(*sizes: int | tf.Tensor) -> int | tf.Tensor:
     """The minimum of ints and int32 scalars: an int if all are ints, otherwise a scalar."""
     ints = [size for size in sizes if isinstance(size, int)]

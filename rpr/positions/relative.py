@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from rpr.nn.ops import device_type, gather_rows, matmul_shared
+from rpr.nn.ops import gather_rows, matmul_shared
 from rpr.positions.buckets import clipped_labels
 from rpr.positions.layout import Layout
 from rpr.positions.registry import register
@@ -26,9 +26,8 @@ from rpr.positions.skew import scores_by_distance, unskew
 from rpr.utils.settings import Setting
 
 MAX_CLIP = 100_000                       # a larger clipping distance only costs memory
-# The banded algorithm is used up to these clipping distances, see docs/performance.md. The one for
-# GPUs is a guess: products are cheaper there, and a band is many small kernels.
-MAX_BAND_CLIP = {"CPU": 64, "GPU": 16}
+# The banded algorithm is used up to this clipping distance, see docs/performance.md.
+MAX_BAND_CLIP = 64
 
 # T2T's variable scope of the tables of dot_product_attention_relative.
 _SCOPE = "dot_product_attention_relative/relative_positions"
@@ -49,7 +48,7 @@ def scores(q: tf.Tensor, k: tf.Tensor, table: tf.Tensor, layout: Layout,
       [batch, heads, queries, keys] of the dtype of q.
     """
     product = tf.matmul(q, k, transpose_b=True)
-    if _is_banded(q, table, layout, left):
+    if _is_banded(table, layout, left):
         band = Band(table, layout, *clip_distances(table, left))
         return band.add(product, tf.matmul(band.rows, q, transpose_b=True))
     return product + scores_by_distance(q, rows_by_distance(table, layout, left), layout)
@@ -69,7 +68,7 @@ def weighted_values(weights: tf.Tensor, v: tf.Tensor, table: tf.Tensor, layout: 
     Returns:
       [batch, heads, queries, depth] of the dtype of the weights.
     """
-    if _is_banded(weights, table, layout, left):
+    if _is_banded(table, layout, left):
         return Band(table, layout, *clip_distances(table, left)).weighted_values(weights, v)
     rows = rows_by_distance(table, layout, left)
     return tf.matmul(weights, v) + matmul_shared(unskew(weights, layout), rows)
@@ -105,10 +104,10 @@ def clip_of(hparams: Any, direction: str) -> int:
     return hparams.max_relative_position if clip == -1 else clip
 
 
-def _is_banded(x: tf.Tensor, table: tf.Tensor, layout: Layout, left: int | None) -> bool:
+def _is_banded(table: tf.Tensor, layout: Layout, left: int | None) -> bool:
     left, right = clip_distances(table, left)
     clip = left if layout.causal else max(left, right)
-    return clip <= MAX_BAND_CLIP[device_type(x)] and not layout.is_single_query
+    return clip <= MAX_BAND_CLIP and not layout.is_single_query
 
 
 @register("relative")

@@ -231,7 +231,7 @@ def test_a_clipping_distance_for_each_side(n, more, left, right, causal, shared,
     layout = Layout(n, m, more, causal)
     if causal:
         weights *= visible(layout[:4])
-    with (mock.patch.dict(relative.MAX_BAND_CLIP, CPU=max_band_clip), tf.Graph().as_default(),
+    with (mock.patch.object(relative, "MAX_BAND_CLIP", max_band_clip), tf.Graph().as_default(),
           tf.Session() as session):
         got, z = session.run([
             relative.scores(*map(tf.constant, (q, k, keys)), layout, left),
