@@ -207,7 +207,7 @@ def _peak(args):
     """A function that measures the rate of one large matrix product, in FLOP/s."""
     graph, rows = tf.Graph(), PEAK[args.device]
     with graph.as_default(), tf.device(f"/{args.device}:0"):
-        tf.set_random_seed(1)                         # which TF_DETERMINISTIC_OPS=1 asks for
+        tf.set_random_seed(1)                         # TF_DETERMINISTIC_OPS=1 requires one
         matrix = tf.get_variable("matrix", [rows, rows])
         product = tf.matmul(tf.matmul(matrix, matrix), matrix)[0, 0]
         session = tf.Session(config=session_config())

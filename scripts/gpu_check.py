@@ -7,7 +7,7 @@
 
 Each part runs in a separate process with a time limit, 33 minutes together. If one fails, its
 error is recorded and the others go on; the exit code is then 1. The file is written again after
-each part. The table is for docs/performance.md.
+each part. The table is for docs/gpus.md.
 
   versions    driver, GPUs, libraries
   kernels     traced training and beam-search steps of each scheme: what runs on the host and what
