@@ -1,4 +1,4 @@
-"""The distribution `rpr`: three import packages, the `rpr` command and T2T's launchers.
+"""The distribution `rpr`: the package `rpr`, its command and T2T's launchers.
 
 tensor2tensor is not among the requirements, because pip cannot resolve what its wheel asks for
 (tensorflow-probability 0.7.0 does not import on TensorFlow 2.15; gym, kfac, dopamine-rl, ... are
@@ -41,8 +41,8 @@ setup(
     description="A relative-position Transformer experimentation framework on tensor2tensor",
     license="Apache-2.0",
     python_requires=">=3.11,<3.12",                  # TensorFlow 2.15 has no wheel for later ones
-    packages=find_packages(include=["rpr", "rpr.*", "problems", "problems.*", "hparams"]),
-    package_data={"problems": ["*/*.gz", "*/NOTICE*", "*/LICENSE*"]},
+    packages=find_packages(include=["rpr", "rpr.*"]),
+    package_data={"rpr.problems": ["*/*.gz", "*/NOTICE*", "*/LICENSE*"]},
     install_requires=[
         "numpy>=1.26.4,<2",         # TensorFlow 2.15 and T2T are written for NumPy 1
         "tf-slim==1.1.0",           # T2T's input readers and optimize_loss

@@ -2,7 +2,7 @@
 from tensor2tensor.utils import registry
 from tensor2tensor.utils.hparam import HParams
 
-from hparams import base
+from rpr.hparams import base
 
 
 @registry.register_hparams

@@ -1,5 +1,5 @@
 """Translation, toy and graph problems, one module per corpus; importing it registers them."""
-from problems import (  # noqa: F401
+from rpr.problems import (  # noqa: F401
     europarl,
     graphs,
     libreoffice,
@@ -7,5 +7,4 @@ from problems import (  # noqa: F401
     text_files,
     toy,
     wmt14,
-    wmt15,
 )

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from problems import checks, parallel_text, shards
+from rpr.problems import checks, parallel_text, shards
 from rpr.utils import console, files, locks
 from rpr.utils.errors import UserError
 

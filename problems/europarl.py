@@ -27,7 +27,7 @@ from typing import Any
 from tensor2tensor.data_generators import text_encoder, text_problems
 from tensor2tensor.utils import registry
 
-from problems import (
+from rpr.problems import (
     checks,
     download,
     libreoffice,

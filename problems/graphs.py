@@ -14,8 +14,8 @@ import tensorflow.compat.v1 as tf
 from tensor2tensor.data_generators import text_encoder
 from tensor2tensor.utils import registry
 
-from problems import text_files, toy
 from rpr.nn import edges as edge_matrices
+from rpr.problems import text_files, toy
 from rpr.utils import files
 from rpr.utils.errors import UserError
 

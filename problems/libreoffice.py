@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from tensor2tensor.utils import registry
 
-from problems import checks, parallel_text, translation
+from rpr.problems import checks, parallel_text, translation
 from rpr.utils import files
 
 FOLDER = os.path.join(os.path.dirname(__file__), "libreoffice_help")

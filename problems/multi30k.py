@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from tensor2tensor.utils import registry
 
-from problems import download, parallel_text, translation
-from problems.checks import SPLITS
+from rpr.problems import download, parallel_text, translation
+from rpr.problems.checks import SPLITS
 from rpr.utils.moses import LowerCaseTokenizer
 
 _NAMES = {"train": "train", "dev": "val", "test": "test_2016_flickr"}

@@ -23,7 +23,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 from tensor2tensor.data_generators import generator_utils, text_encoder
 
-from problems import checks, subwords
+from rpr.problems import checks, subwords
 from rpr.utils import console
 from rpr.utils.errors import UserError
 from rpr.utils.processes import die_with

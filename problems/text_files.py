@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from tensor2tensor.utils import registry
 
-from problems import checks, parallel_text, translation
-from problems.checks import SPLITS
+from rpr.problems import checks, parallel_text, translation
+from rpr.problems.checks import SPLITS
 from rpr.utils.errors import UserError
 
 # Size of a development or test set that is taken from the training text: 1%, but at least 20 and at

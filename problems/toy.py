@@ -7,7 +7,7 @@ from typing import Any
 from tensor2tensor.data_generators import text_encoder
 from tensor2tensor.utils import registry
 
-from problems import translation
+from rpr.problems import translation
 from rpr.utils.errors import UserError
 
 

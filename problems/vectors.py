@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from problems import parallel_text
+from rpr.problems import parallel_text
 from rpr.utils import files
 from rpr.utils.errors import UserError
 

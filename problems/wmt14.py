@@ -1,4 +1,4 @@
-"""WMT 2014 English-German and English-French, as in the paper.
+"""WMT 2014 English-German and English-French, as in the paper; WMT 2015 English-French.
 
 Training text: Europarl v7, Common Crawl and News Commentary v9 for both; UN and the 10^9 corpus for
 French. (T2T's `translate_ende_wmt32k` uses News Commentary v13, of 2018.) Development set:
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from tensor2tensor.utils import registry
 
-from problems import download, parallel_text, translation
+from rpr.problems import download, parallel_text, translation
 
 EUROPARL = download.Remote(
     "https://www.statmt.org/wmt13/training-parallel-europarl-v7.tgz",
@@ -40,6 +40,12 @@ TEST = download.Remote(
 
 _DOCUMENT = re.compile(r'<doc\b.*?docid="([^"]*)"')
 _SEGMENT = re.compile(r"<seg[^>]*>(.*)</seg>")
+NEWS_COMMENTARY_V10 = download.Remote(
+    "https://www.statmt.org/wmt15/training-parallel-nc-v10.tgz",
+    "sha256:11e053e7ea29e87e69a1ad05e61cb559820947ecec144ea8c1d6cf05017c9602", 125136590)
+# We know no published SHA-256 or size of this archive; sacreBLEU's table has MD5 only.
+NEWSDISCUSS_TEST = download.Remote(
+    "https://statmt.org/wmt15/test.tgz", "md5:67e3beca15e69fe3d36de149da0a96df")
 
 
 class Wmt14(translation.TranslationProblem):
@@ -145,4 +151,23 @@ class TranslateEnfrWmt14(Wmt14):
         "dev": [(DEV, "dev/newstest2013.en", "dev/newstest2013.fr")],
         "test": [(TEST, "test-full/newstest2014-fren-src.en.sgm",
                   "test-full/newstest2014-fren-ref.fr.sgm")],
+    }
+
+
+@registry.register_problem("translate_enfr_wmt15_rpr")
+class TranslateEnfrWmt15(Wmt14):
+    """WMT 2015, English to French: 36 million pairs, 32,768 sub-words; downloads 6.7 GB.
+
+    Training text: that of WMT 2014, with News Commentary v10 instead of v9. Development set:
+    newstest2013, because no checksum of WMT 2015's own is published. Test set:
+    newsdiscusstest2015 (1,500 lines), from the archive that sacreBLEU's `wmt15` uses.
+    """
+
+    corpora = {
+        **TranslateEnfrWmt14.corpora,
+        "train": [(NEWS_COMMENTARY_V10, "news-commentary-v10.fr-en.en",
+                   "news-commentary-v10.fr-en.fr"),
+                  *TranslateEnfrWmt14.corpora["train"][1:]],
+        "test": [(NEWSDISCUSS_TEST, "test/newsdiscusstest2015-enfr-src.en.sgm",
+                  "test/newsdiscusstest2015-enfr-ref.fr.sgm")],
     }

@@ -23,7 +23,6 @@ def register() -> None:
 
     Raises:
       rpr.t2t.compat.ImportOrderError: tensor2tensor was imported before.
-      UserError: another package named `problems` or `hparams` hides ours.
     """
     from rpr.t2t import compat
     compat.install()

@@ -49,6 +49,7 @@ import rpr.t2t.compat  # noqa: E402
 rpr.t2t.compat.install()
 
 import numpy as np  # noqa: E402
+import step_trace  # noqa: E402
 import tensorflow.compat.v1 as tf  # noqa: E402
 from tensor2tensor.layers import common_attention  # noqa: E402
 
@@ -57,7 +58,6 @@ from rpr.nn import attention  # noqa: E402
 from rpr.nn.additive import additive_logits  # noqa: E402
 from rpr.positions import relative  # noqa: E402
 from rpr.positions.layout import Layout  # noqa: E402
-from rpr.training import step_trace  # noqa: E402
 from rpr.utils import files  # noqa: E402
 
 VARIANTS = ("ours", "absolute", "t2t", "t2t_v2", "torch")
@@ -264,7 +264,7 @@ def _ours(args, shape, q, k, v, bias, layout):
 def _scheme(variant, args, shape, q, k, v, bias, layout):
     from tensor2tensor.utils import registry
 
-    import hparams as _sets  # noqa: F401
+    import rpr.hparams as _sets  # noqa: F401
     hparams = registry.hparams("rpr_base")
     additive = variant == "additive"
     for name, value in {"position": "relative" if additive else variant, "num_heads": args.heads,

@@ -65,7 +65,7 @@ def measure_datagen(arguments: argparse.Namespace) -> None:
     """Prints the cost of data generation, ours and T2T's."""
     from tensor2tensor.utils import registry
 
-    from problems import parallel_text
+    from rpr.problems import parallel_text
     os.makedirs(arguments.folder, exist_ok=True)
     vocabulary = os.path.join(arguments.folder, f"vocab.{NAME}.subwords")
     os.environ["RPR_TEXT_VOCAB_SIZE"] = str(arguments.vocabulary)

@@ -54,13 +54,13 @@ import rpr  # noqa: E402
 rpr.register()
 
 import numpy as np  # noqa: E402
+import step_trace  # noqa: E402
 import tensorflow.compat.v1 as tf  # noqa: E402
 from tensor2tensor.data_generators import problem_hparams  # noqa: E402
 from tensor2tensor.models import transformer  # noqa: E402
 from tensor2tensor.utils import registry, trainer_lib  # noqa: E402
 
 from rpr.nn.dropout import reproducible_masks  # noqa: E402
-from rpr.training import step_trace  # noqa: E402
 from rpr.utils import files  # noqa: E402
 
 VARIANTS = ("absolute", "relative", "t2t", "t2t_relative")
@@ -185,7 +185,7 @@ class TrainingStep:
         return {self.ids[side]: batch[side] for side in batch}
 
     def trace(self, batch):
-        """The metadata of one traced step, see `rpr.training.step_trace`."""
+        """The metadata of one traced step, see scripts/step_trace.py."""
         return step_trace.trace(self.session, self.fetches, self._feed(batch))
 
 

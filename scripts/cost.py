@@ -31,11 +31,11 @@ import rpr  # noqa: E402
 rpr.register()
 
 import numpy as np  # noqa: E402
+import step_trace  # noqa: E402
 import tensorflow.compat.v1 as tf  # noqa: E402
 from tensor2tensor.data_generators import problem_hparams  # noqa: E402
 from tensor2tensor.utils import registry  # noqa: E402
 
-from rpr.training import step_trace  # noqa: E402
 from rpr.utils import files  # noqa: E402
 
 VOCABULARY = 32768

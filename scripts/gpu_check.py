@@ -41,14 +41,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import bench_attention  # noqa: E402
 import bench_step  # noqa: E402
+import gpu_placement  # noqa: E402
 import numpy as np  # noqa: E402
+import step_trace  # noqa: E402
 import tensorflow.compat.v1 as tf  # noqa: E402
 from tensor2tensor.data_generators import problem_hparams  # noqa: E402
 from tensor2tensor.utils import registry  # noqa: E402
 
 from rpr import positions  # noqa: E402
-from rpr.t2t import gpu_placement  # noqa: E402
-from rpr.training import step_trace  # noqa: E402
 from rpr.utils import files, metrics_log, processes  # noqa: E402
 
 PRECISIONS = {"float32": ("float32", False), "TF32": ("float32", True),

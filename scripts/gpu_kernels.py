@@ -5,7 +5,7 @@
 
 The wheel `tensorflow` has GPU kernels, the wheel `tensorflow-cpu` has none. No GPU and no CUDA
 library is needed: kernels are registered when TensorFlow is imported. The table is for tests on
-machines without a GPU (tests/gpu_kernels.py); rpr/t2t/gpu_placement.py describes its content.
+machines without a GPU (tests/gpu_kernels.py); scripts/gpu_placement.py describes its content.
 """
 import argparse
 import json
@@ -22,9 +22,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", help="file to write (tests/data/gpu_kernels-VERSION.json)")
     options = parser.parse_args()
+    import gpu_placement
     import tensorflow as tf
 
-    from rpr.t2t import gpu_placement
     from rpr.utils import files
     table = gpu_placement.registered_kernels()
     if "MatMul" not in table:

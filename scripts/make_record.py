@@ -20,8 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rpr.report.plots import STUDY_FIGURES
-from rpr.report.record import RECORD_FILE, load_record
-from rpr.report.results import StudyResults
+from rpr.report.results import RECORD_FILE, StudyResults, load_record
 from rpr.utils.errors import UserError
 
 TABLES = (RECORD_FILE, "results.csv", "results.tex")

@@ -79,7 +79,7 @@ def main() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import rpr
     rpr.register()
-    from problems import download, europarl, vectors
+    from rpr.problems import download, europarl, vectors
     from rpr.t2t.registration import find_problem
     from rpr.utils.errors import UserError
     try:

@@ -64,7 +64,7 @@ def preload():
     rpr.register()
     from tensor2tensor.utils import decoding, trainer_lib  # noqa: F401
 
-    from rpr.report import figures, results  # noqa: F401
+    from rpr.report import plots  # noqa: F401
 
 
 def become(command):

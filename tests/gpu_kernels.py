@@ -4,9 +4,8 @@ import json
 import math
 import pathlib
 
+import gpu_placement
 import tensorflow.compat.v1 as tf
-
-from rpr.t2t import gpu_placement
 
 TABLE = pathlib.Path(__file__).parent / "data" / f"gpu_kernels-{tf.__version__}.json"
 

@@ -5,7 +5,7 @@ from tensor2tensor.data_generators import problem_hparams
 from tensor2tensor.models import transformer as t2t_transformer
 from tensor2tensor.utils import registry
 
-import hparams as _sets  # noqa: F401
+import rpr.hparams as _sets  # noqa: F401
 from rpr.models import transformer as _model  # noqa: F401
 
 VOCABULARY = 11

@@ -8,11 +8,11 @@ from tensor2tensor.data_generators import problem_hparams
 
 from rpr.experiments import run_directory
 from rpr.experiments.config import Run
+from rpr.inference import inspector
 from rpr.inference.attention_plots import draw_attention
 from rpr.inference.file_checks import MOST_ALPHA
 from rpr.inference.inspector import Inspector, Translation, until_end
 from rpr.inference.model_session import AttentionWeights, ModelSession
-from rpr.report import model_analysis
 from rpr.t2t import preflight, registration, trained_model
 from rpr.utils.errors import UserError
 from rpr.utils.settings import Setting
@@ -136,7 +136,7 @@ class LoadedModel:
           heads share it. Row r belongs to distance r - k (a^K and a^V of Shaw et al. 2018), or with
           the hparam max_relative_position_left to distance r - max_relative_position_left.
         """
-        return model_analysis.relative_tables(self.checkpoint)
+        return inspector.relative_tables(self.checkpoint)
 
 
 def load(path: str, data_dir: str | None, usr_dir: str | None, beam_size: int | None,

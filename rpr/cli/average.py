@@ -3,7 +3,7 @@ import os
 from typing import Any
 
 from rpr.t2t.launcher import need, parse
-from rpr.utils import checksums
+from rpr.utils import metrics_log
 from rpr.utils.console import say
 from rpr.utils.errors import UserError
 from rpr.utils.files import refuse_pattern
@@ -31,7 +31,7 @@ def main(argv: list[str], logs: Any) -> None:
     if os.path.realpath(model_dir) == os.path.realpath(output_dir):
         raise UserError(f"--output_dir={output_dir}: averages would replace the checkpoints of "
                         "--model_dir; take another directory")
-    if os.path.exists(os.path.join(output_dir, checksums.FILE)):
+    if os.path.exists(os.path.join(output_dir, metrics_log.CHECKSUMS)):
         raise UserError(f"--output_dir={output_dir}: averages would replace the checkpoints of the "
                         "training in it; take another directory")
     flags.min_steps = max(flags.min_steps, 1)         # the checkpoint at step 0 is not trained

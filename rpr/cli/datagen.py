@@ -19,7 +19,7 @@ def main(argv: list[str], logs: Any) -> None:
     from tensor2tensor.bin import t2t_datagen
     from tensor2tensor.utils import registry
 
-    from problems import checks, download, translation
+    from rpr.problems import checks, download, translation
     flags, rest = parse(argv, "rpr datagen (t2t-datagen)")
     if rest:
         raise UserError(f"'{rest[0]}': rpr datagen takes flags only, such as --problem=NAME")

@@ -12,11 +12,11 @@ from absl import flags as absl_flags
 from tensor2tensor.bin import t2t_decoder
 from tensor2tensor.utils import decoding, trainer_lib
 
-from rpr.cli import run_argument
+from rpr.cli import arguments
 from rpr.evaluation import test_sets
 from rpr.experiments.config import Run
 from rpr.inference import ensemble, file_checks, file_decoder
-from rpr.inference.progress import ProgressEstimator
+from rpr.inference.file_decoder import ProgressEstimator
 from rpr.t2t import launcher, trained_model
 from rpr.utils import metrics_log, processes
 from rpr.utils.console import QuietLogs
@@ -32,7 +32,7 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
     """`rpr decode`, with the flags of t2t-decoder and those defined here."""
     _define_flags()
     flags, words = launcher.parse(argv, PROGRAM)
-    run = run_argument.fill_flags(flags, words)
+    run = arguments.fill_flags(flags, words)
     if flags.ensemble:
         _refuse_model_flags(flags)
         models = ensemble.find_members(flags.ensemble, flags.data_dir)

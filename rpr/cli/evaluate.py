@@ -1,17 +1,21 @@
 """`rpr evaluate`: T2T's metrics of a trained model on the development or test set."""
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags as absl_flags
-from tensor2tensor.bin import t2t_eval  # noqa: F401  defines the flags
+from tensor2tensor.bin import (
+    t2t_eval,  # noqa: F401  defines the flags
+    t2t_trainer,
+)
 from tensor2tensor.utils import trainer_lib
 
-from problems.checks import check_data
-from rpr.cli import run_argument
-from rpr.inference import evaluator, file_checks
+from rpr.cli import arguments
+from rpr.inference import file_checks
+from rpr.problems.checks import check_data
 from rpr.t2t import launcher, trained_model
 from rpr.utils import files
 from rpr.utils.console import QuietLogs, say
@@ -31,7 +35,7 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
     absl_flags.DEFINE_bool("wait", False, "Afterwards wait for new checkpoints in --output_dir and "
                            "evaluate each, until there was none for --eval_timeout_mins.")
     flags, words = launcher.parse(argv, PROGRAM)
-    run = run_argument.fill_flags(flags, words)
+    run = arguments.fill_flags(flags, words)
     if run and flags.wait:
         raise UserError("--wait: a run directory evaluates its own checkpoints; wait in its model "
                         "directory with T2T's flags")
@@ -45,7 +49,7 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
         logs.keep(os.path.join(model_dir, "evaluate.log"))
     tf.logging.set_verbosity(tf.logging.INFO)
     trainer_lib.set_random_seed(flags.random_seed)
-    evaluate = evaluator.build_evaluator(flags, model)
+    evaluate = build_evaluator(flags, model)
     for checkpoint in _checkpoints(model, flags):
         metrics = evaluate(checkpoint)
         _report(checkpoint, metrics, flags.json)
@@ -74,3 +78,38 @@ def _report(checkpoint: str, metrics: Mapping[str, float], json_path: str | None
     print(line, flush=True)
     if json_path:
         files.write_atomically(json_path, line + "\n")
+
+
+def build_evaluator(flags: Any, model: trained_model.TrainedModel
+                    ) -> Callable[[str], dict[str, float]]:
+    """A function that evaluates a checkpoint of a model.
+
+    Args:
+      flags: T2T's, parsed: eval_steps (batches at most) and eval_use_test_set are used.
+      model: whose checkpoints are evaluated.
+
+    Returns:
+      a function of a checkpoint's path, without suffix; it gives {metric: value}, the step as
+      `global_step` among them.
+    """
+    hparams = model.hparams
+    split = {"dataset_split": "test" if flags.eval_use_test_set else None}
+    input_fn = hparams.problem.make_estimator_input_fn(
+        tf.estimator.ModeKeys.EVAL, hparams, dataset_kwargs=split)
+    estimator = trainer_lib.create_estimator(model.name, hparams,
+                                             t2t_trainer.create_run_config(hparams))
+
+    def evaluate(checkpoint: str) -> dict[str, float]:
+        directory = os.path.dirname(os.path.abspath(checkpoint))
+        is_own = directory == os.path.abspath(hparams.model_dir)
+        metrics = estimator.evaluate(
+            input_fn, steps=flags.eval_steps, checkpoint_path=checkpoint,
+            name=None if is_own else os.path.basename(directory))     # its own TensorBoard curve
+        return {_short(name): np.asarray(value).item() for name, value in metrics.items()}
+
+    return evaluate
+
+
+def _short(name):
+    """`accuracy` of `metrics-PROBLEM/targets/accuracy`."""
+    return name.removeprefix(name.partition("/")[0] + "/targets/") if "/targets/" in name else name

@@ -20,7 +20,8 @@ def main(argv: list[str]) -> None:
     from rich.console import Console
 
     from rpr.evaluation import test_sets
-    from rpr.report import columns, comparison, record, study_reader, tables, tensorboard, writer
+    from rpr.report import columns, comparison, study_reader, tables, tensorboard, writer
+    from rpr.report.results import load_record
     if args.language_pair:
         if not args.tokenize:
             raise UserError(f"--language_pair={args.language_pair}: only with --tokenize")
@@ -34,7 +35,7 @@ def main(argv: list[str]) -> None:
             raise UserError(f"{args.dir} holds a record without its runs: --baseline, --against, "
                             "--test_set, --tokenize, --plot_model and --sample_translations need "
                             "the runs")
-        results, arms = record.load_record(args.dir), []
+        results, arms = load_record(args.dir), []
     else:
         results = study_reader.read_study(args.dir, args.baseline, args.against)
         arms = _arms_to_draw(results, args.plot_model)
@@ -108,7 +109,7 @@ def _directory_of(path: str, measure: "Measure") -> str:
 def _is_record(path: str) -> bool:
     """Whether a directory has results.json and no runs."""
     from rpr.experiments import gin_files
-    from rpr.report.record import RECORD_FILE
+    from rpr.report.results import RECORD_FILE
     if not os.path.isfile(os.path.join(path, RECORD_FILE)):
         return False
     return not os.path.exists(os.path.join(path, "study.json")) and not any(

@@ -4,7 +4,7 @@ import os
 
 from rpr.cli.arguments import Parser
 from rpr.cli.preflight import check_new_runs
-from rpr.experiments import fields, gin_files, local_pool, provenance, recipes
+from rpr.experiments import config, gin_files, local_pool, provenance
 from rpr.experiments.config import Run
 from rpr.experiments.run import complete_run
 from rpr.experiments.run_directory import RunDirectory
@@ -32,10 +32,10 @@ def main(argv: list[str]) -> None:
 
 def _parser() -> Parser:
     parser = Parser(
-        prog="rpr run", epilog=fields.describe([("run", Run)]),
+        prog="rpr run", epilog=config.describe([("run", Run)]),
         description="One run: datagen, train, average, decode, score. It can be stopped at any "
         "time:\nthe same command resumes from the last checkpoint.")
-    parser.add_argument("gin", type=recipes.resolve,
+    parser.add_argument("gin", type=gin_files.resolve,
                         help="the file that describes the run, or recipe:NAME of one in gin/")
     parser.add_argument("--run_dir", help="default: runs/ and the name of the gin file")
     parser.add_argument("--data_dir", help="vocabulary and TFRecords; default: data/ next to the "

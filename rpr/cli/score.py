@@ -9,6 +9,7 @@ from rpr.cli.arguments import Parser, whole_number
 from rpr.evaluation import scoring
 from rpr.evaluation.metrics import METRICS, MOSES
 from rpr.evaluation.scoring import Score, System
+from rpr.evaluation.significance import p_text
 from rpr.evaluation.test_sets import (
     check_language_pair,
     read_lines,
@@ -16,7 +17,6 @@ from rpr.evaluation.test_sets import (
     test_set_documents,
     test_set_references,
 )
-from rpr.report.columns import p_text
 from rpr.utils import files
 from rpr.utils.errors import UserError
 

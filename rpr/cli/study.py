@@ -5,15 +5,13 @@ from typing import Any
 from rpr.cli.arguments import Parser, whole_number
 from rpr.cli.preflight import check_new_runs
 from rpr.experiments import (
-    fields,
+    config,
     gin_files,
     local_pool,
     progress,
     provenance,
-    recipes,
     scheduler,
     slurm,
-    study_data,
 )
 from rpr.experiments import study as studies
 from rpr.experiments.config import Run, Study
@@ -40,16 +38,16 @@ def main(argv: list[str]) -> None:
     _check(runs)
     is_new = not studies.is_study(study_dir)
     runs = studies.prepare(study, run, study_dir)
-    lacking = study_data.without_test_text(runs)
+    lacking = studies.without_test_text(runs)
     # On a cluster the first job makes the data of the others.
     unfinished = [] if args.cluster else studies.unfinished(runs, args.retry_failed)
     try:
-        study_data.make_data([*unfinished, *lacking], study_dir)
+        studies.make_data([*unfinished, *lacking], study_dir)
     except UserError:
         if is_new:                                    # a corrected study may take its place
             studies.discard(runs, study_dir)
         raise
-    study_data.restore_test_texts(lacking)
+    studies.restore_test_texts(lacking)
     _note_missing_curves(runs)
     rest = scheduler.run_all(runs, workers, max_parallel, flags, args.retry_failed)
     if rest:
@@ -92,7 +90,7 @@ def _note_missing_curves(runs: list[studies.StudyRun]) -> None:
 def _show_status(study_dir: str) -> None:
     runs = studies.load(study_dir)
     progress.show(runs)
-    line = study_data.data_line(runs, study_dir)
+    line = studies.data_line(runs, study_dir)
     if line:
         say(line)
 
@@ -105,10 +103,10 @@ def _show_results(study_dir: str) -> None:
 
 def _parser() -> Parser:
     parser = Parser(
-        prog="rpr study", epilog=fields.describe([("study", Study), ("run", Run)]),
+        prog="rpr study", epilog=config.describe([("study", Study), ("run", Run)]),
         description="All runs of a study, on the GPUs or cores of this machine. It can be stopped "
         "at any\ntime: the same command resumes; finished runs are not repeated.")
-    parser.add_argument("gin", nargs="?", type=recipes.resolve,
+    parser.add_argument("gin", nargs="?", type=gin_files.resolve,
                         help="the file that describes the study, or recipe:NAME of one in gin/")
     parser.add_argument("--study_dir", help="default: runs/ and the name of the gin file")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",

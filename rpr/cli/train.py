@@ -26,10 +26,10 @@ def main(argv: list[str], logs: Any) -> None:
     from tensor2tensor.bin import t2t_trainer
     from tensor2tensor.utils import trainer_lib
 
-    from problems import download
-    from problems.checks import check_data
     from rpr.inference import file_checks
     from rpr.models import pretrained_embeddings
+    from rpr.problems import download
+    from rpr.problems.checks import check_data
     from rpr.t2t import checkpoints, preflight, registration
     from rpr.training import devices, trainer
     _define_flags()

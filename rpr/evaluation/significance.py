@@ -41,6 +41,7 @@ MOST_SEEDS = 1000                                     # that `seeds_needed` cons
 LEAST_P = 1e-12                                       # smaller p-values are reported as this
 
 Basis = Literal["sentences", "seeds", "paired seeds"]
+SMALLEST_P = 1e-4                                     # smaller ones are shown as "< 0.0001"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -344,3 +345,10 @@ def _is_detected(parts: Sequence[_Part], difference: float, power: float) -> boo
     # Two-sided quantile of the test, one-sided quantile of the power.
     quantiles = _critical_value(parts, LEVEL) + _critical_value(parts, 2 * (1 - power))
     return quantiles * math.sqrt(sum(part.variance for part in parts)) <= difference
+
+
+def p_text(p: float | None) -> str:
+    """A p-value as it is shown; empty if there is none."""
+    if p is None:
+        return ""
+    return f"{p:.4f}" if p >= SMALLEST_P else f"< {SMALLEST_P:.4f}"

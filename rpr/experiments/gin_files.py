@@ -9,6 +9,7 @@ import ast
 import contextlib
 import dataclasses
 import difflib
+import glob
 import logging
 import os
 import re
@@ -16,9 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gin
-from rpr.experiments import recipes
-from rpr.experiments.config import Run, Study
-from rpr.experiments.fields import declarations, shown, with_tuple
+from rpr.experiments.config import Run, Study, declarations, shown, with_tuple
 from rpr.utils.errors import UserError
 
 RUN_FILE, STUDY_FILE = "config.gin", "study.gin"      # in the directory of a run, of a study
@@ -28,6 +27,7 @@ _KINDS = {"run": Run, "study": Study}
 
 _configured_run = gin.external_configurable(Run, name="run")
 _configured_study = gin.external_configurable(Study, name="study")
+PREFIX = "recipe:"
 
 
 def load_run(path: str, overrides: Sequence[str] = ()) -> Run:
@@ -74,7 +74,7 @@ def is_record(path: str) -> bool:
 
 def _load(path: str, overrides: Sequence[str], is_study: bool) -> tuple[Run, Study | None]:
     if not os.path.exists(path):
-        raise UserError(f"{path}: there is no such gin file{recipes.hint(path)}")
+        raise UserError(f"{path}: there is no such gin file{hint(path)}")
     if os.path.isdir(path):
         raise UserError(f"{path}: it is a directory, a gin file is needed")
     changes = dict(_override(text, is_study) for text in overrides)
@@ -226,3 +226,35 @@ def _make(prefix: str, values: dict[str, Any]) -> Any:
                 field.default_factory is dataclasses.MISSING):
             raise UserError(f"{prefix}.{field.name} is missing")
     return _KINDS[prefix](**values)
+
+
+def resolve(path: str) -> str:
+    """The path of a gin file that may be named as `recipe:NAME`; other paths are returned as is.
+
+    Raises:
+      UserError: there is no such recipe.
+    """
+    if not path.startswith(PREFIX):
+        return path
+    paths = _paths()
+    name = path.removeprefix(PREFIX).removesuffix(".gin")
+    if name not in paths:
+        near = difflib.get_close_matches(name, paths, n=3) or sorted(paths)
+        raise UserError(f"{path}: no such recipe; {', '.join(near)}")
+    return paths[name]
+
+
+def hint(path: str) -> str:
+    """What to add to the message that a gin file does not exist, if it is the name of a recipe."""
+    name = os.path.basename(path).removesuffix(".gin")
+    return f"; {PREFIX}{name} is the one that ships with rpr" if name in _paths() else ""
+
+
+def _paths() -> dict[str, str]:
+    """{name: path} of all recipes."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    folder = os.path.join(package, "recipes")
+    if not os.path.isdir(folder):
+        folder = os.path.join(os.path.dirname(package), "gin")
+    return {os.path.basename(path).removesuffix(".gin"): path
+            for path in sorted(glob.glob(os.path.join(glob.escape(folder), "*.gin")))}

@@ -4,20 +4,23 @@ A process gets GPUs (CUDA_VISIBLE_DEVICES) or, on a machine without any, one cor
 as many threads as its process may use cores, and a small model gains nothing from a second one.
 GPUs are leased, so that several studies share them.
 """
+import contextlib
 import os
+import pwd
 import signal
 import socket
+import struct
 import subprocess
 from collections.abc import Hashable, Iterable
 from typing import Any, NamedTuple
 
-from rpr.experiments import gpu_leases
 from rpr.experiments.config import Run
 from rpr.utils.console import say
 from rpr.utils.errors import UserError
 from rpr.utils.files import open_append
-from rpr.utils.gpus import visible_gpus
-from rpr.utils.processes import spawn
+from rpr.utils.processes import spawn, visible_gpus
+
+PREFIX = "\0rpr-gpu-"
 
 
 class Machine(NamedTuple):
@@ -149,7 +152,7 @@ class Pool:
             return (free[:1], []) if free else None
         leases: dict[Any, socket.socket] = {}
         for name in free:
-            lease = gpu_leases.lease(name) if len(leases) < gpus else None
+            lease = lease_gpu(name) if len(leases) < gpus else None
             if lease:
                 leases[name] = lease
         if len(leases) == gpus:
@@ -163,10 +166,47 @@ class Pool:
         if self._told or self.running:
             return
         self._told = True
-        holders = filter(None, (gpu_leases.holder(name) for name in names))
+        holders = filter(None, (lease_holder(name) for name in names))
         say(f"waiting for GPUs, held by {', '.join(dict.fromkeys(holders)) or 'other processes'}")
 
 
 def _close(leases: list[socket.socket]) -> None:
     for lease in leases:
         lease.close()
+
+
+def lease_gpu(gpu: str) -> socket.socket | None:
+    """Leases a GPU.
+
+    Args:
+      gpu: as CUDA_VISIBLE_DEVICES names it.
+
+    Returns:
+      The lease, held until it is closed (child processes may inherit it), or None if another
+      process holds it.
+    """
+    held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        held.bind(_name(gpu))
+    except OSError:
+        held.close()
+        return None
+    held.listen(128)                                  # lets others ask for our credentials
+    return held
+
+
+def lease_holder(gpu: str) -> str:
+    """Who holds the lease of a GPU: "process 12 of USER", or "" if nobody does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking, contextlib.suppress(OSError):
+        asking.setblocking(False)
+        asking.connect(_name(gpu))
+        pid, uid, _ = struct.unpack("3i", asking.getsockopt(
+            socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+        with contextlib.suppress(KeyError):
+            return f"process {pid} of {pwd.getpwuid(uid).pw_name}"
+        return f"process {pid} of user {uid}"
+    return ""
+
+
+def _name(gpu: str) -> str:
+    return f"{PREFIX}{gpu}"

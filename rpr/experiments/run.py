@@ -20,7 +20,7 @@ from typing import Any
 from rpr.evaluation.length_checks import length_warnings
 from rpr.experiments import gin_files, provenance
 from rpr.experiments.config import MUTABLE_FIELDS, Run
-from rpr.experiments.environment import record_environment
+from rpr.experiments.provenance import record_environment
 from rpr.experiments.run_directory import (
     RunDirectory,
     Stage,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from rpr.experiments.config import Run
 from rpr.experiments.run import run_stage
 from rpr.experiments.run_directory import RunDirectory, Stage, stages
-from rpr.utils import checksums, files, metrics_log
+from rpr.utils import files, metrics_log
 from rpr.utils.errors import UserError
 from rpr.utils.processes import temporary_directory
 
@@ -40,7 +40,7 @@ def repeat_training(run: Run, run_dir: RunDirectory, steps: int | None = None) -
     Raises:
       UserError: the run did not come so far, or the repetition failed.
     """
-    recorded = checksums.read(run_dir.model)
+    recorded = metrics_log.read_checksums(run_dir.model)
     if steps is None:
         steps = min((step for step in recorded if step), default=0)
         if not steps:
@@ -69,7 +69,8 @@ def _compare(run_dir: RunDirectory, repeated: RunDirectory, steps: int) -> Compa
         if losses[step] != new_losses[step]:
             differences.append((step, f"the loss at step {step} was {losses[step]!r} and is "
                                 f"{new_losses[step]!r}"))
-    tensors, new_tensors = checksums.read(run_dir.model), checksums.read(repeated.model)
+    tensors = metrics_log.read_checksums(run_dir.model)
+    new_tensors = metrics_log.read_checksums(repeated.model)
     checkpoints = sorted(step for step in tensors.keys() & new_tensors.keys() if step <= steps)
     for step in checkpoints:
         before, now = tensors[step], new_tensors[step]

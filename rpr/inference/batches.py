@@ -138,3 +138,13 @@ class Batches:
             lines[positions[number]] + delimiter for number in range(len(lines))))
         self._remove_files()
         os.rmdir(self._folder)
+
+
+def one_line(text: str) -> str:
+    """A hypothesis as one line that can be written as UTF-8.
+
+    T2T's vocabularies write rare characters as numbers, such as `\\8364;`. A model can produce
+    the number of a line break, which becomes a space. It can produce the number of half a
+    surrogate pair, which becomes U+FFFD.
+    """
+    return re.sub("[\ud800-\udfff]", "\ufffd", re.sub("[\r\n]", " ", text))

@@ -1,15 +1,19 @@
 """Translations of a trained model with their probabilities, and its attention weights."""
+import re
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from rpr.inference.lines import one_line
+from rpr.inference.batches import one_line
 from rpr.inference.model_session import EOS, ModelSession
 from rpr.t2t.trained_model import TrainedModel
 from rpr.utils.errors import UserError
 
 _Ids = TypeVar("_Ids", list[int], np.ndarray)
+
+_TABLE = re.compile(r"[^/]+/body/(encoder|decoder)/layer_(\d+)/self_attention/.*"
+                    r"/relative_positions_(keys|values)/embeddings$")
 
 
 class Translation(NamedTuple):
@@ -82,3 +86,40 @@ def until_end(ids: _Ids) -> _Ids:
     """Ids up to and including the first end mark: the words of a source with edges."""
     ends = np.flatnonzero(np.asarray(ids) == EOS)
     return ids[:ends[0] + 1] if len(ends) else ids
+
+
+def relative_tables(checkpoint: str) -> dict[str, np.ndarray]:
+    """The tables of relative positions of a checkpoint, {"encoder_keys": array, ...}.
+
+    Args:
+      checkpoint: path without suffix.
+    """
+    import tensorflow as tf
+    reader = tf.train.load_checkpoint(checkpoint)
+    by_layer: dict[str, dict[int, np.ndarray]] = {}
+    for name in reader.get_variable_to_shape_map():
+        match = _TABLE.match(name)
+        if match:
+            side, layer, kind = match.groups()
+            by_layer.setdefault(f"{side}_{kind}", {})[int(layer)] = reader.get_tensor(name)
+    return {name: np.stack([layers[layer].reshape(-1, *layers[layer].shape[-2:])
+                            for layer in sorted(layers)]).astype(np.float32)
+            for name, layers in by_layer.items()}
+
+
+def sum_by_distance(weights: np.ndarray, max_distance: int) -> np.ndarray:
+    """Attention summed over all queries, by clipped distance.
+
+    Args:
+      weights: [layers, heads, n, n].
+      max_distance: larger distances count as this one.
+
+    Returns:
+      float64 [layers, heads, 2 * max_distance + 1], for the distances j - i = -max_distance ...
+      max_distance.
+    """
+    index = np.arange(weights.shape[-1])
+    distance = np.clip(index - index[:, None], -max_distance, max_distance) + max_distance
+    sums = [np.bincount(distance.ravel(), head.ravel().astype(np.float64), 2 * max_distance + 1)
+            for layer in weights for head in layer]
+    return np.reshape(sums, [*weights.shape[:2], -1])

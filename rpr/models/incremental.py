@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from tensor2tensor.layers import common_layers, modalities
 
 from rpr import positions
-from rpr.models import beam_search, symbol_modality
+from rpr.models import beam_search, losses
 
 # A step takes a tensor and the caches; it returns a tensor and the caches after the step.
 Step = Callable[[tf.Tensor, Any], tuple[tf.Tensor, Any]]
@@ -29,7 +29,7 @@ class IncrementalDecoder:
     def set_mode(self, mode: str) -> None:
         """T2T's, which resets the model's hparams."""
         super().set_mode(mode)  # type: ignore[misc]
-        symbol_modality.use_half_precision_logits(
+        losses.use_half_precision_logits(
             self._hparams, getattr(self, "_problem_hparams", None))
 
     def prepare_features(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -75,7 +75,7 @@ class IncrementalDecoder:
         scope = hparams.name.get("targets", modalities.get_name(
             modalities.ModalityType.SYMBOL))(hparams, symbols)
         bottom = hparams.bottom.get("targets", modalities.symbol_targets_bottom)
-        top = symbol_modality.logits_function(hparams) or modalities.symbol_top
+        top = losses.logits_function(hparams) or modalities.symbol_top
         with self._float32_variables():
             body_step, caches = self.init_body_step(features, beams)
 
@@ -84,7 +84,7 @@ class IncrementalDecoder:
                 with tf.variable_scope(scope):
                     x = bottom(ids[:, None, None, None], hparams, symbols)
                 with tf.variable_scope("body"):
-                    x = symbol_modality.cast_to_activations(common_layers.flatten4d3d(x), hparams)
+                    x = losses.cast_to_activations(common_layers.flatten4d3d(x), hparams)
                     x, caches = body_step(x, caches)
                 with tf.variable_scope(scope):
                     logits = top(x, None, hparams, symbols)

@@ -6,6 +6,7 @@ for places that count. The uniform part of the soft targets is linear in the log
 contribution is computed from tensors of the size of the words or of the table. Loss and gradients
 are T2T's.
 """
+import functools
 import math
 from typing import Any
 
@@ -121,3 +122,109 @@ def _loss(top_out: Any, targets: tf.Tensor, model_hparams: Any, vocab_size: int,
     total = smoothed_cross_entropy(words, top_out.b, labels, tf.gather_nd(weights, counted),
                                    model_hparams.label_smoothing)
     return total, tf.reduce_sum(weights)
+
+
+def cast_to_activations(x: tf.Tensor, hparams: Any) -> tf.Tensor:
+    """x in the dtype `activation_dtype`. T2T casts embedded symbols in training only."""
+    return tf.cast(x, hparams.get("activation_dtype", "float32"))
+
+
+def half_precision_logits(body_output: tf.Tensor, targets: tf.Tensor | None, hparams: Any,
+                          vocab_size: int) -> tf.Tensor:
+    """T2T's `symbol_top` with the table cast to the dtype of the body's output.
+
+    TensorFlow multiplies bfloat16 by float32 with `SparseMatMul`, which has no GPU kernel. The loss
+    and T2T's greedy search need the logits in float32.
+
+    Args:
+      body_output: [batch, length, 1, hidden].
+      targets: unused; part of T2T's signature.
+      hparams: the model's hyperparameters.
+      vocab_size: number of symbols.
+
+    Returns:
+      logits, float32 [batch, length, 1, 1, vocab_size].
+    """
+    del targets
+    shared = hparams.shared_embedding_and_softmax_weights
+    with tf.variable_scope("shared" if shared else "softmax",
+                           reuse=tf.AUTO_REUSE if shared else False):
+        table = modalities.get_weights(hparams, vocab_size)
+    *outer, hidden = common_layers.shape_list(body_output)
+    logits = tf.matmul(tf.reshape(body_output, [-1, hidden]), tf.cast(table, body_output.dtype),
+                       transpose_b=True)
+    return tf.reshape(tf.cast(logits, tf.float32), [*outer, 1, vocab_size])
+
+
+def use_half_precision_logits(hparams: Any, problem: Any) -> None:
+    """Makes a model with half-precision activations compute its logits here.
+
+    Args:
+      hparams: of the model; changed in place.
+      problem: the hparams of its problem, or None.
+    """
+    if (hparams.activation_dtype != "float32" and "targets" not in hparams.top
+            and problem and problem.modality.get("targets") == modalities.ModalityType.SYMBOL):
+        hparams.top = {**hparams.top, "targets": half_precision_logits}
+        hparams.factored_logits = False                      # which would pass the float32 table
+
+
+def logits_function(hparams: Any) -> Any:
+    """The function that computes the logits, T2T's `symbol_top` or ours; None for any other."""
+    top = hparams.top.get("targets", modalities.symbol_top)
+    return top if top in (modalities.symbol_top, half_precision_logits) else None
+
+
+@tf.custom_gradient
+def three_uses(table: tf.Tensor) -> tuple:
+    """The table three times, for two look-ups and the logits.
+
+    Args:
+      table: [symbols, hidden].
+
+    Returns:
+      the table three times. The gradient is dense if that of one of them is.
+    """
+    def gradient(*gradients: Any) -> tf.Tensor:
+        sparse = [part for part in gradients if isinstance(part, tf.IndexedSlices)]
+        total = tf.add_n([part for part in gradients if not isinstance(part, tf.IndexedSlices)])
+        for part in sparse:
+            total = tf.tensor_scatter_nd_add(total, part.indices[:, None], part.values)
+        return total
+
+    return (tf.identity(table),) * 3, gradient
+
+
+def use_one_table(hparams: Any, problem: Any) -> None:
+    """Makes a model in training look its symbols up here, if the result is the same as T2T's.
+
+    Args:
+      hparams: of the model, after `losses.use_factored_loss`; changed in place.
+      problem: the hparams of its problem, or None.
+    """
+    if (not hparams.get("factored_logits") or "targets" not in hparams.loss
+            or not hparams.shared_embedding_and_softmax_weights or hparams.symbol_dropout
+            or set(problem.modality) != {"inputs", "targets"}
+            or problem.modality["inputs"] != problem.modality["targets"]
+            or problem.vocab_size["inputs"] != problem.vocab_size["targets"]
+            or hparams.bottom or hparams.top or hparams.name):
+        return
+    tables: list[tf.Tensor] = []                             # of the tower that is being built
+
+    def look_up(use: int, x: tf.Tensor, hparams: Any, symbols: int) -> tf.Tensor:
+        if not use or not tables:
+            with tf.variable_scope("shared", reuse=tf.AUTO_REUSE):
+                tables[:] = three_uses(modalities.get_weights(hparams, symbols))
+        x = tf.squeeze(x, axis=3)                            # [batch, length, 1]
+        y = tf.gather(tables[use], x)                        # [batch, length, 1, hidden]
+        if hparams.multiply_embedding_mode == "sqrt_depth":
+            y *= hparams.hidden_size ** 0.5
+        return y * tf.cast(tf.not_equal(x, 0), y.dtype)[..., None]
+
+    def top(x: tf.Tensor, targets: tf.Tensor, hparams: Any, symbols: int) -> Any:
+        del targets, hparams, symbols
+        return common_layers.FactoredTensor(tf.expand_dims(x, 3), tables[2])
+
+    hparams.bottom = {"inputs": functools.partial(look_up, 0),
+                      "targets": functools.partial(look_up, 1)}
+    hparams.top = {"targets": top}

@@ -1,9 +1,9 @@
 """Pretrained word embeddings that are read from a file and not trained.
 
 The hparams `pretrained_source_embeddings` and `pretrained_target_embeddings` name files of word
-vectors (`problems.vectors`), relative to the data directory or absolute. The table is a variable
-that is not trainable: no optimizer updates it, and checkpoints and averages contain it. Once there
-is a checkpoint the file is not read again.
+vectors (`rpr.problems.vectors`), relative to the data directory or absolute. No optimizer updates
+the table; checkpoints and averages contain it. Once there is a checkpoint the file is not read
+again.
 """
 import functools
 import os
@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 from tensor2tensor.data_generators import text_encoder
 from tensor2tensor.layers import modalities
 
-from problems import vectors
+from rpr.problems import vectors
 from rpr.utils.errors import UserError
 
 # feature -> (hparam, T2T's function that embeds the feature)

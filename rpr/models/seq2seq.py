@@ -15,7 +15,7 @@ from tensor2tensor.models import transformer
 from tensor2tensor.utils import hparams_lib, registry, t2t_model
 
 from rpr import positions
-from rpr.models import incremental, losses, symbol_modality
+from rpr.models import incremental, losses
 from rpr.models.hparams import check_ranges
 from rpr.nn import additive, attention, projections
 from rpr.nn.dropout import dropout
@@ -209,7 +209,7 @@ class QkvSeq2seq(incremental.IncrementalDecoder, t2t_model.T2TModel):
                              "rpr_transformer with position=graph")
         self.attention_weights: dict[str, tf.Tensor] = {}    # as in T2T's models
         losses.use_factored_loss(self._hparams, self._problem_hparams)
-        symbol_modality.use_half_precision_logits(self._hparams, self._problem_hparams)
+        losses.use_half_precision_logits(self._hparams, self._problem_hparams)
 
     def body(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
         """Maps embedded words [batch, length, 1, hidden] to the input of the softmax."""
@@ -226,7 +226,7 @@ class QkvSeq2seq(incremental.IncrementalDecoder, t2t_model.T2TModel):
     def init_body_step(self, features: dict[str, tf.Tensor], beams: int) -> tuple[Callable, Any]:
         """See `IncrementalDecoder`."""
         inputs = self._prepare_inputs_for_decode(features)[0]
-        inputs = symbol_modality.cast_to_activations(inputs, self._hparams)
+        inputs = losses.cast_to_activations(inputs, self._hparams)
         with tf.variable_scope("body"):
             memory = self._encode(common_layers.flatten4d3d(inputs))
             with tf.variable_scope("decoder"):

@@ -17,11 +17,10 @@ from rpr.models import (
     learning_rate,
     losses,
     pretrained_embeddings,
-    symbol_modality,
-    tied_embeddings,
     transformer_stacks,
 )
 from rpr.models.hparams import T2T_POSITIONS, add_position_hparams, check_ranges
+from rpr.models.losses import cast_to_activations
 from rpr.nn.edges import split_edges
 
 # Hparams of T2T's transformer that this model supports in part -> the supported values.
@@ -111,8 +110,8 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
             self._hparams.weights_fn = {**self._hparams.weights_fn,
                                         "targets": losses.weights_per_sentence}
         losses.use_factored_loss(self._hparams, self._problem_hparams)
-        tied_embeddings.use_one_table(self._hparams, self._problem_hparams)
-        symbol_modality.use_half_precision_logits(self._hparams, self._problem_hparams)
+        losses.use_one_table(self._hparams, self._problem_hparams)
+        losses.use_half_precision_logits(self._hparams, self._problem_hparams)
 
     def optimize(self, loss: tf.Tensor, num_async_replicas: int = 1, use_tpu: bool = False,
                  variables: list | None = None) -> tf.Operation:
@@ -124,7 +123,7 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
                features: dict | None = None, losses: list | None = None
                ) -> tuple[tf.Tensor, tf.Tensor]:
         """The encoder's output and the bias of the decoder's attention to it; T2T's signature."""
-        inputs = symbol_modality.cast_to_activations(inputs, hparams)
+        inputs = cast_to_activations(inputs, hparams)
         x, bias, cross_bias = transformer_stacks.prepare_encoder(
             common_layers.flatten4d3d(inputs), target_space, hparams, features)
         return transformer_stacks.encoder(
@@ -160,7 +159,7 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
         if decode_loop_step is not None:
             raise NotImplementedError("rpr_transformer decodes on CPU and GPU, not with T2T's loop "
                                       "for TPUs: leave use_tpu off")
-        decoder_input = symbol_modality.cast_to_activations(decoder_input, hparams)
+        decoder_input = cast_to_activations(decoder_input, hparams)
         if cache is not None:
             step = tf.shape(cache["layer_0"]["k"])[2:3]      # the number of cached steps
             decoder_input = transformer_stacks.embed_positions(
@@ -178,7 +177,7 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
         hparams, problem = self._hparams, self._problem_hparams
         symbol = problem.modality["targets"] == modalities.ModalityType.SYMBOL
         if (beam_size == 1 or not self.has_input or not symbol or self._num_datashards != 1
-                or not symbol_modality.logits_function(hparams) or preprocess_targets_method
+                or not losses.logits_function(hparams) or preprocess_targets_method
                 or self.get_decode_start_id() or self.get_decode_end_id()
                 or "partial_targets" in features or "targets_segmentation" in features):
             features = {**features, "decode_length": self._length_after_prompt(

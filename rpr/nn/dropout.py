@@ -8,13 +8,13 @@ places of equal name and shape.
 """
 import collections
 import contextlib
+import hashlib
 import threading
 from collections.abc import Iterator, Sequence
 
 import tensorflow.compat.v1 as tf
 
 from rpr.nn.ops import shape_list
-from rpr.utils.hashing import stable_hash
 
 _PHILOX = 1                                           # TensorFlow's number of the algorithm
 _active = threading.local()                           # replicas are built in a thread each
@@ -96,3 +96,9 @@ def _random_uint16(shape: list) -> tf.Tensor:
     words = tf.raw_ops.StatelessRandomUniformFullIntV2(
         shape=[(count + 3) // 4], key=key, counter=counter, alg=_PHILOX, dtype=tf.uint64)
     return tf.reshape(tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:count], shape)
+
+
+def stable_hash(*parts: int | str) -> int:
+    """A hash of 64 bits of the parts in their order."""
+    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
+    return int.from_bytes(digest[:8], "little")

@@ -3,16 +3,7 @@
 Each module defines one scheme or a family of them. The functions take their tables as arguments and
 make no variables, so they can be used in graphs, eagerly and in `tf.function`.
 """
-from rpr.positions import (
-    absolute,
-    bias,
-    deberta,
-    graph,
-    relative,
-    relative_unclipped,
-    rotary,
-    transformer_xl,
-)
+from rpr.positions import absolute, bias, deberta, graph, relative, rotary, transformer_xl
 from rpr.positions.layout import Layout
 from rpr.positions.registry import SCHEMES, build, declared_settings, register
 from rpr.positions.scheme import Scheme, SumOfSchemes

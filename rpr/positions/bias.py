@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from rpr.positions.buckets import t5_buckets
-from rpr.positions.layout import Layout
+from rpr.positions.layout import Layout, t5_buckets
 from rpr.positions.registry import register
 from rpr.positions.scheme import Scheme
 from rpr.positions.skew import skew

@@ -3,7 +3,7 @@
     (q_i . k_j + q_i . k^r_delta(i, j) + k_j . q^r_delta(j, i)) / sqrt(3 depth)
 
 delta(i, j) is the bucket of the distance i - j. The buckets are the logarithmic ones of DeBERTa's
-later code, see `rpr.positions.buckets.log_buckets`.
+later code, see `rpr.positions.layout.log_buckets`.
 
 The product of each word with the row of each bucket is computed once. The products are then copied
 to the pairs, with sentences and heads as the last axis, so that each copy is a stretch of memory.
@@ -14,8 +14,7 @@ import tensorflow.compat.v1 as tf
 
 from rpr.nn.ops import gather_rows, shape_list
 from rpr.nn.projections import project, split_heads
-from rpr.positions.buckets import log_buckets
-from rpr.positions.layout import Layout
+from rpr.positions.layout import Layout, log_buckets
 from rpr.positions.registry import register
 from rpr.positions.scheme import Scheme
 from rpr.positions.skew import scores_by_distance

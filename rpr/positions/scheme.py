@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from rpr.nn.dropout import stable_hash
 from rpr.positions.layout import Layout
-from rpr.utils.hashing import stable_hash
 from rpr.utils.settings import Setting
 
 

@@ -3,12 +3,11 @@
 | module | task |
 | --- | --- |
 | `results` | data classes: `StudyResults` holds `ArmResult`s, which hold `RunResult`s |
-| `study_reader`, `record` | read them from run directories, or from an earlier results.json |
-| `comparison`, `ranking` | scores, differences with their significance, letters of the ranking |
-| `length_buckets` | groups test sentences by the length of their source |
+| `study_reader` | reads them from run directories |
+| `comparison` | scores, differences with their significance, letters of the ranking |
 | `model_analysis` | reads tables and attention out of trained models (a process per model) |
-| `columns`, `tables`, `latex` | rows and columns, printed and in Markdown, HTML, CSV, JSON, LaTeX |
-| `figures`, `plots`, `model_plots` | figures of a study and of one model |
+| `columns`, `tables` | rows and columns, printed and in Markdown, HTML, CSV, JSON, LaTeX |
+| `plots`, `model_plots` | figures of a study and of one model |
 | `html_page`, `writer` | `report.html` in one self-contained file; writing all files of a report |
 | `escaping` | makes names and texts of any origin safe in each format |
 | `tensorboard` | event files for TensorBoard's HParams plugin |

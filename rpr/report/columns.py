@@ -8,13 +8,13 @@ from rpr.evaluation.significance import (
     Comparison,
     is_test_set_too_small,
     may_be_small,
+    p_text,
 )
 from rpr.report.results import ArmResult, StudyResults
 from rpr.utils.errors import UserError
 
 # The paper's symbols for settings.
 SYMBOLS = {"max_relative_position": "k", "relative_keys": "a^K", "relative_values": "a^V"}
-SMALLEST_P = 1e-4                                     # smaller ones are shown as "< 0.0001"
 
 
 class Column(NamedTuple):
@@ -126,13 +126,6 @@ def _difference(comparison: Comparison | None) -> str:
     if comparison is None:
         return ""
     return f"{comparison.difference:+.1f} [{comparison.low:+.1f}, {comparison.high:+.1f}]"
-
-
-def p_text(p: float | None) -> str:
-    """A p-value as it is shown; empty if there is none."""
-    if p is None:
-        return ""
-    return f"{p:.4f}" if p >= SMALLEST_P else f"< {SMALLEST_P:.4f}"
 
 
 def notes(results: StudyResults) -> list[Note]:

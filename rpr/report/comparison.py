@@ -2,7 +2,8 @@
 import itertools
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+import string
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,8 +16,8 @@ from rpr.evaluation.significance import RunScores
 from rpr.experiments import gin_files
 from rpr.experiments.config import Run
 from rpr.experiments.run_directory import RunDirectory, sacrebleu_test_set
-from rpr.report import length_buckets, model_analysis, ranking
-from rpr.report.results import ArmPair, Sample, StudyResults
+from rpr.report import model_analysis
+from rpr.report.results import ArmPair, Sample, StudyResults, make_buckets
 from rpr.report.study_reader import run_directory_of
 from rpr.utils import files, metrics_log
 from rpr.utils.console import say
@@ -105,7 +106,7 @@ def _fill_buckets(results: StudyResults, source: Sequence[str],
                   run_dirs: Mapping[str, RunDirectory]) -> np.ndarray:
     """Fills in the length buckets; returns the source lengths, int [sentences]."""
     lengths, results.length_unit = model_analysis.source_lengths(source, run_dirs.values())
-    results.buckets = length_buckets.make_buckets(lengths)
+    results.buckets = make_buckets(lengths)
     longest = {files.read_json(run_dir.file("model", "hparams.json")).get("max_length")
                for run_dir in run_dirs.values()}
     if results.length_unit == "sub-words" and len(longest) == 1:
@@ -146,7 +147,7 @@ def _rank(results: StudyResults, scores: Mapping[str, Sequence[RunScores]]) -> N
     results.pairs = [ArmPair(first, second, comparison) for (first, second), comparison
                      in zip(pairs, comparisons, strict=True)]
     means = {arm.name: arm.bleu.mean for arm in tested if arm.bleu}
-    letters = ranking.letters_of(means, [
+    letters = letters_of(means, [
         (pair.first, pair.second) for pair in results.pairs
         if pair.comparison.p_holm is not None and pair.comparison.p_holm <= significance.LEVEL])
     for arm in tested:
@@ -242,3 +243,37 @@ def _read_hypotheses(path: str, sentences: int) -> list[str]:
     if len(lines) != sentences:
         raise UserError(f"{path} has {len(lines):,} lines, its source has {sentences:,}")
     return lines
+
+
+def letters_of(means: Mapping[str, float], different: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The letters of each arm; the best arm has an "a".
+
+    Args:
+      means: {arm: mean score}.
+      different: pairs of arms that differ significantly.
+
+    Returns:
+      {arm: letters in alphabetical order}.
+    """
+    groups: list[frozenset[str]] = [frozenset(means)]
+    for first, second in different:
+        split = [group - {name} for group in groups if {first, second} <= group
+                 for name in (first, second)]
+        groups = [group for group in groups if not {first, second} <= group] + split
+        groups = _absorb(groups)
+    best_first = sorted(means, key=lambda name: -means[name])
+    groups.sort(key=lambda group: [name not in group for name in best_first])
+    return {name: "".join(_letter(number) for number, group in enumerate(groups) if name in group)
+            for name in means}
+
+
+def _absorb(groups: Iterable[frozenset[str]]) -> list[frozenset[str]]:
+    """The groups that are not contained in another one."""
+    unique = list(dict.fromkeys(groups))
+    return [group for group in unique if not any(group < larger for larger in unique)]
+
+
+def _letter(number: int) -> str:
+    """a to z, then A to Z, then numbers in parentheses."""
+    letters = string.ascii_letters
+    return letters[number] if number < len(letters) else f"({number})"

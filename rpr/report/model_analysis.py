@@ -13,7 +13,6 @@ TensorFlow's graphs are process-wide, so each model is analysed in a process of 
 """  # noqa: E501
 import hashlib
 import os
-import re
 import subprocess
 import sys
 import zipfile
@@ -35,8 +34,6 @@ if TYPE_CHECKING:                                     # it imports TensorFlow
 MAX_DISTANCE = 16                                     # larger distances count as this one
 SIDES = ("encoder", "decoder")
 KINDS = ("keys", "values")
-_TABLE = re.compile(r"[^/]+/body/(encoder|decoder)/layer_(\d+)/self_attention/.*"
-                    r"/relative_positions_(keys|values)/embeddings$")
 
 
 def _cache_path(run_dir: RunDirectory) -> str:
@@ -115,25 +112,6 @@ def _has_checkpoint(run_dir: RunDirectory) -> bool:
     return os.path.exists(f"{checkpoint}.index")
 
 
-def relative_tables(checkpoint: str) -> dict[str, np.ndarray]:
-    """The tables of relative positions of a checkpoint, {"encoder_keys": array, ...}.
-
-    Args:
-      checkpoint: path without suffix.
-    """
-    import tensorflow as tf
-    reader = tf.train.load_checkpoint(checkpoint)
-    by_layer: dict[str, dict[int, np.ndarray]] = {}
-    for name in reader.get_variable_to_shape_map():
-        match = _TABLE.match(name)
-        if match:
-            side, layer, kind = match.groups()
-            by_layer.setdefault(f"{side}_{kind}", {})[int(layer)] = reader.get_tensor(name)
-    return {name: np.stack([layers[layer].reshape(-1, *layers[layer].shape[-2:])
-                            for layer in sorted(layers)]).astype(np.float32)
-            for name, layers in by_layer.items()}
-
-
 def attention_by_distance(run_directory: str, data_dir: str, sentences: int = 64,
                           max_distance: int = MAX_DISTANCE, usr_dir: str | None = None
                           ) -> dict[str, np.ndarray]:
@@ -184,8 +162,8 @@ def attention_by_distance(run_directory: str, data_dir: str, sentences: int = 64
 
 def _mean_shares(model: "Inspector", pairs: Sequence[tuple[list[int], list[int]]],
                  max_distance: int, batch: int = 8) -> dict[str, np.ndarray]:
-    """The mean of `sum_by_distance` over all queries of (source ids, target ids)."""
-    from rpr.inference.inspector import until_end
+    """The mean of `inspector.sum_by_distance` over all queries of (source ids, target ids)."""
+    from rpr.inference.inspector import sum_by_distance, until_end
     totals: dict[str, np.ndarray] = {}
     queries = dict.fromkeys(SIDES, 0)
     for first in range(0, len(pairs), batch):
@@ -201,26 +179,9 @@ def _mean_shares(model: "Inspector", pairs: Sequence[tuple[list[int], list[int]]
     return {side: total / queries[side] for side, total in totals.items()}
 
 
-def sum_by_distance(weights: np.ndarray, max_distance: int) -> np.ndarray:
-    """Attention summed over all queries, by clipped distance.
-
-    Args:
-      weights: [layers, heads, n, n].
-      max_distance: larger distances count as this one.
-
-    Returns:
-      float64 [layers, heads, 2 * max_distance + 1], for the distances j - i = -max_distance ...
-      max_distance.
-    """
-    index = np.arange(weights.shape[-1])
-    distance = np.clip(index - index[:, None], -max_distance, max_distance) + max_distance
-    sums = [np.bincount(distance.ravel(), head.ravel().astype(np.float64), 2 * max_distance + 1)
-            for layer in weights for head in layer]
-    return np.reshape(sums, [*weights.shape[:2], -1])
-
-
 def _analyse(run_dir: RunDirectory, usr_dir: str | None) -> dict[str, np.ndarray]:
     """All arrays of a run, whose data is next to it."""
+    from rpr.inference.inspector import relative_tables
     from rpr.positions import relative
     from rpr.t2t import registration, trained_model
     registration.register(usr_dir)

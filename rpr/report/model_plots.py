@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from rpr.report.figures import add_legend, pyplot
 from rpr.report.model_analysis import KINDS, MAX_DISTANCE, SIDES
+from rpr.report.plots import add_legend, pyplot
 
 MAX_SIMILARITY_DISTANCE = 24                          # positions that a similarity matrix shows
 TITLES = {"attention": "Attention by relative distance",

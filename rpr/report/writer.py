@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 
-from rpr.report import figures, html_page, latex, model_analysis, model_plots, plots, tables
+from rpr.report import html_page, model_analysis, model_plots, plots, tables
 from rpr.report.columns import Column
 from rpr.report.html_page import Picture
 from rpr.report.results import ArmResult, RunResult, StudyResults
@@ -23,7 +23,7 @@ def write_tables(results: StudyResults, path: str, chosen: Sequence[Column] = ()
     """
     for suffix, text in (("json", tables.to_json(results)), ("csv", tables.to_csv(results)),
                          ("md", tables.to_markdown(results, chosen)),
-                         ("tex", latex.to_latex(results, chosen))):
+                         ("tex", tables.to_latex(results, chosen))):
         files.write_atomically(os.path.join(path, f"results.{suffix}"), text)
 
 
@@ -48,7 +48,7 @@ def write_page(results: StudyResults, path: str, arms: Sequence[ArmResult]) -> s
             run = arm.done[0]
             for kind, figure in model_plots.draw_model(
                     model_analysis.load(run_directory_of(path, run))):
-                plot = figures.Plot(_plot_name(kind, run), model_plots.TITLES[kind], figure,
+                plot = plots.Plot(_plot_name(kind, run), model_plots.TITLES[kind], figure,
                                     arm.name)
                 pictures.append(_save(plot, path))
                 task.update(len(pictures))
@@ -90,8 +90,8 @@ def _plot_name(kind: str, run: RunResult) -> str:
     return f"{kind}_{name}"
 
 
-def _save(plot: figures.Plot, path: str) -> Picture:
+def _save(plot: plots.Plot, path: str) -> Picture:
     """Writes a figure; returns it as part of the page."""
     wide = plot.wide
-    figures.save(plot.figure, os.path.join(path, "plots", plot.name))
+    plots.save(plot.figure, os.path.join(path, "plots", plot.name))
     return Picture(plot.title, os.path.join("plots", f"{plot.name}.svg"), plot.arm, wide)

@@ -12,7 +12,7 @@ from typing import Any
 from rpr.t2t import compat
 from rpr.utils import console
 from rpr.utils.errors import UserError, resource_error
-from rpr.utils.gpus import visible_gpus
+from rpr.utils.processes import visible_gpus
 from rpr.utils.settings import Setting
 
 METRICS_FILE = "metrics.jsonl"

@@ -10,7 +10,7 @@ from typing import Any
 
 from tensor2tensor.utils import registry
 
-from problems import checks
+from rpr.problems import checks
 from rpr.t2t import registration
 from rpr.utils import console, files
 from rpr.utils.errors import UserError

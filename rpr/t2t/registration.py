@@ -61,13 +61,10 @@ def register(usr_dir: str | None = None) -> None:
     """Registers this project's names and those of a --t2t_usr_dir.
 
     Raises:
-      UserError: there is no such directory, a module of the same name is loaded, or a package
-        named `problems` or `hparams` hides ours.
+      UserError: there is no such directory, or a module of the same name is loaded.
     """
-    for name in ("hparams", "problems"):
-        _import_own(name)
-    for name in ("seq2seq", "transformer"):
-        importlib.import_module(f"rpr.models.{name}")
+    for name in ("hparams", "problems", "models.seq2seq", "models.transformer"):
+        importlib.import_module(f"rpr.{name}")
     if not usr_dir:
         return
     path = os.path.abspath(os.path.expanduser(usr_dir))
@@ -97,18 +94,6 @@ def _place_in(path: str, error: Exception) -> str:
     own = [f"{os.path.relpath(file, path)}, line {line}: " for file, line in places
            if os.path.abspath(file).startswith(path + os.sep)]
     return own[-1] if own else ""
-
-
-def _import_own(name: str) -> None:
-    """Imports a top-level package of this project; refuses a package of the same name."""
-    root = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
-    own = os.path.join(root, name)
-    module = importlib.import_module(name)
-    paths = [os.path.abspath(path) for path in getattr(module, "__path__", [])]
-    if os.path.realpath(own) not in map(os.path.realpath, paths):
-        place = paths[0] if paths else module.__file__
-        raise UserError(f"{place} hides this project's package '{name}': rename it, or start "
-                        "Python in another directory (or with -P)")
 
 
 def registered_names(kind: str, name: str | None) -> list[str]:

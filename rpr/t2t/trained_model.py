@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from tensor2tensor.utils import hparams_lib, trainer_lib
 
-from problems.checks import check_data
+from rpr.problems.checks import check_data
 from rpr.t2t import checkpoints, preflight, registration
 from rpr.utils.errors import UserError
 from rpr.utils.files import refuse_pattern

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rpr.utils.hashing import stable_hash
+from rpr.nn.dropout import stable_hash
 
 
 class DataOrder:

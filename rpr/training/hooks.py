@@ -16,7 +16,7 @@ from rpr.training import averaging
 from rpr.training.divergence import DivergenceDetector
 from rpr.training.seeding import BATCHES
 from rpr.training.throughput import Throughput
-from rpr.utils import checksums, metrics_log
+from rpr.utils import metrics_log
 from rpr.utils.console import Task
 
 
@@ -180,12 +180,12 @@ class ChecksumListener(tf.train.CheckpointSaverListener):
 
     def record_missing(self, step: int) -> None:
         """Records the checkpoint at `step` if a training was killed before it could."""
-        if step not in checksums.read(self._model_dir):
+        if step not in metrics_log.read_checksums(self._model_dir):
             self._record(step)
 
     def _record(self, step: int) -> None:
         reader = tf.train.load_checkpoint(os.path.join(self._model_dir, f"model.ckpt-{step}"))
-        checksums.append(self._model_dir, step, {
+        metrics_log.append_checksums(self._model_dir, step, {
             name: f"{zlib.crc32(reader.get_tensor(name).tobytes()):08x}"
             for name in sorted(reader.get_variable_to_shape_map())})
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from rpr.nn.dropout import reproducible_masks
+from rpr.nn.dropout import reproducible_masks, stable_hash
 from rpr.training.input_pipeline import BATCH_NUMBER
-from rpr.utils.hashing import stable_hash
 
 BATCHES = "rpr/batches"                               # a graph collection, see `seeded`
 

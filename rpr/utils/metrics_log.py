@@ -32,6 +32,7 @@ _COUNT_TYPES = {int, type(None)}
 _SCHEMA = {"event": str, "step?": int, "parameters?": int, "cut?": (int, None),
            **{f"{name}?": (float, None) for name in _NUMBERS}}
 _TRAIN = b'{"event": "train"'
+CHECKSUMS = "checksums.jsonl"
 
 
 def events(path: str, every: int = 1) -> Iterator[Event]:
@@ -166,3 +167,25 @@ def _backwards(lines: BinaryIO) -> Iterator[tuple[int, bytes]]:
             at -= len(line)
             yield at, line
         rest, end = block[:first], begin
+
+
+def append_checksums(model_dir: str, step: int, tensors: dict[str, str]) -> None:
+    """Adds the checksums of the checkpoint at `step`."""
+    append_line(os.path.join(model_dir, CHECKSUMS), json.dumps({"step": step, "tensors": tensors}))
+
+
+def read_checksums(model_dir: str) -> dict[int, dict[str, str]]:
+    """{step: {tensor: checksum}}; empty if there is no file. Lines cut off by a crash are ignored.
+    """
+    checkpoints = {}
+    try:
+        with open(os.path.join(model_dir, CHECKSUMS), encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                try:
+                    entry = json.loads(line)
+                    checkpoints[int(entry["step"])] = dict(entry["tensors"])
+                except (ValueError, KeyError, TypeError):
+                    continue
+    except FileNotFoundError:
+        pass
+    return checkpoints

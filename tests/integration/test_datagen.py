@@ -15,8 +15,8 @@ import tensorflow.compat.v1 as tf
 from conftest import rpr_command
 from tensor2tensor.utils import registry
 
-import problems  # noqa: F401
-from problems import checks, datagen
+import rpr.problems  # noqa: F401
+from rpr.problems import checks, datagen
 from rpr.utils.errors import UserError
 
 NAME = "translate_text_files"

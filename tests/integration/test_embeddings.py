@@ -5,8 +5,8 @@ import tensorflow.compat.v1 as tf
 import tiny_models
 from tensor2tensor.data_generators import text_encoder
 
-from problems import vectors
 from rpr.models import pretrained_embeddings
+from rpr.problems import vectors
 from rpr.utils.errors import UserError
 
 WORDS = [f"w{number}" for number in range(tiny_models.VOCABULARY - 3)]

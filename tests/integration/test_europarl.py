@@ -12,8 +12,8 @@ from conftest import CORPUS, python_script, rpr_command
 from tensor2tensor.utils import registry
 
 import rpr
-from problems import checks, europarl, vectors
 from rpr.models import pretrained_embeddings
+from rpr.problems import checks, europarl, vectors
 from rpr.t2t import registration
 from rpr.utils.errors import UserError
 

@@ -5,12 +5,11 @@ graphs of decoding are checked in test_half_precision.py, which builds them to r
 several devices in tests/system/test_devices.py.
 """
 import gpu_kernels
+import gpu_placement
 import pytest
 import tensorflow.compat.v1 as tf
 import tiny_models
 from test_half_precision import CASES, SENTENCES, case_name, features_of, rewritten
-
-from rpr.t2t import gpu_placement
 
 
 @pytest.mark.parametrize("model, hparams_set, overrides", CASES, ids=case_name)

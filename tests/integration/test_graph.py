@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from tensor2tensor.data_generators import problem_hparams
 from tensor2tensor.utils import registry
 
-from problems import graphs, toy
 from rpr.inference import inspector, model_session
 from rpr.nn import attention
 from rpr.nn.edges import split_edges
 from rpr.positions import graph
+from rpr.problems import graphs, toy
 from rpr.utils.errors import UserError
 
 

@@ -92,7 +92,7 @@ def test_attention_by_distance_counts_each_pair_once():
     for i in range(7):
         for j in range(7):
             expected[:, :, min(max(j - i, -2), 2) + 2] += weights[:, :, i, j]
-    np.testing.assert_allclose(model_analysis.sum_by_distance(weights, 2), expected, rtol=1e-12)
+    np.testing.assert_allclose(inspector.sum_by_distance(weights, 2), expected, rtol=1e-12)
 
 
 @pytest.fixture

@@ -4,13 +4,14 @@ import json
 import numpy as np
 
 from rpr.experiments.run_directory import RunDirectory
+from rpr.inference import inspector
 from rpr.report import model_analysis
 
 
 def test_tables_are_read_from_a_checkpoint(trained):
     import tensorflow as tf
     checkpoint = tf.train.latest_checkpoint(str(trained.output_dir))
-    tables = model_analysis.relative_tables(checkpoint)
+    tables = inspector.relative_tables(checkpoint)
     hparams = json.loads((trained.output_dir / "hparams.json").read_text())
     shape = tables["encoder_keys"].shape
     assert set(tables) == {f"{side}_{kind}" for side in model_analysis.SIDES

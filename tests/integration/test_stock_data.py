@@ -5,7 +5,7 @@ import pytest
 from conftest import rpr_command
 from tensor2tensor.data_generators import generator_utils, text_problems, translate
 
-from problems import checks, datagen
+from rpr.problems import checks, datagen
 from rpr.utils.errors import UserError
 
 

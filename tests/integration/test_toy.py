@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensor2tensor.utils import registry
 
-from problems import toy
 from rpr.evaluation import scoring
+from rpr.problems import toy
 from rpr.utils.errors import UserError
 
 

@@ -16,7 +16,7 @@ from conftest import rpr_command
 from test_experiment import no_process_names, status
 from test_study import runs, write_study
 
-from rpr.utils import checksums
+from rpr.utils import metrics_log
 
 KILLS = int(os.environ.get("RPR_DRILL_KILLS", "5"))
 LET_PASS = KILLS // 5
@@ -99,7 +99,7 @@ def results(study_dir):
 
 def last_checksums(run_dir):
     """{tensor: checksum} of the last checkpoint."""
-    checkpoints = checksums.read(str(run_dir / "model"))
+    checkpoints = metrics_log.read_checksums(str(run_dir / "model"))
     return checkpoints[max(checkpoints)]
 
 

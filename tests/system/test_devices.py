@@ -26,7 +26,7 @@ SENTENCES = 40
 STEPS = 20
 PROBLEM = """
 from tensor2tensor.utils import registry
-from problems import text_files
+from rpr.problems import text_files
 
 @registry.register_problem
 class Forty(text_files.TranslateTextFiles):

@@ -113,7 +113,7 @@ def test_a_usr_dir_of_ones_own(text, tmp_path):
     package.mkdir()
     (package / "__init__.py").write_text(
         "from tensor2tensor.utils import registry\n"
-        "from hparams.small import rpr_tiny\n"
+        "from rpr.hparams.small import rpr_tiny\n"
         "@registry.register_hparams\n"
         "def my_set():\n"
         "  hparams = rpr_tiny()\n"

@@ -14,7 +14,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from conftest import refused, rpr_command, train
 
-from rpr.utils import checksums, locks, metrics_log
+from rpr.utils import locks, metrics_log
 
 STEPS, EVERY = 40, 10
 SMALL = "--hparams=batch_size=256,max_length=64,num_hidden_layers=1"
@@ -36,7 +36,7 @@ def events(output_dir, kind, *fields):
 
 def assert_equal(output_dir, expected, last=STEPS):
     """All tensors of all checkpoints, and all losses, up to a step."""
-    ours, theirs = checksums.read(str(output_dir)), checksums.read(str(expected))
+    ours, theirs = (metrics_log.read_checksums(str(path)) for path in (output_dir, expected))
     assert last in ours and last in theirs and len(ours[last]) > 100
     for step in ours.keys() & theirs.keys():
         different = {name for name in ours[step] if ours[step][name] != theirs[step].get(name)}
@@ -104,9 +104,9 @@ def test_a_checkpoint_that_a_kill_left_without_checksums_gets_them(text, whole, 
     lines = (copy / "checksums.jsonl").read_text().splitlines(keepends=True)
     (copy / "checksums.jsonl").write_text("".join(
         line for line in lines if not line.startswith(f'{{"step": {STEPS},')))
-    assert STEPS not in checksums.read(str(copy))
+    assert STEPS not in metrics_log.read_checksums(str(copy))
     train(text, copy, *arguments(text, copy), steps=STEPS)
-    assert checksums.read(str(copy)) == checksums.read(str(whole))
+    assert metrics_log.read_checksums(str(copy)) == metrics_log.read_checksums(str(whole))
 
 
 @pytest.mark.parametrize("mode", [
@@ -119,7 +119,7 @@ def test_resumed_from_a_checkpoint_on_two_devices_it_ends_as_undisturbed(mode, t
     resumed = resumed_copy(tmp_path / "whole", tmp_path / "resumed", 10)
     train(text, resumed, *mode)
     assert events(resumed, "start", "step") == [(0,), (10,)]
-    assert set(checksums.read(str(resumed))) == {10, 20}
+    assert set(metrics_log.read_checksums(str(resumed))) == {10, 20}
     assert_equal(resumed, tmp_path / "whole", 20)
 
 
@@ -130,7 +130,7 @@ def test_arms_share_batches_and_initial_values(text, whole, tmp_path):
                                 "--stop_at_step=10"))
     batches = events(arm, "batch", "number", "sha256")
     assert len(set(batches)) == 10 and batches == events(whole, "batch", "number", "sha256")[:10]
-    ours, theirs = checksums.read(str(arm))[0], checksums.read(str(whole))[0]
+    ours, theirs = (metrics_log.read_checksums(str(path))[0] for path in (arm, whole))
     common = ours.keys() & theirs.keys()
     assert len(common) > 100 and {name: ours[name] for name in common} == {
         name: theirs[name] for name in common}

@@ -16,15 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_experiment import SETTINGS, STAGES, status
 
-from rpr.experiments import (
-    config,
-    gin_files,
-    gpu_leases,
-    local_pool,
-    run_directory,
-    study,
-    study_data,
-)
+from rpr.experiments import config, gin_files, local_pool, run_directory, study
 from rpr.utils import locks
 from rpr.utils.errors import UserError
 
@@ -135,7 +127,7 @@ def show_devices(monkeypatch, tmp_path):
     script.write_text("#!/bin/sh\necho \"$CUDA_VISIBLE_DEVICES\"; exec sleep 60\n")
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
-    monkeypatch.setattr(gpu_leases, "PREFIX", f"\0{os.path.basename(tmp_path)}-")
+    monkeypatch.setattr(local_pool, "PREFIX", f"\0{os.path.basename(tmp_path)}-")
     return tmp_path / "log"
 
 
@@ -318,26 +310,26 @@ def test_a_study_that_is_refused_for_its_data_leaves_no_directory(text, tmp_path
 
 def test_the_status_shows_data_generation(tmp_path):
     runs = study.prepare(config.Study("absolute", arms=ARMS), BASE, str(tmp_path))
-    assert study_data.data_line(runs, str(tmp_path)) == ""
+    assert study.data_line(runs, str(tmp_path)) == ""
     problem = BASE.problem
     (tmp_path / "datagen.json").write_text(json.dumps(
         {"problem": problem, "state": "running", "started": time.time() - 120, "reason": ""}))
     with locks.lock(str(tmp_path / ".datagen.lock")):
-        assert study_data.data_line(runs, str(tmp_path)) == f"data of {problem}: begun 2 min ago"
+        assert study.data_line(runs, str(tmp_path)) == f"data of {problem}: begun 2 min ago"
     # By Ctrl-C or a kill.
-    assert study_data.data_line(runs, str(tmp_path)) == f"data of {problem}: stopped"
+    assert study.data_line(runs, str(tmp_path)) == f"data of {problem}: stopped"
     # Then by `rpr run` for one of the runs.
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / f"{problem}.datagen.json").write_text("{}")
-    assert study_data.data_line(runs, str(tmp_path)) == ""
+    assert study.data_line(runs, str(tmp_path)) == ""
     # Data of other text is there and stays; generating it again failed.
     (tmp_path / "datagen.json").write_text(json.dumps(
         {"problem": problem, "state": "failed", "started": time.time(), "reason": "other text"}))
-    assert study_data.data_line(runs, str(tmp_path)) == f"data of {problem}: failed: other text"
+    assert study.data_line(runs, str(tmp_path)) == f"data of {problem}: failed: other text"
 
 
 def test_another_user_cannot_take_a_leased_gpu(monkeypatch, tmp_path):
-    monkeypatch.setattr(gpu_leases, "PREFIX", f"\0{os.path.basename(tmp_path)}-")
+    monkeypatch.setattr(local_pool, "PREFIX", f"\0{os.path.basename(tmp_path)}-")
     if os.getuid():
         pytest.skip("only root can start a process of another user")
 
@@ -347,14 +339,14 @@ def test_another_user_cannot_take_a_leased_gpu(monkeypatch, tmp_path):
         child = os.fork()
         if not child:
             os.setuid(65534)
-            lease = gpu_leases.lease("0")
-            os.write(answer, f"{lease is not None} {gpu_leases.holder('0')}".encode())
+            lease = local_pool.lease_gpu("0")
+            os.write(answer, f"{lease is not None} {local_pool.lease_holder('0')}".encode())
             os._exit(0)
         os.waitpid(child, 0)
         os.close(answer)
         with os.fdopen(found) as text:
             return text.read().split()
-    lease = gpu_leases.lease("0")
+    lease = local_pool.lease_gpu("0")
     assert as_nobody() == ["False", "process", str(os.getpid()), "of", "root"]
     lease.close()
     assert as_nobody()[0] == "True"

@@ -11,7 +11,7 @@ CODE = '''
 import tensorflow.compat.v1 as tf
 from tensor2tensor.utils import registry
 
-import problems.text_files
+import rpr.problems.text_files
 import rpr.positions
 
 
@@ -29,7 +29,7 @@ class OwnScheme(rpr.positions.Scheme):
 
 
 @registry.register_problem("translate_own_text")
-class TranslateOwnText(problems.text_files.TranslateTextFiles):
+class TranslateOwnText(rpr.problems.text_files.TranslateTextFiles):
     """Our text."""
 
 

@@ -2,10 +2,9 @@
 import pathlib
 
 import pytest
+import step_trace
 import tensorflow.compat.v1 as tf
 from tensor2tensor.utils import registry
-
-from rpr.training import step_trace
 
 SCRIPTS = pathlib.Path(__file__).parents[2] / "scripts"
 

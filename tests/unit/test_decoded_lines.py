@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tensor2tensor.data_generators import text_encoder
 
-import problems  # noqa: F401  registers them
+import rpr.problems  # noqa: F401  registers them
 from rpr.inference import file_checks, file_decoder
-from rpr.inference.lines import one_line
+from rpr.inference.batches import one_line
 from rpr.utils.errors import UserError
 
 BYTES = text_encoder.ByteTextEncoder()

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from problems import download
+from rpr.problems import download
 from rpr.utils.errors import UserError
 
 CONTENT = random.Random(0).randbytes(300_000)

@@ -8,13 +8,13 @@ import tiny_models
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from problems import text_files
 from rpr.evaluation import test_sets
 from rpr.experiments import run_directory
 from rpr.inference import file_checks
+from rpr.problems import text_files
 from rpr.report import comparison, study_reader
 from rpr.t2t import preflight
-from rpr.utils import checksums, metrics_log
+from rpr.utils import metrics_log
 from rpr.utils.errors import UserError
 
 bounded = settings(deadline=None, max_examples=100)
@@ -37,7 +37,7 @@ def study(tmp_path_factory):
         (run / "environment.json").write_text('{"python": "3.11", "rpr": {"commit": "c"}}')
         (run / "data.json").write_text('{"problem": "p", "sources": {"train source": '
                                        '{"path": "x", "lines": 3, "sha256": "0"}}}')
-        checksums.append(str(run / "model"), 1000, {"w": "0"})
+        metrics_log.append_checksums(str(run / "model"), 1000, {"w": "0"})
     report_runs.write_study(folder, {name: ({"position": name}, None, {1: f"runs/{name}"})
                                      for name in "ab"}, "a")
     return folder
@@ -60,7 +60,7 @@ def test_any_changed_file_of_a_study_is_read_or_named(study, data):
     for read in (lambda: run_directory.read_state(run_dir),
                  lambda: metrics_log.last(run_dir.metrics),
                  lambda: run_directory.trained_model_flags(run_dir.path, "data"),
-                 lambda: checksums.read(run_dir.model),
+                 lambda: metrics_log.read_checksums(run_dir.model),
                  lambda: comparison.score_runs(study_reader.read_study(str(copy)), str(copy))):
         assert_read_or_refused(read, str(copy))
 

@@ -152,7 +152,7 @@ def test_a_value_in_range_is_accepted(overrides):
 def test_every_registered_set_of_ours_is_in_range():
     from tensor2tensor.utils import registry
     sets = {name for name, entry in registry.Registries.hparams._registry.items()
-            if entry.__module__.split(".")[0] == "hparams"}
+            if entry.__module__.startswith("rpr.hparams.")}
     assert len(sets) > 20
     for name in sets:
         model = "qkv_seq2seq" if name.startswith("qkv_") else "rpr_transformer"

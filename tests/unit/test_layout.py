@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from reference import label
 
 from rpr.nn import diagonals, ops
-from rpr.positions import buckets, relative, skew
+from rpr.positions import layout, relative, skew
 from rpr.positions.layout import Layout
 
 # (queries, keys, offset): square, one query, cached steps, a cache longer than what was decoded.
@@ -157,7 +157,7 @@ def test_static_min_and_max_are_ints_if_all_sizes_are():
 def test_labels_are_clipped_distances(k):
     shape = (5, 6, 2)
     with tf.Graph().as_default(), tf.Session() as session:
-        labels = session.run(buckets.clipped_labels(Layout(*shape).relative_positions(), k))
+        labels = session.run(layout.clipped_labels(Layout(*shape).relative_positions(), k))
     assert labels.tolist() == [[label(i + 2, j, k) for j in range(6)] for i in range(5)]
     assert labels.min() >= 0 and labels.max() <= 2 * k
 

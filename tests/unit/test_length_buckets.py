@@ -3,13 +3,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpr.report import length_buckets
+from rpr.report import results
 
 
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=300))
 def test_every_sentence_is_in_one_bucket(values):
     lengths = np.array(values)
-    buckets = length_buckets.make_buckets(lengths)
+    buckets = results.make_buckets(lengths)
     inside = sum(bucket.contains(lengths).astype(int) for bucket in buckets)
     assert inside.tolist() == [1] * len(lengths)
     assert [bucket.sentences for bucket in buckets] == [

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rpr import positions
 from rpr.nn.additive import additive_logits
-from rpr.positions import bias, buckets, relative
+from rpr.positions import bias, layout, relative
 from rpr.positions.layout import Layout
 
 HEADS, DEPTH, HIDDEN = 2, 4, 8
@@ -189,9 +189,9 @@ def test_t5_buckets_are_those_of_t5():
     expected = np.searchsorted(starts, away, side="right") - 1
     with tf.Graph().as_default(), tf.Session() as session:
         left, right, causal = session.run([
-            buckets.t5_buckets(tf.constant(-away, tf.int32), 32, 128, False),
-            buckets.t5_buckets(tf.constant(away, tf.int32), 32, 128, False),
-            buckets.t5_buckets(tf.constant(-away, tf.int32), 32, 128, True)])
+            layout.t5_buckets(tf.constant(-away, tf.int32), 32, 128, False),
+            layout.t5_buckets(tf.constant(away, tf.int32), 32, 128, False),
+            layout.t5_buckets(tf.constant(-away, tf.int32), 32, 128, True)])
     np.testing.assert_array_equal(left, expected)
     np.testing.assert_array_equal(right[1:], 16 + expected[1:])
     assert causal[:16].tolist() == list(range(16)) and causal[[16, 127, 199]].tolist() == [
@@ -202,7 +202,7 @@ def test_t5_buckets_are_those_of_t5():
 def test_log_buckets_are_those_of_deberta(exact, most):
     distances = np.arange(-2 * most, 2 * most, dtype=np.int32)
     with tf.Graph().as_default(), tf.Session() as session:
-        got = session.run(buckets.log_buckets(tf.constant(distances), exact, most))
+        got = session.run(layout.log_buckets(tf.constant(distances), exact, most))
     assert got.tolist() == [deberta_delta(int(d), exact, most) - exact for d in distances]
 
 
@@ -335,7 +335,7 @@ import numpy as np
 import tensorflow as tf
 from rpr.nn import attention, ops
 from rpr.nn.additive import additive_logits
-from rpr.positions.buckets import clipped_labels
+from rpr.positions.layout import clipped_labels
 from rpr.positions.layout import Layout
 from rpr.positions import absolute, bias, deberta, graph, relative, rotary
 from rpr.positions import skew, transformer_xl

@@ -15,12 +15,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tensor2tensor.utils import registry
 
-import problems  # noqa: F401
-from problems import checks, graphs, libreoffice, parallel_text, text_files
+import rpr.problems  # noqa: F401
 from rpr.evaluation import metrics
+from rpr.problems import checks, graphs, libreoffice, parallel_text, text_files
 from rpr.utils.errors import UserError
 
-HELP = pathlib.Path(problems.__file__).parent / "libreoffice_help"
+HELP = pathlib.Path(rpr.problems.__file__).parent / "libreoffice_help"
 TRAINING_PAIRS = 2660
 MULTI30K = pathlib.Path(__file__).parents[3] / "shared" / "corpora" / "multi30k"
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from rpr.cli import run, study
-from rpr.experiments import gin_files, recipes
+from rpr.experiments import gin_files
 from rpr.utils.errors import UserError
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -15,14 +15,14 @@ NAMES = sorted(path.stem for path in (ROOT / "gin").glob("*.gin"))
 
 
 def test_a_recipe_is_named_by_its_file():
-    assert recipes.resolve("recipe:toy_reverse") == str(ROOT / "gin" / "toy_reverse.gin")
-    assert recipes.resolve("recipe:small_table2.gin") == str(ROOT / "gin/small_table2.gin")
-    assert recipes.resolve("my/own.gin") == "my/own.gin"
+    assert gin_files.resolve("recipe:toy_reverse") == str(ROOT / "gin" / "toy_reverse.gin")
+    assert gin_files.resolve("recipe:small_table2.gin") == str(ROOT / "gin/small_table2.gin")
+    assert gin_files.resolve("my/own.gin") == "my/own.gin"
 
 
 def test_an_unknown_recipe_is_refused_with_the_nearest():
     with pytest.raises(UserError, match="recipe:quickstart_relativ: no such recipe; quickstart_re"):
-        recipes.resolve("recipe:quickstart_relativ")
+        gin_files.resolve("recipe:quickstart_relativ")
     with pytest.raises(UserError, match=r"gin/small_table2\.gin: there is no such gin file; "
                                         r"recipe:small_table2 is the one that ships"):
         gin_files.load_study("elsewhere/gin/small_table2.gin")
@@ -45,7 +45,7 @@ def test_a_recipe_is_valid_and_names_its_command(name):
 def test_a_wheel_contains_the_recipes(tmp_path):
     subprocess.run([sys.executable, "setup.py", "-q", "build_py", f"--build-lib={tmp_path}"],
                    cwd=ROOT, check=True, capture_output=True, timeout=60)
-    code = "from rpr.experiments import recipes; print(recipes.resolve('recipe:small_table2'))"
+    code = "from rpr.experiments import gin_files; print(gin_files.resolve('recipe:small_table2'))"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True,
                           capture_output=True, text=True,
                           env={**os.environ, "PYTHONPATH": str(tmp_path)})

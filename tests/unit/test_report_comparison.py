@@ -16,7 +16,8 @@ from report_runs import (
 )
 
 from rpr.evaluation import scoring
-from rpr.report import comparison, plots, ranking, record, study_reader, tables
+from rpr.report import comparison, plots, study_reader, tables
+from rpr.report.results import load_record
 from rpr.utils.errors import UserError
 
 
@@ -238,7 +239,7 @@ def test_a_record_can_be_read_without_its_runs(clipping, tmp_path):
     _, results = clipping
     text = tables.to_json(results)
     (tmp_path / "results.json").write_text(text)
-    again = record.load_record(str(tmp_path))
+    again = load_record(str(tmp_path))
     assert again == results and tables.to_json(again) == text
     assert tables.to_markdown(again) == tables.to_markdown(results)
     run = json.loads(text)["arms"][0]["runs"][1]
@@ -268,7 +269,7 @@ def test_a_value_that_a_report_cannot_show_is_refused(clipping, tmp_path, at, va
     (tmp_path / "results.json").write_text(json.dumps(data))
     with pytest.raises(UserError, match=f"results.json is damaged, or of another version: .*{told}"
                        ) as error:
-        record.load_record(str(tmp_path))
+        load_record(str(tmp_path))
     assert "\n" not in str(error.value)
 
 
@@ -278,7 +279,7 @@ def test_a_value_that_a_report_cannot_show_is_refused(clipping, tmp_path, at, va
 def test_a_damaged_record_is_refused_in_one_line(tmp_path, damaged):
     (tmp_path / "results.json").write_text(damaged)
     with pytest.raises(UserError, match="results.json is damaged"):
-        record.load_record(str(tmp_path))
+        load_record(str(tmp_path))
 
 
 def test_samples_are_spread_over_the_test_set(clipping):
@@ -302,7 +303,7 @@ def test_a_report_without_samples_holds_no_sentence(tmp_path):
         assert not [line for line in REFERENCE if line in text]
     rpr_command("report", tmp_path, "--baseline=a", "--skip_model_analysis",
                 "--sample_translations=2")
-    assert len(record.load_record(str(tmp_path)).samples) == 2
+    assert len(load_record(str(tmp_path)).samples) == 2
 
 
 def test_the_time_of_a_training_is_that_of_all_attempts(tmp_path):
@@ -345,11 +346,11 @@ def test_events_without_a_step_are_left_out(tmp_path):
 
 def test_letters_by_hand():
     means = {"a": 3.0, "b": 2.0, "c": 1.0}
-    assert ranking.letters_of(means, []) == {"a": "a", "b": "a", "c": "a"}
-    assert ranking.letters_of(means, [("a", "c")]) == {"a": "a", "b": "ab", "c": "b"}
-    assert ranking.letters_of(means, [("a", "b"), ("a", "c"), ("c", "b")]) == {
+    assert comparison.letters_of(means, []) == {"a": "a", "b": "a", "c": "a"}
+    assert comparison.letters_of(means, [("a", "c")]) == {"a": "a", "b": "ab", "c": "b"}
+    assert comparison.letters_of(means, [("a", "b"), ("a", "c"), ("c", "b")]) == {
         "a": "a", "b": "b", "c": "c"}
-    assert ranking.letters_of({}, []) == {}
+    assert comparison.letters_of({}, []) == {}
 
 
 @given(st.integers(2, 8).flatmap(lambda count: st.tuples(
@@ -358,7 +359,7 @@ def test_letters_by_hand():
 def test_two_arms_share_a_letter_if_and_only_if_they_do_not_differ(drawn):
     values, different = drawn
     means = {str(index): value for index, value in enumerate(values)}
-    letters = ranking.letters_of(means, [(str(one), str(two)) for one, two in different])
+    letters = comparison.letters_of(means, [(str(one), str(two)) for one, two in different])
     for one, two in itertools.combinations(range(len(values)), 2):
         shared = set(letters[str(one)]) & set(letters[str(two)])
         assert bool(shared) == ((one, two) not in different)

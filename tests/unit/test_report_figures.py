@@ -11,16 +11,7 @@ from matplotlib.text import Text
 from report_runs import read_scored, write_clipping_study, write_run, write_study
 
 from rpr.evaluation.significance import ArmScore, Comparison
-from rpr.report import (
-    figures,
-    model_analysis,
-    model_plots,
-    plots,
-    record,
-    results,
-    tables,
-    writer,
-)
+from rpr.report import model_analysis, model_plots, plots, results, tables, writer
 
 TABLE_NAMES = {f"{side}_{kind}" for side in model_analysis.SIDES for kind in model_analysis.KINDS}
 
@@ -142,7 +133,7 @@ def test_curves_show_the_bleu_of_checkpoints_also_from_a_record(tmp_path):
                            "b": ({"x": 2}, None, {1: "b-1"})}, "a")
     (tmp_path / "record").mkdir()
     (tmp_path / "record" / "results.json").write_text(tables.to_json(read_scored(tmp_path)))
-    study = record.load_record(str(tmp_path / "record"))
+    study = results.load_record(str(tmp_path / "record"))
     *_, panel = axes = plots.plot_curves(study).axes
     assert len(axes) == 3 and [line.get_label() for line in panel.lines] == ["a"]
     assert panel.lines[0].get_xydata().tolist() == [[100, 6.0], [1000, 9.625]]
@@ -224,7 +215,7 @@ def test_a_row_of_panels_shows_its_highest_peak():
     ["$x^2$", "$", "$$", r"\$", r"a$\frac{1}$", "_x", "%", "<script>", "a\nb", "\x1b[2J", "\ud800",
      "^_{", r"\alpha"])))
 def test_any_name_can_be_drawn_as_it_is(name):
-    label = figures.arm_label(results.ArmResult(name, {}, None, []))
+    label = plots.arm_label(results.ArmResult(name, {}, None, []))
     text = Text(0, 0, label)
     figure = plots.pyplot.figure(figsize=(1, 1), dpi=20)
     with warnings.catch_warnings():
@@ -240,5 +231,5 @@ def test_any_name_can_be_drawn_as_it_is(name):
 
 def test_an_arm_of_a_grid_of_k_is_called_by_k():
     arm = results.ArmResult("max_relative_position=4", {"max_relative_position": 4}, None, [])
-    assert figures.arm_label(arm) == "k = 4"
-    assert len(figures.arm_label(results.ArmResult("x" * 99, {}, None, []))) == 32
+    assert plots.arm_label(arm) == "k = 4"
+    assert len(plots.arm_label(results.ArmResult("x" * 99, {}, None, []))) == 32

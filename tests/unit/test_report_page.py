@@ -13,7 +13,7 @@ from report_runs import SOURCE, damage, read_scored, write_clipping_study, write
 from test_report_figures import TABLE_NAMES, learned_arrays
 
 from rpr.cli import report
-from rpr.report import html_page, model_analysis, record, results, tensorboard, writer
+from rpr.report import html_page, model_analysis, results, tensorboard, writer
 from rpr.utils.errors import UserError
 
 WORDS = st.lists(st.sampled_from(["a", "b", "c", "<b>", "&", "\x1b"]), max_size=8).map(" ".join)
@@ -184,7 +184,7 @@ def test_writing_a_report_follows_no_link(tmp_path):
         (tmp_path / name).symlink_to(tmp_path / "private")
     report.main([str(tmp_path), "--baseline=one", "--skip_model_analysis"])
     assert (tmp_path / "private").read_text() == "mine"
-    assert record.load_record(str(tmp_path)).baseline == "one"
+    assert results.load_record(str(tmp_path)).baseline == "one"
 
 
 def test_tensorboard_compares_the_arms(clipping):

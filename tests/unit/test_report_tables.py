@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from report_runs import read_scored, write_clipping_study, write_run, write_study
 
 from rpr.evaluation.significance import Comparison
-from rpr.report import columns, escaping, latex, results, tables
+from rpr.report import columns, escaping, results, tables
 from rpr.utils.errors import UserError
 
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")
@@ -76,7 +76,7 @@ def test_csv_and_json_are_not_rounded(clipping):
 
 
 def test_latex(clipping):
-    text = latex.to_latex(clipping)
+    text = tables.to_latex(clipping)
     lines = [line for line in text.splitlines() if not line.startswith("%")]
     body = [line for line in lines if line.endswith(r"\\")]
     assert body[0].strip().startswith(
@@ -92,7 +92,7 @@ def test_latex(clipping):
 
 def test_columns_can_be_chosen(clipping):
     chosen = columns.choose(clipping, ["max_relative_position", "bleu", "p_holm"])
-    text = latex.to_latex(clipping, chosen)
+    text = tables.to_latex(clipping, chosen)
     assert r"    $k$ & BLEU & $p$ (Holm) \\" in text and "speed" not in text
     assert tables.to_markdown(clipping, chosen).startswith("| k | BLEU | p (Holm) |\n")
     with pytest.raises(UserError, match="--columns=blue: one of model, max_relative_position, se"):
@@ -120,7 +120,7 @@ def test_a_setting_that_looks_like_a_symbol_has_no_markup():
 @example("p", "", "")                                 # also the key of a column of p-values
 def test_no_name_leaves_its_cell(name, other, title):
     study = study_of(name, other + "!", setting=name or "s", title=title)
-    markdown, page, tex = tables.to_markdown(study), tables.to_html(study), latex.to_latex(study)
+    markdown, page, tex = tables.to_markdown(study), tables.to_html(study), tables.to_latex(study)
     sheet = tables.to_csv(study)
     for text in (markdown, page, tex):
         assert not CONTROL.search(text)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tensor2tensor.data_generators import generator_utils, text_encoder
 from tensor2tensor.utils import registry
 
-from problems import checks, datagen, shards
+from rpr.problems import checks, datagen, shards
 from rpr.utils.errors import UserError
 
 NAME, PAIRS = "translate_text_files", 500

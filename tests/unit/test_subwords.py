@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensor2tensor.data_generators import text_encoder, tokenizer
 
-from problems import subwords
+from rpr.problems import subwords
 
 
 def lines(count):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sacrebleu.metrics.lib_ter import translation_edit_rate
 
-from rpr.evaluation import edit_matrices, ter
+from rpr.evaluation import ter
 
 
 @settings(max_examples=40, deadline=None)
@@ -44,9 +44,9 @@ def test_batches_of_edit_matrices_are_like_single_ones(monkeypatch):
     dice = random.Random(1)
     pairs = [tuple([dice.randrange(5) for _ in range(dice.randrange(1, 60))] for _ in range(2))
              for _ in range(40)]
-    single = [next(edit_matrices.edit_matrices([pair]))[1] for pair in pairs]
+    single = [next(ter.edit_matrices([pair]))[1] for pair in pairs]
     for cells in (100, 1000):
-        monkeypatch.setattr(edit_matrices, "CELLS", cells)
-        together = dict(edit_matrices.edit_matrices(pairs))
-        assert edit_matrices.edit_distances(pairs) == [rows[-1][-1] for rows in single]
+        monkeypatch.setattr(ter, "CELLS", cells)
+        together = dict(ter.edit_matrices(pairs))
+        assert ter.edit_distances(pairs) == [rows[-1][-1] for rows in single]
         assert [together[index][-1][-1] for index in range(40)] == [r[-1][-1] for r in single]

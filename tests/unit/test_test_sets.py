@@ -8,9 +8,9 @@ import sys
 import pytest
 from conftest import NEWSTEST
 
-from problems import parallel_text
 from rpr import cli
 from rpr.evaluation import test_sets
+from rpr.problems import parallel_text
 from rpr.utils.errors import UserError
 
 

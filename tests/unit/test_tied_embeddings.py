@@ -3,7 +3,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 import tiny_models
 
-from rpr.models import tied_embeddings
+from rpr.models import losses
 
 
 def test_the_gradient_of_a_table_is_the_sum_of_its_uses():
@@ -12,7 +12,7 @@ def test_the_gradient_of_a_table_is_the_sum_of_its_uses():
     ids = random.randint(0, 7, [2, 4])
     with tf.Graph().as_default(), tf.Session() as session:
         table = tf.constant(values)
-        first, second, whole = tied_embeddings.three_uses(table)
+        first, second, whole = losses.three_uses(table)
         loss = tf.reduce_sum(whole * dense) + sum(
             tf.reduce_sum(tf.gather(use, ids[i]) * rows[i])
             for i, use in enumerate((first, second)))

@@ -4,7 +4,7 @@ import gzip
 import numpy as np
 import pytest
 
-from problems import vectors
+from rpr.problems import vectors
 from rpr.utils.errors import UserError
 
 ROWS = [("der", "0.5 -1 2e-3"), (",", "1 2 3"), ("ärger", "0 0 1")]

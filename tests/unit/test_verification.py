@@ -4,9 +4,9 @@ import json
 import pytest
 
 from rpr.cli import verify
-from rpr.experiments import config, environment, gin_files, verification
+from rpr.experiments import config, gin_files, provenance, verification
 from rpr.experiments.run_directory import RunDirectory
-from rpr.utils import checksums, metrics_log
+from rpr.utils import metrics_log
 from rpr.utils.errors import UserError
 
 
@@ -17,7 +17,7 @@ def recorded(path, losses, tensors):
     for step, loss in losses.items():
         metrics_log.append(run_dir.metrics, "train", step=step, loss=loss)
     for step, values in tensors.items():
-        checksums.append(run_dir.model, step, values)
+        metrics_log.append_checksums(run_dir.model, step, values)
     return run_dir
 
 
@@ -47,24 +47,24 @@ def test_a_run_that_did_not_come_so_far_is_refused(tmp_path):
 
 
 def test_a_line_of_checksums_that_was_cut_off_is_ignored(tmp_path):
-    checksums.append(str(tmp_path), 0, {"a": "1"})
+    metrics_log.append_checksums(str(tmp_path), 0, {"a": "1"})
     with open(tmp_path / "checksums.jsonl", "a", encoding="utf-8") as lines:
         lines.write('{"step": 10, "tens')
-    assert checksums.read(str(tmp_path)) == {0: {"a": "1"}}
+    assert metrics_log.read_checksums(str(tmp_path)) == {0: {"a": "1"}}
 
 
 def test_a_changed_environment_is_reported_once_and_the_first_one_is_kept(tmp_path, capfd):
     run_dir = RunDirectory(str(tmp_path))
-    environment.record_environment(run_dir)
+    provenance.record_environment(run_dir)
     path = tmp_path / "environment.json"
     first = json.loads(path.read_text())
     assert first["numpy"] and first["tensorflow"] and first["cpu"] and first["command"]
-    environment.record_environment(run_dir)
+    provenance.record_environment(run_dir)
     assert not capfd.readouterr().err
     before = {**first, "cpu": "Z80", "numpy": "0.9", "cores": 99, "command": ["other"]}
     del before["deterministic_ops"]                   # as an earlier version recorded it
     path.write_text(json.dumps(before))
-    environment.record_environment(run_dir)
+    provenance.record_environment(run_dir)
     told = capfd.readouterr().err
     assert len(told.splitlines()) == 1 and "the last bits may differ" in told
     assert f"numpy 0.9 -> {first['numpy']}" in told and "cpu Z80 -> " in told
@@ -79,11 +79,11 @@ def test_steps_without_a_loss_or_a_checkpoint_prove_nothing(tmp_path):
 
 
 def test_the_commit_is_left_out_where_git_cannot_say(monkeypatch, tmp_path):
-    known = environment._git_state()
+    known = provenance._git_state()
     monkeypatch.setenv("GIT_DIR", str(tmp_path))             # as in a hook of another repository
-    assert environment._git_state() == known
+    assert provenance._git_state() == known
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert environment._git_state() == {}
+    assert provenance._git_state() == {}
 
 
 @pytest.mark.parametrize("gpus, deterministic, is_told", [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tensor2tensor.utils import registry
 from test_download import Site, tar
 
-from problems import checks, wmt14, wmt15
+from rpr.problems import checks, wmt14
 from rpr.utils.errors import UserError
 
 ENGLISH = [f"This is sentence {number} of the text" for number in range(40)]
@@ -143,7 +143,8 @@ def test_the_test_set_is_sacrebleus():
         problem = registry.problem(f"translate_{name}_wmt14_rpr")
         assert list(problem.corpora["test"][0][1:]) == full.langpairs[pair]
     later = DATASETS["wmt15"]
-    assert later.data == [wmt15.TEST.url] and wmt15.TEST.digest == f"md5:{later.md5[0]}"
+    test = wmt14.NEWSDISCUSS_TEST
+    assert later.data == [test.url] and test.digest == f"md5:{later.md5[0]}"
     corpora = registry.problem("translate_enfr_wmt15_rpr").corpora
     assert list(corpora["test"][0][1:]) == later.langpairs["en-fr"]
     # In TensorFlow Datasets: news-commentary-v10.{src}-en.{src}.
