@@ -42,7 +42,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11,<3.12",                  # TensorFlow 2.15 has no wheel for later ones
     packages=find_packages(include=["rpr", "rpr.*"]),
-    package_data={"rpr.problems": ["*/*.gz", "*/NOTICE*", "*/LICENSE*"]},
+    package_data={"rpr.report": ["*.jinja"], "rpr.problems": ["*/*.gz", "*/NOTICE*", "*/LICENSE*"]},
     install_requires=[
         "numpy>=1.26.4,<2",         # TensorFlow 2.15 and T2T are written for NumPy 1
         "tf-slim==1.1.0",           # T2T's input readers and optimize_loss
@@ -53,6 +53,7 @@ setup(
         "gin-config>=0.5",          # experiment files
         "rich>=13",                 # progress and tables
         "matplotlib>=3.8",          # the report's plots
+        "jinja2>=3.1",              # the report's page: every value in it is escaped
     ],
     extras_require={
         # The last TensorFlow with Estimator, which T2T trains and decodes through.

@@ -6,7 +6,7 @@
 | `study_reader` | reads them from run directories |
 | `comparison` | scores, differences with their significance, letters of the ranking |
 | `model_analysis` | reads tables and attention out of trained models (a process per model) |
-| `columns`, `tables` | rows and columns, printed and in Markdown, HTML, CSV, JSON, LaTeX |
+| `columns`, `tables` | rows and columns, printed and in Markdown, CSV, JSON, LaTeX |
 | `plots`, `model_plots` | figures of a study and of one model |
 | `html_page`, `writer` | `report.html` in one self-contained file; writing all files of a report |
 | `escaping` | makes names and texts of any origin safe in each format |

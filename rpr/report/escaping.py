@@ -2,9 +2,8 @@
 
 Names of arms, settings and directories, failure reasons, translations and sub-words come from
 files that somebody else may have written. Each function makes such a text safe for one format;
-control codes are replaced in all of them.
+control codes are replaced in all of them. The page's template escapes HTML (`html_page`).
 """
-import html
 import re
 
 from rpr.utils.console import printable
@@ -37,11 +36,6 @@ def to_markdown(text: str) -> str:
     text = re.sub(r"([\\`*\[\]|~!])", r"\\\1", plain(text))
     text = re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", text)
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def to_html(text: str) -> str:
-    """Text of an HTML element or attribute."""
-    return html.escape(plain(text), quote=True)
 
 
 def to_latex(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The results as tables: on a terminal, in Markdown, HTML, CSV, JSON and LaTeX."""
+"""The results as tables: on a terminal, in Markdown, CSV, JSON and LaTeX."""
 import csv
 import dataclasses
 import io
@@ -64,32 +64,6 @@ def to_markdown(results: StudyResults, chosen: Sequence[Column] = ()) -> str:
                   [f"- {escaping.to_markdown(line)}" for line in results.unfinished]):
         lines += ["", *block] if block else []
     return "\n".join(lines) + "\n"
-
-
-def to_html(results: StudyResults) -> str:
-    """The tables as HTML fragments, each in a block that scrolls by itself."""
-    blocks = []
-    for title, chosen in tables(results):
-        head = "".join(f'<th class="{column.group}">{_html(column.heading)}</th>'
-                       for column in chosen)
-        body = ""
-        for arm, cells in zip(results.arms, rows(chosen), strict=True):
-            kind = ("baseline" if arm.name == results.baseline else "") if arm.done else (
-                "unfinished")
-            body += f'<tr class="{kind}">' + "".join(
-                f'<td class="{column.group}">'
-                f'{escaping.to_html(cell) if column.key == "model" else _html(cell)}</td>'
-                for column, cell in zip(chosen, cells, strict=True)) + "</tr>\n"
-        blocks.append(f'<div class="table"><table><caption>{escaping.to_html(title)}</caption>\n'
-                      f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>\n")
-    return "".join(blocks)
-
-
-def _html(text: str) -> str:
-    """Escaped text; a^K with a superscript, differences with a minus sign."""
-    text = escaping.to_html(text).replace(" [-", " [−").replace(", -", ", −")
-    text = "−" + text[1:] if re.match(r"-\d", text) else text
-    return re.sub(r"^a\^([KV])$", r"a<sup>\1</sup>", text)
 
 
 def to_json(results: StudyResults) -> str:

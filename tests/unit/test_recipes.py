@@ -42,7 +42,7 @@ def test_a_recipe_is_valid_and_names_its_command(name):
     (gin_files.load_study if command == "study" else gin_files.load_run)(path)
 
 
-def test_a_wheel_contains_the_recipes(tmp_path):
+def test_a_wheel_contains_the_recipes_and_the_template(tmp_path):
     subprocess.run([sys.executable, "setup.py", "-q", "build_py", f"--build-lib={tmp_path}"],
                    cwd=ROOT, check=True, capture_output=True, timeout=60)
     code = "from rpr.experiments import gin_files; print(gin_files.resolve('recipe:small_table2'))"
@@ -53,6 +53,7 @@ def test_a_wheel_contains_the_recipes(tmp_path):
     assert path == tmp_path / "rpr" / "recipes" / "small_table2.gin"
     assert path.read_text() == (ROOT / "gin" / "small_table2.gin").read_text()
     assert sorted(file.stem for file in path.parent.iterdir()) == NAMES
+    assert (tmp_path / "rpr" / "report" / "page.html.jinja").exists()
 
 
 def test_multi30k_has_the_settings_of_wu_et_al():

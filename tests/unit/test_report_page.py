@@ -7,10 +7,11 @@ import shutil
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from report_runs import SOURCE, damage, read_scored, write_clipping_study, write_run
 from test_report_figures import TABLE_NAMES, learned_arrays
+from test_report_tables import CONTROL
 
 from rpr.cli import report
 from rpr.report import html_page, model_analysis, results, tensorboard, writer
@@ -48,7 +49,7 @@ def test_every_figure_is_drawn_and_the_page_holds_them(clipping, capsys):
             "attention", "norms", "similarity_keys", "similarity_values"))}
     page = (clipping / "report.html").read_text()
     assert len(embedded(page)) == len(drawn) and b"<svg" in base64.b64decode(embedded(page)[0])
-    assert "clip_50%" in page and "study.baseline = &#x27;&lt;k&gt;&#x27;" in page
+    assert "clip_50%" in page and "study.baseline = &#39;&lt;k&gt;&#39;" in page
     assert not re.search(r'(?:src|href)="(?!data:)|url\(|@import|<script', page)
     for part in ("26,607", "/corpus/&lt;x&gt;.en", "ab" * 32, "environment of 2 runs",
                  "packages tensorflow", "2.15.1", "2020-09-13", "60 test sentences", "<del>"):
@@ -147,25 +148,43 @@ def test_nothing_done_is_a_report_too(tmp_path):
     assert (tmp_path / "report.html").exists()
 
 
-def test_differences_are_marked_by_hand():
-    assert html_page.mark_differences("the cat <sat>", "the dog <sat> down") == (
-        "the <del>dog</del> <ins>cat</ins> &lt;sat&gt; <del>down</del>")
-    assert html_page.mark_differences("", "x") == "<del>x</del>"
+def test_differences_by_hand():
+    assert list(html_page.differences("the cat <sat>", "the dog <sat> down")) == [
+        ("", "the"), ("del", "dog"), ("ins", "cat"), ("", "<sat>"), ("del", "down")]
+    assert list(html_page.differences("", "x")) == [("del", "x")]
 
 
 @given(WORDS, WORDS)
-def test_marked_words_are_those_of_both_texts(hypothesis, reference):
-    marked = html_page.mark_differences(hypothesis, reference)
-    assert "\x1b" not in marked and "<b>" not in marked
+def test_differences_have_the_words_of_both_texts(hypothesis, reference):
+    parts = list(html_page.differences(hypothesis, reference))
+    for text, tags in ((hypothesis, ("", "ins")), (reference, ("", "del"))):
+        assert [word for tag, words in parts if tag in tags for word in words.split()] == (
+            text.split())
 
-    def words(removed):
-        text = re.sub(rf"<{removed}>.*?</{removed}>", "", marked)
-        return re.sub(r"</?(?:ins|del)>", "", text).split()
 
-    def escaped(text):
-        return html_page.to_html(text.replace(" ", "  ")).split()
+@given(st.text(max_size=20))
+@example("\x1b[31m<script>alert('&\"')</script>\ud800\n")
+@example("a^K")
+def test_no_text_is_markup(text):
+    """Every value of the page, in an element or an attribute."""
+    runs = [results.RunResult(f"runs/{text}", 1, "done", empty=1), results.RunResult(
+        text, 2, "failed", text)]
+    arm = results.ArmResult(text, {text: text}, None, runs)
+    study = results.StudyResults(
+        text, text, text, text, {text: {"path": text, "sha256": text, "lines": 3}},
+        [{text: {text: [text]}}], text, 3, signatures={text: text}, arms=[arm],
+        samples=[results.Sample(text, text + " x", {text: text})])
+    page = html_page.render_page(study, [], ".", [html_page.Picture(text, "a.svg", text, False)])
+    plain = html_page.render_page(results.StudyResults(
+        "t", "t", "t", "t", {"t": {"path": "t", "sha256": "t", "lines": 3}}, [{"t": {"t": ["t"]}}],
+        "t", 3, signatures={"t": "t"}, samples=[results.Sample("t", "t x", {"t": "t"})],
+        arms=[results.ArmResult("t", {"t": "t"}, None, runs)]), [], ".",
+        [html_page.Picture("t", "a.svg", "t", False)])
 
-    assert words("del") == escaped(hypothesis) and words("ins") == escaped(reference)
+    def tags(html):
+        return set(re.findall(r"<([a-z]\w*)", html))
+    assert tags(page) <= tags(plain) | {"sup"}
+    assert not CONTROL.search(page) and page.encode()
 
 
 def test_a_damaged_cache_of_a_model_is_made_again(clipping):
