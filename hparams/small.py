@@ -16,7 +16,8 @@ def rpr_small() -> HParams:
     hparams.batch_size = 2048
     hparams.symbol_modality_num_shards = 1
     # A short training needs a high learning rate, which pre-norm tolerates. The constant has the
-    # smallest development loss with absolute and with relative positions: gin/small_tuning.gin.
+    # smallest development loss with absolute positions; with relative positions 0.2 is slightly
+    # better: gin/small_tuning.gin.
     hparams.layer_preprocess_sequence = "n"
     hparams.layer_postprocess_sequence = "da"
     hparams.learning_rate_schedule = "constant*linear_warmup*rsqrt_decay"

@@ -131,7 +131,7 @@ def _generate_data(flags: Any) -> None:
 def _losses(metrics_file: str) -> str:
     """The last losses of a training, for its last line."""
     last = metrics_log.last(metrics_file)
-    losses = [f"{meaning} {last[event]['loss']:.3f} at step {last[event]['step']:,}"
+    losses = [f"{meaning} {metrics_log.loss_of(last[event]):.3f} at step {last[event]['step']:,}"
               for event, meaning in (("train", "training loss"), ("eval", "development loss"))
               if "loss" in last.get(event, {})]
     return ": " + ", ".join(losses) if losses else ""

@@ -228,9 +228,9 @@ def _read_run(study_dir: str, path: str, environments: list[dict[str, Any]],
 def _read_metrics(run: RunResult, events: list[metrics_log.Event]) -> None:
     """Fills in what metrics.jsonl recorded."""
     for kind, losses in (("train", run.train_losses), ("eval", run.dev_losses)):
-        losses += [[event["step"], round(event["loss"], 5)] for event in events
+        losses += [[event["step"], round(metrics_log.loss_of(event), 5)] for event in events
                    if event["event"] == kind and "step" in event
-                   and math.isfinite(_loss(event))]
+                   and math.isfinite(metrics_log.loss_of(event))]
     run.loss = run.dev_losses[-1][1] if run.dev_losses else None
     run.parameters = next((event.get("parameters") for event in events
                            if event["event"] == "start"), None)
@@ -241,12 +241,6 @@ def _read_metrics(run: RunResult, events: list[metrics_log.Event]) -> None:
     decoded = [event for event in events if event["event"] == "decode"]
     if decoded:
         run.cut = decoded[-1].get("cut")
-
-
-def _loss(event: metrics_log.Event) -> float:
-    """NaN if it was not recorded; a training that diverged has recorded what is not finite."""
-    loss = event.get("loss")
-    return math.nan if loss is None else loss
 
 
 def _earlier_seconds(events: list[metrics_log.Event], last_started: float) -> float:

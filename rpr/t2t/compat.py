@@ -51,6 +51,7 @@ def install() -> None:
     _tokens_of_all_replicas()
     _a_step_is_an_update()
     _batch_of_each_tower()
+    _evaluation_without_batches()
     _installed = True
 
 
@@ -284,6 +285,28 @@ def _batch_of_each_tower():
         return input_fn(*before, mode, hparams, config=config, **kwargs)
 
     data_reader.input_fn = for_all_towers
+
+
+def _evaluation_without_batches():
+    """Estimator's loss of an evaluation is the mean of the batches' means, and T2T's approximate
+    BLEU and ROUGE count padding: all three change with batch_size."""
+    from tensor2tensor.utils import metrics
+    from tensorflow_estimator.python.estimator import estimator
+    create, verify = metrics.create_evaluation_metrics, estimator._verify_and_create_loss_metric
+
+    def create_evaluation_metrics(problems, model_hparams):
+        from rpr.t2t import evaluation_metrics
+        return {name: evaluation_metrics.OF_SENTENCES.get(name.rpartition("/")[2], metric)
+                for name, metric in create(problems, model_hparams).items()}
+
+    def verify_and_create_loss_metric(eval_metric_ops, loss, distribution=None):
+        from rpr.t2t import evaluation_metrics
+        metrics_with_loss = verify(eval_metric_ops, loss, distribution)
+        per_token = evaluation_metrics.loss_per_token(metrics_with_loss)
+        return metrics_with_loss | ({"loss": per_token} if per_token else {})
+
+    metrics.create_evaluation_metrics = create_evaluation_metrics
+    estimator._verify_and_create_loss_metric = verify_and_create_loss_metric
 
 
 def _attach(name, module):

@@ -6,7 +6,7 @@
 | `train` | `step`, `loss` (nats per target token), `steps_per_second`, `time`; since the last: |
 |         | `source_tokens_per_second`, `target_tokens_per_second`, `padding` (share of positions) |
 |         | of the chief's machine; `peak_memory` (bytes, of the fullest GPU, else the process) |
-| `eval` | `step`, `loss` and T2T's metrics on the development set |
+| `eval` | `step`, `loss` (nats per token of the development set) and T2T's metrics on it |
 | `decode` | `sentences`, `tokens`, `seconds`, `sentences_per_second`, `tokens_per_second`; `cut` |
 |          | (hypotheses of the whole file that stopped at the length limit) |
 
@@ -15,6 +15,7 @@
 """
 import contextlib
 import json
+import math
 import os
 from collections.abc import Iterator
 from typing import Any, BinaryIO
@@ -26,7 +27,7 @@ from rpr.utils.schema import mismatch
 Event = dict[str, Any]
 
 _TAIL = 1 << 16                                       # bytes that hold the last hundreds of events
-_NUMBERS = ("loss", "steps_per_second", "approx_bleu_score", "time")
+_NUMBERS = ("loss", "steps_per_second", "neg_log_perplexity", "time")
 _NUMBER_TYPES = {float, int, type(None)}
 _COUNT_TYPES = {int, type(None)}
 _SCHEMA = {"event": str, "step?": int, "parameters?": int, "cut?": (int, None),
@@ -77,6 +78,18 @@ def read(path: str, most_train: int | None = None) -> list[Event]:
             if b"\n" in lines.read(_TAIL):
                 raise UserError(f"{path} is damaged: no event in it; remove it")
     return kept
+
+
+def loss_of(event: Event) -> float:
+    """The loss of a `train` or `eval` event in nats per token; NaN if it was not recorded.
+
+    In files of versions up to 0.1.0 the `loss` of an `eval` event is the mean of its batches'
+    means. There `neg_log_perplexity` is the mean over tokens with the opposite sign, as now.
+    """
+    loss = event.get("loss")
+    if event["event"] == "eval" and event.get("neg_log_perplexity") is not None:
+        loss = -event["neg_log_perplexity"]
+    return math.nan if loss is None else loss
 
 
 def last(path: str) -> dict[str, Event]:

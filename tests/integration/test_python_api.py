@@ -12,9 +12,10 @@ import pytest
 import report_runs
 import tensorflow.compat.v1 as tf
 import tiny_models
+from conftest import rpr_command
 
 import rpr
-from rpr.api import study_table
+from rpr import api
 from rpr.utils.errors import UserError
 
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
@@ -90,6 +91,15 @@ def test_a_loaded_run_scores_sentences_alike_in_any_batch(model, lines):
     assert together.dtype == np.float64 and (together < 0).all()
 
 
+def test_the_loss_of_an_evaluation_is_that_of_all_tokens(model, trained, tmp_path):
+    rpr_command("evaluate", *trained.flags, "--eval_use_test_set", f"--json={tmp_path}/json")
+    source, target = ((trained.text.folder / f"test.{language}").read_text("utf-8").splitlines()
+                      for language in ("en", "de"))
+    tokens = sum(len(model._inspector.encode(line, "targets")) for line in target)
+    assert json.loads((tmp_path / "json").read_text())["loss"] == pytest.approx(
+        -model.score(source, target).sum() / tokens, rel=1e-5)
+
+
 def test_translations_keep_the_order_and_their_probabilities(model, lines):
     sources = [lines["en"][0], "", lines["en"][1]]
     translations = model.translate(sources, batch_size=2)
@@ -147,11 +157,11 @@ def test_a_built_model_gives_the_logits_of_the_graph():
 def test_a_study_as_rows(workplace):
     study = workplace / "runs" / "small_table2"
     arms = json.loads((study / "study.json").read_text())["arms"]
-    rows = study_table.rows(str(study))
+    rows = api.rows(str(study))
     assert [row["arm"] for row in rows] == [arm["name"] for arm in arms for _ in arm["runs"]]
     assert {row["state"] for row in rows} <= {"done", "failed", "waiting", "running"}
     assert all(os.path.isdir(row["directory"]) for row in rows if row["state"] == "done")
-    quickstart = study_table.rows(str(workplace / "runs" / "quickstart"))
+    quickstart = api.rows(str(workplace / "runs" / "quickstart"))
     assert [row["arm"] for row in quickstart] == ["absolute", "relative"]
     if HAS_PANDAS:
         assert list(rpr.results(str(study)).arm) == [row["arm"] for row in rows]

@@ -1,0 +1,131 @@
+"""Metrics of T2T's evaluations that do not depend on how sentences are grouped into batches.
+
+T2T's approximate BLEU and ROUGE compare the most probable symbol at each position, given the
+expected symbols before it, with the expected one. Theirs also count the positions after the end of
+a sentence, and average over batches. These leave padding out. BLEU is that of all sentences
+together; ROUGE is the mean over sentences.
+"""
+import collections
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from tensor2tensor.utils import rouge
+
+MetricFunction = Callable[[tf.Tensor, dict[str, tf.Tensor], tf.Tensor], tuple[tf.Tensor, Any]]
+
+_ORDERS = 4                                           # n-grams of 1 to 4 symbols
+
+
+def loss_per_token(metrics: dict[str, tuple[tf.Tensor, Any]]) -> tuple[tf.Tensor, Any] | None:
+    """The sum of all token losses over the number of tokens, in nats: a metric of TensorFlow.
+
+    Args:
+      metrics: (value, update operation) of each metric of one evaluation.
+
+    Returns:
+      The same for the loss; None unless exactly one metric is T2T's `neg_log_perplexity`.
+    """
+    found = [metric for name, metric in metrics.items() if name.endswith("/neg_log_perplexity")]
+    if len(found) != 1:
+        return None
+    value, update = found[0]
+    return -value, update
+
+
+def _approximate_bleu(logits: tf.Tensor, features: dict[str, tf.Tensor], labels: tf.Tensor
+                      ) -> tuple[tf.Tensor, Any]:
+    """T2T's `approx_bleu_score` (smoothed, on symbols) over the sentences of all batches.
+
+    Args:
+      logits: [batch, length, 1, 1, vocabulary].
+      features: unused; part of T2T's signature.
+      labels: ids, [batch, length, 1, 1], 0 after the end.
+
+    Returns:
+      value, float64 [], and update operation.
+    """
+    del features
+    counts, update = _summed(_of_batch(_bleu_counts, logits, labels, 2 * _ORDERS + 2))
+    return _in_python(_bleu, [counts], []), update
+
+
+def _rouge(score: Callable[[list, list], float]) -> MetricFunction:
+    """The mean of one of T2T's ROUGE scores over sentences; arguments as `_approximate_bleu`."""
+    def metric(logits: tf.Tensor, features: dict[str, tf.Tensor], labels: tf.Tensor
+               ) -> tuple[tf.Tensor, Any]:
+        del features
+
+        def total(predicted: np.ndarray, expected: np.ndarray) -> list[float]:
+            scores = [score([ours], [theirs]) for ours, theirs in _sentences(predicted, expected)]
+            return [float(np.sum(scores)), len(scores)]
+
+        total_and_count, update = _summed(_of_batch(total, logits, labels, 2))
+        return tf.math.divide_no_nan(total_and_count[0], total_and_count[1]), update
+    return metric
+
+
+OF_SENTENCES: dict[str, MetricFunction] = {
+    "approx_bleu_score": _approximate_bleu, "rouge_2_fscore": _rouge(rouge.rouge_n),
+    "rouge_L_fscore": _rouge(rouge.rouge_l_sentence_level)}
+
+
+def _summed(values: tf.Tensor) -> tuple[tf.Tensor, tf.Operation]:
+    """The sum of float64 [size] over all batches, and the operation that adds those of a batch."""
+    with tf.variable_scope(None, "sum"):
+        total = tf.get_local_variable("total", values.shape, values.dtype, tf.zeros_initializer())
+    return tf.identity(total), tf.assign_add(total, values)
+
+
+def _of_batch(function: Callable[[np.ndarray, np.ndarray], list], logits: tf.Tensor,
+              labels: tf.Tensor, size: int) -> tf.Tensor:
+    """float64 [size]: a function of predicted and expected ids, int [batch, length] both."""
+    predicted = tf.argmax(logits, axis=-1, output_type=tf.int32)
+    batch = [tf.squeeze(ids, [2, 3]) for ids in (predicted, labels)]
+    return _in_python(function, batch, [size])
+
+
+def _in_python(function: Callable, arguments: list[tf.Tensor], shape: list[int]) -> tf.Tensor:
+    result = tf.py_func(lambda *values: np.asarray(function(*values), np.float64), arguments,
+                        tf.float64, stateful=False)
+    result.set_shape(shape)
+    return result
+
+
+def _sentences(predicted: np.ndarray, expected: np.ndarray) -> Iterator[tuple[list, list]]:
+    """(predicted ids, expected ids) of each sentence up to its end."""
+    for ours, theirs in zip(predicted, expected, strict=True):
+        if theirs.any():                              # else the row only fills a batch up
+            length = int(np.flatnonzero(theirs)[-1]) + 1
+            yield ours[:length].tolist(), theirs[:length].tolist()
+
+
+def _bleu_counts(predicted: np.ndarray, expected: np.ndarray) -> list[int]:
+    """Matching n-grams and predicted n-grams of each order, predicted and expected symbols."""
+    matches, possible, lengths = [0] * _ORDERS, [0] * _ORDERS, [0, 0]
+    for ours, theirs in _sentences(predicted, expected):
+        lengths = [lengths[0] + len(ours), lengths[1] + len(theirs)]
+        for order in range(1, _ORDERS + 1):
+            counts = [collections.Counter(tuple(ids[at:at + order])
+                                          for at in range(len(ids) - order + 1))
+                      for ids in (ours, theirs)]
+            matches[order - 1] += (counts[0] & counts[1]).total()
+            possible[order - 1] += counts[0].total()
+    return [*matches, *possible, *lengths]
+
+
+def _bleu(counts: np.ndarray) -> float:
+    """BLEU of `_bleu_counts`, with the smoothing of T2T's `compute_bleu`."""
+    matches, possible = counts[:_ORDERS], counts[_ORDERS:2 * _ORDERS]
+    predicted, expected = counts[2 * _ORDERS:]
+    smooth, logs = 1.0, []
+    for matching, total in zip(matches, possible, strict=True):
+        if total:
+            if not matching:
+                smooth *= 2
+            logs.append(math.log((matching or 1 / smooth) / total))
+    if not logs or not predicted:
+        return 0.0
+    return math.exp(sum(logs) / _ORDERS + min(0.0, 1 - expected / predicted))
