@@ -40,7 +40,7 @@ setup(
     version="0.1.0",
     description="A relative-position Transformer experimentation framework on tensor2tensor",
     license="Apache-2.0",
-    python_requires=">=3.11,<3.12",                  # TensorFlow 2.15 has no wheel for later ones
+    python_requires=">=3.11.4,<3.12",  # tarfile's filters; TensorFlow 2.15 has no later wheel
     packages=find_packages(include=["rpr", "rpr.*"]),
     package_data={"rpr.report": ["*.jinja"], "rpr.problems": ["*/*.gz", "*/NOTICE*", "*/LICENSE*"]},
     install_requires=[

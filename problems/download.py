@@ -3,19 +3,25 @@
 RPR_MIRROR, a directory or a URL that has the files under their own names, replaces the original
 hosts. The checks are the same.
 """
+import atexit
 import contextlib
 import dataclasses
+import fcntl
+import functools
+import glob
 import gzip
 import hashlib
 import os
 import posixpath
 import re
+import shutil
 import stat
 import tarfile
+import tempfile
 import time
 import zlib
-from collections.abc import Iterable, Sequence
-from typing import Any, BinaryIO
+from collections.abc import Sequence
+from typing import BinaryIO
 
 import requests
 
@@ -27,6 +33,7 @@ _ATTEMPTS = 5                                         # in a row that receive no
 _WAIT_SECONDS = 1.0                                   # before the second attempt; doubles each time
 _TIMEOUT_SECONDS = 60
 _LARGEST_UNKNOWN = 10**8                              # bytes, of a file without a published size
+_SMALL, _MOST_EXPANSION = 10**8, 50                   # bytes; of the members of an archive
 _T2T_DEFAULT = "/tmp/t2t_datagen"                     # of --tmp_dir; all users share it
 
 
@@ -102,9 +109,10 @@ def fetch(remote: Remote, tmp_dir: str) -> str:
 
 
 def fetch_members(archive: Remote, members: Sequence[str], tmp_dir: str) -> list[str]:
-    """The paths of some files of an archive, which is downloaded and unpacked if needed.
+    """The paths of some files of an archive, which is downloaded if needed.
 
-    Files that were unpacked before are used only if no other user can have written them.
+    Only the archive has a digest. Each process therefore unpacks it into a new directory, which is
+    removed when the process ends: unpacked files that lie in `tmp_dir` may be somebody else's.
 
     Args:
       archive: a tar archive.
@@ -112,14 +120,35 @@ def fetch_members(archive: Remote, members: Sequence[str], tmp_dir: str) -> list
       tmp_dir: the directory of downloads.
 
     Raises:
-      UserError: as `fetch` and `extract`; or another user may have written to the directory.
+      UserError: as `fetch` and `extract`.
     """
-    folder = os.path.join(tmp_dir, archive.name + ".files")
-    paths = [os.path.join(folder, posixpath.basename(member)) for member in members]
-    refuse_foreign(folder)
-    if not all(map(os.path.exists, paths)):           # they appear only when they are complete
-        paths = list(extract(fetch(archive, tmp_dir), members, folder).values())
-    return paths
+    return _unpack(archive, tuple(members), tmp_dir)
+
+
+@functools.cache
+def _unpack(archive: Remote, members: tuple[str, ...], tmp_dir: str) -> list[str]:
+    path = fetch(archive, tmp_dir)
+    os.makedirs(tmp_dir, exist_ok=True)
+    prefix = f".{archive.name}.files-"
+    with locks.locked(os.path.join(tmp_dir, archive.name)):
+        for folder in glob.glob(os.path.join(glob.escape(tmp_dir), prefix + "*")):
+            _remove_unless_used(folder)
+        folder = tempfile.mkdtemp(prefix=prefix, dir=tmp_dir)
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        # Kept open, so that other processes see that this one uses the directory.
+        fcntl.flock(os.open(folder, os.O_RDONLY | os.O_CLOEXEC), fcntl.LOCK_SH)
+    return list(extract(path, members, folder).values())
+
+
+def _remove_unless_used(folder: str) -> None:
+    """Removes what a killed process unpacked."""
+    with contextlib.suppress(OSError):                # somebody uses it, or it is no directory
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder)
+        finally:
+            os.close(descriptor)
 
 
 def refuse_foreign(path: str) -> None:
@@ -233,9 +262,9 @@ def _refuse_excess(url: str, part: str, size: int, limit: int) -> None:
 
 
 def _open_part(path: str, append: bool) -> BinaryIO:
-    """Opens a partial download for writing, but not through a symbolic link."""
+    """Opens a partial download for writing; no symbolic link, and no pipe without a reader."""
     try:
-        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
+        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
                                  | (os.O_APPEND if append else os.O_TRUNC), 0o644), "wb")
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from None
@@ -248,16 +277,16 @@ def _root_cause(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def extract(archive: str, members: Iterable[str], folder: str) -> dict[str, str]:
-    """Unpacks some files of a tar archive, all or none.
+def extract(archive: str, members: Sequence[str], folder: str) -> dict[str, str]:
+    """Unpacks some files of a tar archive.
 
-    Only the named members are written, under the last part of their names and as plain files, so
-    no archive can write anywhere else. An archive with a member that would is refused as a whole.
+    An archive with a member that leads out of the folder is refused as a whole, and so is one whose
+    members are much larger than the archive.
 
     Args:
       archive: the path of a tar archive, compressed or not.
       members: names in the archive.
-      folder: the destination; created if needed, for this user alone.
+      folder: the destination, which is empty and belongs to this process.
 
     Returns:
       {member: path}.
@@ -265,46 +294,32 @@ def extract(archive: str, members: Iterable[str], folder: str) -> dict[str, str]
     Raises:
       UserError: the archive is damaged or hostile, or lacks a member.
     """
-    paths = {member: os.path.join(folder, posixpath.basename(member)) for member in members}
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    with locks.locked(os.path.join(folder, "extract")), contextlib.ExitStack() as stack:
-        if all(map(os.path.exists, paths.values())):
-            return paths
-        for path in paths.values():
-            stack.callback(_remove, path + ".part")
-        found = set()
-        try:
-            # As a stream, to its very end: this detects a truncated archive.
-            with tarfile.open(archive, "r|*") as tar:
-                for member in tar:
-                    _refuse_escape(archive, member)
-                    name = posixpath.normpath(member.name)
-                    if name in paths and member.isreg():
-                        _write(tar.extractfile(member), paths[name] + ".part")
-                        found.add(name)
-        # tarfile raises TypeError for a truncated gzip header.
-        except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, TypeError) as error:
-            raise UserError(f"{archive}: the archive is damaged ({error}): remove it and try "
-                            "again") from None
-        missing = sorted(set(paths) - found)
-        if missing:
-            raise UserError(f"{archive}: it does not contain {', '.join(missing)}")
-        for path in paths.values():
-            os.replace(path + ".part", path)
-    return paths
-
-
-def _refuse_escape(archive: str, member: tarfile.TarInfo) -> None:
-    names = [member.name] + ([member.linkname] if member.islnk() or member.issym() else [])
-    if member.isdev() or any(posixpath.isabs(name) or ".." in name.split("/") for name in names):
-        raise UserError(f"{archive}: refused: its member {' -> '.join(names)} reaches outside of "
-                        "the archive")
-
-
-def _write(source: Any, path: str) -> None:
-    with open(path, "wb") as out:
-        while chunk := source.read(_CHUNK_BYTES):
-            out.write(chunk)
+    paths: dict[str, str] = {}
+    room = max(_SMALL, _MOST_EXPANSION * os.path.getsize(archive))
+    try:
+        # As a stream, to its very end: this detects a truncated archive.
+        with tarfile.open(archive, "r|*") as tar:
+            for entry in tar:
+                member = tarfile.data_filter(entry, folder)
+                room -= member.size
+                if room < 0:
+                    raise UserError(f"{archive} is refused: its members are more than "
+                                    f"{_MOST_EXPANSION} times as large as the archive")
+                name = posixpath.normpath(member.name)
+                if name in members and member.isreg():
+                    tar.extract(member, folder, set_attrs=False, filter="data")
+                    paths[name] = os.path.join(folder, name)
+    except tarfile.FilterError as error:
+        raise UserError(f"{archive} is refused: its member {error.tarinfo.name!r} points outside, "
+                        "or is a device") from None
+    # tarfile raises TypeError for a truncated gzip header.
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, TypeError) as error:
+        raise UserError(f"{archive}: the archive is damaged ({error}): remove it and try again"
+                        ) from None
+    missing = sorted(set(members) - set(paths))
+    if missing:
+        raise UserError(f"{archive}: it does not contain {', '.join(missing)}")
+    return {member: paths[member] for member in members}
 
 
 def _remove(path: str) -> None:
