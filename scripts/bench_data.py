@@ -221,10 +221,10 @@ def _problem(arguments: argparse.Namespace) -> tuple[Any, Any]:
 
     from rpr.t2t import trained_model
     from rpr.t2t.registration import find_problem
+    from rpr.utils.interfaces import ModelRequest
     problem = find_problem(arguments.problem)
-    hparams = trained_model.build_hparams(types.SimpleNamespace(
-        model="rpr_transformer", hparams_set=arguments.hparams_set, hparams=arguments.hparams,
-        output_dir=None))
+    hparams = trained_model.build_hparams(ModelRequest(
+        "rpr_transformer", hparams_set=arguments.hparams_set, hparams=arguments.hparams))
     hparams.add_hparam("data_dir", arguments.data_dir)
     trainer_lib.add_problem_hparams(hparams, problem)
     return problem, hparams

@@ -142,11 +142,11 @@ class LoadedModel:
 def load(path: str, data_dir: str | None, usr_dir: str | None, beam_size: int | None,
          alpha: float | None) -> LoadedModel:
     """See `rpr.api.load`."""
-    run, flags = run_directory.trained_model_flags(path, data_dir, usr_dir)
+    run, request = run_directory.find_model(path, data_dir, usr_dir)
     beam_size = run.beam_size if beam_size is None else beam_size
     alpha = run.alpha if alpha is None else alpha
     _check_search(beam_size, alpha)
-    return LoadedModel(run, trained_model.find_trained_model(flags), beam_size, alpha)
+    return LoadedModel(run, trained_model.find_trained_model(request), beam_size, alpha)
 
 
 def build(hparams_set: str, hparams: str, model: str, vocabulary_size: int,

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 from rpr.experiments import run_directory
 from rpr.experiments.config import Run
 from rpr.utils.errors import UserError
+from rpr.utils.interfaces import ModelRequest
 
 
 class Parser(argparse.ArgumentParser):
@@ -44,31 +45,27 @@ def _number(kind: type, name: str, low: float, high: float | None) -> Callable[[
     return parse
 
 
-def fill_flags(flags: Any, words: Sequence[str]) -> Run | None:
-    """Sets T2T's flags to the trained model of a run directory, if one is named.
+def find_model(flags: object, words: Sequence[str]) -> tuple[Run | None, ModelRequest]:
+    """The model that a command line asks for: by a run directory, or else by T2T's flags.
 
     Args:
-      flags: T2T's, parsed; the model's problem, hparams, data and checkpoint are set.
-      words: what the command line has besides flags.
+      flags: parsed, T2T's or argparse's.
+      words: what the command line has besides flags: a run directory, or nothing.
 
     Returns:
-      the configuration of the run; None if `words` is empty.
+      the configuration of the run, None without one;
+      the model.
 
     Raises:
       UserError: there is no run, or a flag contradicts it.
     """
+    given = ModelRequest.of(flags)
     if not words:
-        return None
+        return None, given
     if len(words) > 1:
         raise UserError(f"{words[1]!r}: only one run directory can be named")
-    run, named = run_directory.trained_model_flags(words[0], flags.data_dir,
-                                                   flags.t2t_usr_dir)
-    for name, value in vars(named).items():
-        if name in ("data_dir", "t2t_usr_dir"):       # given, or found next to the run
-            flags[name].value = value
-        elif flags[name].present:
-            raise UserError(f"--{name}={flags[name].value}: the run directory {words[0]} decides "
-                            "it; leave the flag or the directory out")
-        else:
-            flags[name].value = value
-    return run
+    for name, value in vars(given).items():
+        if value and name not in ("data_dir", "t2t_usr_dir"):
+            raise UserError(f"--{name}={value} is already set by run directory {words[0]}; leave "
+                            "the flag or the directory out")
+    return run_directory.find_model(words[0], given.data_dir, given.t2t_usr_dir)

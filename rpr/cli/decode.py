@@ -1,4 +1,5 @@
 """`rpr decode`: translates a file or a test set with a run, with T2T's flags, or an ensemble."""
+import dataclasses
 import logging
 import os
 import re
@@ -16,11 +17,13 @@ from rpr.cli import arguments
 from rpr.evaluation import test_sets
 from rpr.experiments.config import Run
 from rpr.inference import ensemble, file_checks, file_decoder
-from rpr.inference.file_decoder import ProgressEstimator
-from rpr.t2t import launcher, trained_model
+from rpr.inference.file_decoder import DecodeRequest, ProgressEstimator
+from rpr.t2t import launcher, registration, trained_model
+from rpr.t2t.trained_model import TrainedModel
 from rpr.utils import metrics_log, processes
 from rpr.utils.console import QuietLogs
 from rpr.utils.errors import UserError
+from rpr.utils.interfaces import ModelRequest
 
 PROGRAM = """rpr decode RUN --input=FILE|--test_set=NAME [--output=FILE]
   decodes with the checkpoint and the beam search of a run directory; without --output it prints
@@ -32,39 +35,32 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
     """`rpr decode`, with the flags of t2t-decoder and those defined here."""
     _define_flags()
     flags, words = launcher.parse(argv, PROGRAM)
-    run = arguments.fill_flags(flags, words)
-    if flags.ensemble:
-        _refuse_model_flags(flags)
-        models = ensemble.find_members(flags.ensemble, flags.data_dir)
+    if file_decoder.PART in os.environ:
+        request = file_decoder.receive_request()
+        registration.register(request.t2t_flags["t2t_usr_dir"])
+        models = list(map(trained_model.find_trained_model, request.models))
     else:
-        models = [trained_model.find_trained_model(flags)]
-    decode_hparams = _decode_hparams(flags, run)
-    _check_devices(flags.worker_gpu)
-    _take_shard(flags, decode_hparams)
-    to_terminal = _prepare_files(flags, run)
-    if flags.score_file and "inputs" in models[0].hparams.problem_hparams.vocabulary:
-        file_checks.check_pairs(flags.score_file, "score_file")
-    model_dir = models[0].hparams.model_dir
-    if logs and not flags.ensemble and os.access(model_dir, os.W_OK):
-        logs.keep(os.path.join(model_dir, "decode.log"))
+        request, models = _request(flags, words)
+    launcher.set_t2t_flags(request.t2t_flags)
+    if logs and not request.is_ensemble:
+        model_dir = models[0].hparams.model_dir
+        if os.access(model_dir, os.W_OK):
+            logs.keep(os.path.join(model_dir, "decode.log"))
     tf.logging.set_verbosity(tf.logging.INFO)
     trainer_lib.set_random_seed(flags.random_seed)
-    if flags.score_file and not flags.ensemble:
+    if flags.score_file and not request.is_ensemble:
         t2t_decoder.main(None)
         return
-    event = _decode(_worker_argv(words, flags, models), flags, models, decode_hparams)
-    metrics_file = flags.metrics_file
-    if not metrics_file and not flags.ensemble and not run:
-        metrics_file = os.path.join(model_dir, launcher.METRICS_FILE)
-    if event and metrics_file:
-        metrics_log.append(metrics_file, "decode", **event)
-    if to_terminal:
-        with open(flags.decode_to_file, "rb") as text:
+    event = _decode(request, models)
+    if event and request.metrics_file:
+        metrics_log.append(request.metrics_file, "decode", **event)
+    if request.to_terminal:
+        with open(request.output, "rb") as text:
             shutil.copyfileobj(text, sys.stdout.buffer)
         sys.stdout.flush()
 
 
-def _define_flags():
+def _define_flags() -> None:
     absl_flags.DEFINE_alias("input", "decode_from_file")
     absl_flags.DEFINE_alias("output", "decode_to_file")
     absl_flags.DEFINE_string("test_set", None, "Decode the source of a test set that `sacrebleu "
@@ -78,33 +74,62 @@ def _define_flags():
                            "the models' probabilities. The models must share a vocabulary.")
 
 
-def _refuse_model_flags(flags):
-    """With --ensemble the directories decide what other flags say of a single model."""
-    for name in ("output_dir", "checkpoint_path", "model", "hparams_set", "hparams", "problem"):
-        if flags[name].value:
-            raise UserError(f"--{name}={flags[name].value}: not with --ensemble, whose directories "
-                            "decide it")
-    launcher.need(flags, "data_dir")
-
-
-def _decode_hparams(flags: Any, run: Run | None) -> Any:
-    """T2T's decode hparams: the run's search, changed by --decode_hparams."""
-    given = flags.decode_hparams
-    if run:
-        values = {"beam_size": run.beam_size, "alpha": run.alpha,
-                  "batch_size": run.decode_batch_size}
-        flags.decode_hparams = ",".join(
-            [f"{name}={value}" for name, value in values.items()
-             if not re.search(rf"(^|,)\s*{name}\s*=", given)] + ([given] if given else []))
+def _request(flags: Any, words: Sequence[str]) -> tuple[DecodeRequest, list[TrainedModel]]:
+    """What the command line asks for, checked, and the models that it names."""
+    run, model = arguments.find_model(flags, words)
+    models = _find_members(flags.ensemble, model) if flags.ensemble else [
+        trained_model.find_trained_model(model)]
+    search = _search(flags.decode_hparams, run)
     try:
-        decode_hparams = t2t_decoder.create_decode_hparams()
+        decode_hparams = decoding.decode_hparams(search)
     except (ValueError, KeyError) as error:
-        raise UserError(f"--decode_hparams={given}: {error}") from None
-    file_checks.check_search(decode_hparams, given)
-    return decode_hparams
+        raise UserError(f"--decode_hparams={flags.decode_hparams}: {error}") from None
+    file_checks.check_search(decode_hparams, flags.decode_hparams)
+    has_gpu = _check_devices(flags.worker_gpu)
+    decode_hparams.shards, decode_hparams.shard_id = flags.decode_shards, flags.worker_id
+    source, output = _files(flags, run, decode_hparams)
+    if flags.score_file and "inputs" in models[0].hparams.problem_hparams.vocabulary:
+        file_checks.check_pairs(flags.score_file, "score_file")
+    to_terminal = bool(source and not output and (run or flags.test_set))
+    if to_terminal:
+        output = os.path.join(processes.temporary_directory("decode"), "output")
+    metrics_file = flags.metrics_file
+    if not metrics_file and not flags.ensemble and not run:
+        metrics_file = os.path.join(models[0].hparams.model_dir, launcher.METRICS_FILE)
+    return DecodeRequest(
+        models=tuple(model.request for model in models), is_ensemble=bool(flags.ensemble),
+        search=search, source=source, output=output, to_terminal=to_terminal,
+        devices=flags.worker_gpu, metrics_file=metrics_file,
+        keeps_timestamp=bool(flags.keep_timestamp and model.checkpoint_path),
+        t2t_flags={
+            **launcher.t2t_flags(), **({} if flags.ensemble else dataclasses.asdict(model)),
+            "checkpoint_path": model.checkpoint_path or None, "decode_hparams": search,
+            "decode_from_file": source or None, "decode_to_file": output or None,
+            "decode_shards": 1 if source else flags.decode_shards,
+            "worker_gpu": min(flags.worker_gpu, int(has_gpu))}), models
 
 
-def _check_devices(count):
+def _find_members(directories: Sequence[str], model: ModelRequest) -> list[TrainedModel]:
+    """The models of an ensemble, which decide what other flags say of a single model."""
+    for name in ("output_dir", "checkpoint_path", "model", "hparams_set", "hparams", "problem"):
+        if getattr(model, name):
+            raise UserError(f"--{name}={getattr(model, name)}: not with --ensemble, whose "
+                            "directories decide it")
+    if not model.data_dir:
+        raise UserError("--data_dir is missing")
+    return ensemble.find_members(directories, model.data_dir)
+
+
+def _search(given: str, run: Run | None) -> str:
+    """T2T's decode hparams as text: the run's search, changed by --decode_hparams."""
+    values = {"beam_size": run.beam_size, "alpha": run.alpha,
+              "batch_size": run.decode_batch_size} if run else {}
+    return ",".join([f"{name}={value}" for name, value in values.items()
+                     if not re.search(rf"(^|,)\s*{name}\s*=", given)] + ([given] if given else []))
+
+
+def _check_devices(count: int) -> bool:
+    """Refuses more devices than there are; whether they are GPUs."""
     gpus = len(tf.config.list_physical_devices("GPU"))
     cores = len(os.sched_getaffinity(0))
     if gpus and count > gpus:
@@ -112,38 +137,30 @@ def _check_devices(count):
     if not gpus and count > cores:                    # the processes share the CPU
         raise UserError(f"--worker_gpu={count}: no GPU is visible; without one it is at most "
                         f"{cores}, the number of cores")
+    return bool(gpus)
 
 
-def _take_shard(flags, decode_hparams):
-    """Names the files of the shard that --decode_shards asks for: T2T's in000, in001, ..."""
-    if decode_hparams.shards == 1:
-        return
-    if flags.test_set:
-        raise UserError(f"--decode_shards={flags.decode_shards}: a file can be decoded in shards, "
-                        "not a --test_set")
-    if flags.decode_from_file:
-        for name in ("decode_from_file", "decode_to_file"):
-            if flags[name].value:
-                flags[name].value = decoding._add_shard_to_filename(
-                    flags[name].value, decode_hparams)
-        decode_hparams.shards = 1
+def _files(flags: Any, run: Run | None, decode_hparams: Any) -> tuple[str, str]:
+    """The text to decode, of --input or --test_set, and --output, checked; empty: there is none.
 
-
-def _prepare_files(flags: Any, run: Run | None) -> bool:
-    """Checks --input and --output, and sets them where --test_set or a run stands for them.
-
-    Returns:
-      whether the output is a temporary file, to be printed.
+    With --decode_shards they are the files of the shard: T2T's in000, in001, ...
     """
+    source, output = (path and decoding._add_shard_to_filename(path, decode_hparams)
+                      if flags.decode_from_file else path
+                      for path in (flags.decode_from_file or "", flags.decode_to_file or ""))
     if flags.test_set:
-        if flags.decode_from_file:
-            raise UserError(f"--input={flags.decode_from_file} and --test_set={flags.test_set}: "
-                            "only one of them can be decoded")
-        flags.language_pair = flags.language_pair or (run.language_pair if run else None)
-        launcher.need(flags, "language_pair")
-        flags.decode_from_file = _test_set_file(flags.test_set, flags.language_pair)
-    elif flags.decode_from_file:
-        file_checks.check_input(flags.decode_from_file, _given(flags, "input", "decode_from_file"))
+        if decode_hparams.shards > 1:
+            raise UserError(f"--decode_shards={flags.decode_shards}: a file can be decoded in "
+                            "shards, not a --test_set")
+        if source:
+            raise UserError(f"--input={source} and --test_set={flags.test_set}: only one of them "
+                            "can be decoded")
+        language_pair = flags.language_pair or (run.language_pair if run else None)
+        if not language_pair:
+            raise UserError("--language_pair is missing")
+        source = _test_set_file(flags.test_set, language_pair)
+    elif source:
+        file_checks.check_input(source, _given(flags, "input", "decode_from_file"))
     elif run and not flags.decode_interactive and not flags.score_file:
         raise UserError("--input or --test_set is missing: the text to decode")
     if flags.score_file:
@@ -151,22 +168,19 @@ def _prepare_files(flags: Any, run: Run | None) -> bool:
         launcher.need(flags, "decode_to_file")
     if flags.metrics_file:
         file_checks.check_output(flags.metrics_file, "metrics_file")
-    if flags.decode_to_file:
+    if output:
         name = _given(flags, "output", "decode_to_file")
-        file_checks.check_output(flags.decode_to_file, name)
-        file_checks.check_other(flags.decode_to_file, name, flags.decode_from_file or "")
-    elif flags.decode_from_file and (run or flags.test_set):
-        flags.decode_to_file = os.path.join(processes.temporary_directory("decode"), "output")
-        return True
-    return False
+        file_checks.check_output(output, name)
+        file_checks.check_other(output, name, source)
+    return source, output
 
 
-def _given(flags, alias, name):
+def _given(flags: Any, alias: str, name: str) -> str:
     """The name by which a flag was given, for messages."""
     return alias if flags[alias].present else name
 
 
-def _test_set_file(name, pair):
+def _test_set_file(name: str, pair: str) -> str:
     """The source of a test set as a file for T2T's decoder."""
     source = test_sets.test_set_source(name, pair)
     path = os.path.join(processes.temporary_directory("test-set"), "source")
@@ -175,43 +189,28 @@ def _test_set_file(name, pair):
     return path
 
 
-def _worker_argv(words, flags, models):
-    """The command line for a process on another device: this one, with everything decided."""
-    names = ["decode_to_file"] if flags.test_set else ["decode_from_file", "decode_to_file"]
-    if words:
-        names += ["model", "problem", "hparams_set", "hparams", "data_dir", "output_dir",
-                  "decode_hparams", "language_pair"]
-    decided = [f"--{name}={flags[name].value}" for name in names if flags[name].value]
-    decided.append("--decode_shards=1")               # the files are those of the shard
-    if not flags.ensemble:
-        decided.append(f"--checkpoint_path={models[0].checkpoint}")
-    given = [flags[name].serialize() for name in flags
-             if flags[name].present and name not in ("input", "output")]
-    return [*given, *decided]
-
-
-def _decode(argv: Sequence[str], flags: Any, models: Sequence[trained_model.TrainedModel],
-            decode_hparams: Any) -> dict[str, float] | None:
+def _decode(request: DecodeRequest, models: Sequence[TrainedModel]) -> dict[str, float] | None:
     """Decodes in batches that can be resumed where input and output are text files, else by T2T.
 
     Returns:
       the `decode` event of metrics.jsonl, if there is one.
     """
     hparams = models[0].hparams
-    in_batches = (flags.decode_from_file and flags.decode_to_file
+    in_batches = (request.source and request.output
                   and "inputs" in hparams.problem_hparams.vocabulary)
-    if not in_batches and flags.worker_gpu > 1:
-        raise UserError(f"--worker_gpu={flags.worker_gpu}: several devices decode --input to "
+    if not in_batches and request.devices > 1:
+        raise UserError(f"--worker_gpu={request.devices}: several devices decode --input to "
                         "--output, or a --test_set")
-    if not in_batches and flags.ensemble:
+    if not in_batches and request.is_ensemble:
         raise UserError("--ensemble: it decodes --input, or a --test_set, to --output")
-    if flags.ensemble:
+    decode_hparams = t2t_decoder.create_decode_hparams()
+    if request.is_ensemble:
         estimator = ensemble.build_estimator(models, decode_hparams)
     else:
-        estimator = file_decoder.build_estimator(flags, models[0], decode_hparams)
+        estimator = file_decoder.build_estimator(request, models[0], decode_hparams)
     if in_batches:
-        return file_decoder.decode_file(argv, flags, models, estimator, decode_hparams)
-    if flags.decode_interactive:
+        return file_decoder.decode_file(request, models, estimator, decode_hparams)
+    if request.t2t_flags["decode_interactive"]:
         logging.getLogger("tensorflow").addHandler(_HypothesisPrinter())
         try:
             t2t_decoder.decode(estimator, hparams, decode_hparams)

@@ -1,8 +1,8 @@
 """`rpr evaluate`: T2T's metrics of a trained model on the development or test set."""
+import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -35,36 +35,29 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
     absl_flags.DEFINE_bool("wait", False, "Afterwards wait for new checkpoints in --output_dir and "
                            "evaluate each, until there was none for --eval_timeout_mins.")
     flags, words = launcher.parse(argv, PROGRAM)
-    run = arguments.fill_flags(flags, words)
+    run, request = arguments.find_model(flags, words)
     if run and flags.wait:
         raise UserError("--wait: a run directory evaluates its own checkpoints; wait in its model "
                         "directory with T2T's flags")
     if flags.json:
         file_checks.check_output(flags.json, "json")
-    model = trained_model.find_trained_model(flags)
+    model = trained_model.find_trained_model(request)
     check_data(model.hparams.problem, model.hparams.data_dir,
                ("test",) if flags.eval_use_test_set else ("dev",))
+    launcher.set_t2t_flags(dataclasses.asdict(model.request))
     model_dir = model.hparams.model_dir
     if logs and os.access(model_dir, os.W_OK):
         logs.keep(os.path.join(model_dir, "evaluate.log"))
     tf.logging.set_verbosity(tf.logging.INFO)
     trainer_lib.set_random_seed(flags.random_seed)
-    evaluate = build_evaluator(flags, model)
-    for checkpoint in _checkpoints(model, flags):
-        metrics = evaluate(checkpoint)
-        _report(checkpoint, metrics, flags.json)
-
-
-def _checkpoints(model: trained_model.TrainedModel, flags: Any) -> Iterator[str]:
-    """The newest checkpoint, then with --wait those to come."""
-    yield model.checkpoint
+    evaluate = _evaluator(model, flags.eval_steps, "test" if flags.eval_use_test_set else None)
+    _report(model.checkpoint, evaluate(model.checkpoint), flags.json)
     if flags.wait:
         say(f"waiting up to {flags.eval_timeout_mins} minutes for each new checkpoint in "
-            f"{model.hparams.model_dir}")
-        for checkpoint in trainer_lib.next_checkpoint(model.hparams.model_dir,
-                                                      flags.eval_timeout_mins):
+            f"{model_dir}")
+        for checkpoint in trainer_lib.next_checkpoint(model_dir, flags.eval_timeout_mins):
             if checkpoint != model.checkpoint:
-                yield checkpoint
+                _report(checkpoint, evaluate(checkpoint), flags.json)
 
 
 def _report(checkpoint: str, metrics: Mapping[str, float], json_path: str | None) -> None:
@@ -80,22 +73,22 @@ def _report(checkpoint: str, metrics: Mapping[str, float], json_path: str | None
         files.write_atomically(json_path, line + "\n")
 
 
-def build_evaluator(flags: Any, model: trained_model.TrainedModel
-                    ) -> Callable[[str], dict[str, float]]:
+def _evaluator(model: trained_model.TrainedModel, steps: int | None, split: str | None
+               ) -> Callable[[str], dict[str, float]]:
     """A function that evaluates a checkpoint of a model.
 
     Args:
-      flags: T2T's, parsed: eval_steps (batches at most) and eval_use_test_set are used.
       model: whose checkpoints are evaluated.
+      steps: batches at most; None: all.
+      split: "test"; None: the development set.
 
     Returns:
       a function of a checkpoint's path, without suffix; it gives {metric: value}, the step as
       `global_step` among them.
     """
     hparams = model.hparams
-    split = {"dataset_split": "test" if flags.eval_use_test_set else None}
     input_fn = hparams.problem.make_estimator_input_fn(
-        tf.estimator.ModeKeys.EVAL, hparams, dataset_kwargs=split)
+        tf.estimator.ModeKeys.EVAL, hparams, dataset_kwargs={"dataset_split": split})
     estimator = trainer_lib.create_estimator(model.name, hparams,
                                              t2t_trainer.create_run_config(hparams))
 
@@ -103,13 +96,13 @@ def build_evaluator(flags: Any, model: trained_model.TrainedModel
         directory = os.path.dirname(os.path.abspath(checkpoint))
         is_own = directory == os.path.abspath(hparams.model_dir)
         metrics = estimator.evaluate(
-            input_fn, steps=flags.eval_steps, checkpoint_path=checkpoint,
+            input_fn, steps=steps, checkpoint_path=checkpoint,
             name=None if is_own else os.path.basename(directory))     # its own TensorBoard curve
         return {_short(name): np.asarray(value).item() for name, value in metrics.items()}
 
     return evaluate
 
 
-def _short(name):
+def _short(name: str) -> str:
     """`accuracy` of `metrics-PROBLEM/targets/accuracy`."""
     return name.removeprefix(name.partition("/")[0] + "/targets/") if "/targets/" in name else name

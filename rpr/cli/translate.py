@@ -1,32 +1,30 @@
 """`rpr translate`: sentences through a trained model, with scores, probabilities and attention."""
+import argparse
 import json
 import os
 import sys
 from collections.abc import Iterator
 
 from rpr.cli import arguments
-from rpr.experiments import run_directory
 from rpr.inference.attention_plots import draw_attention
 from rpr.inference.file_checks import MOST_ALPHA
 from rpr.inference.inspector import Inspector, Translation, until_end
 from rpr.t2t import registration, trained_model
 from rpr.utils.console import QuietLogs, say, terminal
 from rpr.utils.errors import UserError
-
-# With --output_dir they name a model; a run directory decides them itself.
-_MODEL_FLAGS = ("problem", "model", "hparams_set", "hparams", "checkpoint_path")
+from rpr.utils.interfaces import ModelRequest
 
 
 def main(argv: list[str], logs: QuietLogs | None = None) -> None:
     """`rpr translate RUN [TEXT]`; without a run directory, T2T's flags name the model."""
     del logs                                          # nothing is written to the model's directory
     args = _parse(argv)
-    flags, beam_size, alpha, text = _model_and_text(args)
+    request, beam_size, alpha, text = _model_and_text(args)
     if args.show_attention:
         os.makedirs(args.show_attention, exist_ok=True)
     with terminal.status("loading the model"):
-        registration.register(args.t2t_usr_dir or flags.t2t_usr_dir)
-        trained = trained_model.find_trained_model(flags)
+        registration.register(request.t2t_usr_dir)
+        trained = trained_model.find_trained_model(request)
         model = Inspector(trained, beam_size, alpha)
     say(f"{trained.checkpoint}: beam {beam_size}, alpha {alpha}", style="dim")
     for number, line in enumerate([text] if text is not None else _read_lines(), 1):
@@ -42,7 +40,7 @@ def main(argv: list[str], logs: QuietLogs | None = None) -> None:
                            os.path.join(args.show_attention, str(number)))
 
 
-def _parse(argv):
+def _parse(argv: list[str]) -> argparse.Namespace:
     parser = arguments.Parser(
         prog="rpr translate", description="Translates one sentence, the lines of the standard "
         "input, or what is typed.\nShows the score of the beam search (log probability divided by "
@@ -63,30 +61,25 @@ def _parse(argv):
     parser.add_argument("--data_dir", help="vocabulary (default: where rpr run and rpr study "
                         "put the data)")
     model = parser.add_argument_group("a model without a run directory, by T2T's flags")
-    for name in (*_MODEL_FLAGS, "output_dir", "t2t_usr_dir"):
-        model.add_argument(f"--{name}", default="" if name == "hparams" else None)
+    for name in ("problem", "model", "hparams_set", "hparams", "checkpoint_path", "output_dir",
+                 "t2t_usr_dir"):
+        model.add_argument(f"--{name}")
     return parser.parse_intermixed_args(argv)
 
 
-def _model_and_text(args):
-    """The flags of the model, beam size, alpha, and the sentence or None."""
-    words, flags = args.words, args
-    beam_size, alpha = 4, 0.6
-    if args.output_dir is None:
-        if not words:
-            raise UserError("name a run directory, or a model by --output_dir, --problem, "
-                            "--data_dir, --model and --hparams_set")
-        for name in _MODEL_FLAGS:
-            if getattr(args, name):
-                raise UserError(f"--{name}={getattr(args, name)}: the run directory {words[0]} "
-                                "decides it")
-        run, flags = run_directory.trained_model_flags(words[0], args.data_dir,
-                                                       args.t2t_usr_dir)
-        beam_size, alpha, words = run.beam_size, run.alpha, words[1:]
-    if len(words) > 1:
-        raise UserError(f"{words[1]!r}: put the sentence in quotes")
-    return (flags, args.beam_size or beam_size, alpha if args.alpha is None else args.alpha,
-            words[0] if words else None)
+def _model_and_text(args: argparse.Namespace) -> tuple[ModelRequest, int, float, str | None]:
+    """The model, beam size, alpha, and the sentence or None."""
+    if args.output_dir is None and not args.words:
+        raise UserError("name a run directory, or a model by --output_dir, --problem, --data_dir, "
+                        "--model and --hparams_set")
+    words = args.words[:1] if args.output_dir is None else []
+    run, request = arguments.find_model(args, words)
+    text = args.words[len(words):]
+    if len(text) > 1:
+        raise UserError(f"{text[1]!r}: put the sentence in quotes")
+    beam_size, alpha = (run.beam_size, run.alpha) if run else (4, 0.6)
+    return (request, args.beam_size or beam_size, alpha if args.alpha is None else args.alpha,
+            text[0] if text else None)
 
 
 def _read_lines() -> Iterator[str]:

@@ -1,7 +1,7 @@
 """`rpr verify`: repeats the first steps of a run and compares them bit for bit."""
 from rpr.cli.arguments import Parser, whole_number
 from rpr.experiments.provenance import with_usr_dir
-from rpr.experiments.run_directory import RunDirectory, trained_model_flags
+from rpr.experiments.run_directory import RunDirectory, find_model
 from rpr.experiments.verification import repeat_training
 from rpr.utils import files
 from rpr.utils.console import say
@@ -15,8 +15,8 @@ def main(argv: list[str]) -> int:
     """
     args = _parser().parse_args(argv)
     files.refuse_pattern(args.run_dir, "run_dir")
-    run, flags = trained_model_flags(args.run_dir, args.data_dir, args.t2t_usr_dir)
-    run_dir = RunDirectory(args.run_dir, flags.data_dir)
+    run, request = find_model(args.run_dir, args.data_dir, args.t2t_usr_dir)
+    run_dir = RunDirectory(args.run_dir, request.data_dir)
     run = with_usr_dir(run, args.t2t_usr_dir, run_dir.config)
     result = repeat_training(run, run_dir, args.steps)
     compared = (f"{result.losses} losses, and {result.tensors} tensors at steps "

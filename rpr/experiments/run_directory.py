@@ -18,7 +18,6 @@
 """
 import os
 import re
-import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -26,6 +25,7 @@ from rpr.experiments import gin_files
 from rpr.experiments.config import Run, file_name
 from rpr.utils import files, locks
 from rpr.utils.errors import UserError
+from rpr.utils.interfaces import ModelRequest
 
 _STATUS = {"*": {"state": ("running", "done", "failed"), "input?": str, "started?": float,
                  "attempts?": int, "seconds?": float, "code?": int, "reason?": str}}
@@ -277,9 +277,9 @@ def read_state(run_dir: RunDirectory) -> tuple[str, dict[str, Any], dict[str, An
     return "failed" if failed else "waiting", status, scores
 
 
-def trained_model_flags(path: str, data_dir: str | None = None, usr_dir: str | None = None
-                        ) -> tuple[Run, types.SimpleNamespace]:
-    """The run of a run directory, and the flags that name its trained model.
+def find_model(path: str, data_dir: str | None = None, usr_dir: str | None = None
+               ) -> tuple[Run, ModelRequest]:
+    """The run of a run directory, and its trained model.
 
     Args:
       path: as `rpr run` made it.
@@ -288,9 +288,7 @@ def trained_model_flags(path: str, data_dir: str | None = None, usr_dir: str | N
         by somebody else must not choose which code runs.
 
     Returns:
-      The run, and an object with T2T's flags as attributes (model, problem, hparams_set, hparams,
-      data_dir, output_dir, checkpoint_path, t2t_usr_dir). In an unfinished run checkpoint_path is
-      None: the last checkpoint.
+      The run and the model. The checkpoint of an unfinished run is its last one.
 
     Raises:
       UserError: there is no run in the directory, no data next to it, or it needs a usr_dir.
@@ -302,14 +300,14 @@ def trained_model_flags(path: str, data_dir: str | None = None, usr_dir: str | N
     if run.usr_dir and not usr_dir:
         raise UserError(f"{path} was trained with code of your own: --t2t_usr_dir={run.usr_dir} "
                         "loads it")
-    if data_dir is None:
+    if not data_dir:
         candidates = [os.path.join(path, *up, "data") for up in ([".."], ["..", ".."])]
         data_dir = next((candidate for candidate in candidates
                          if os.path.exists(data_record(run, candidate))), None)
         if data_dir is None:
             raise UserError(f"--data_dir is missing: no data of {run.problem} next to {path}")
     checkpoint = run_dir.checkpoint(run)
-    return run, types.SimpleNamespace(
+    return run, ModelRequest(
         model=run.model, problem=run.problem, hparams_set=run.hparams_set, hparams=run.hparams,
-        data_dir=data_dir, output_dir=run_dir.model, t2t_usr_dir=usr_dir,
-        checkpoint_path=checkpoint if os.path.exists(checkpoint + ".index") else None)
+        data_dir=data_dir, output_dir=run_dir.model, t2t_usr_dir=usr_dir or "",
+        checkpoint_path=checkpoint if os.path.exists(checkpoint + ".index") else "")

@@ -5,7 +5,6 @@ may differ in everything except their vocabulary.
 """
 import functools
 import os
-import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from rpr.nn.ops import shape_list
 from rpr.t2t import checkpoints, preflight, trained_model
 from rpr.utils import processes
 from rpr.utils.errors import UserError
+from rpr.utils.interfaces import ModelRequest
 
 
 def find_members(directories: Sequence[str], data_dir: str) -> list[trained_model.TrainedModel]:
@@ -49,10 +49,10 @@ def find_members(directories: Sequence[str], data_dir: str) -> list[trained_mode
         if vocabulary != first_vocabulary:
             raise UserError(f"{flag} was trained with another vocabulary ({', '.join(vocabulary)}) "
                             f"than {directories[0]} ({', '.join(first_vocabulary)})")
-        members.append(trained_model.find_trained_model(types.SimpleNamespace(
-            model=training["model"], problem=training["problem"], hparams="",
+        members.append(trained_model.find_trained_model(ModelRequest(
+            model=training["model"], problem=training["problem"],
             hparams_set=training["hparams_set"], data_dir=data_dir, output_dir=model_dir,
-            checkpoint_path=checkpoints.newest(os.path.join(directory, "average")))))
+            checkpoint_path=checkpoints.newest(os.path.join(directory, "average")) or "")))
         preflight.check_reads_source(members[-1].hparams)
         if not issubclass(registry.model(training["model"]), incremental.IncrementalDecoder):
             raise UserError(f"{flag} holds a model {training['model']}, which cannot take part in "

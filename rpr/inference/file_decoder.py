@@ -4,14 +4,19 @@ The file is decoded in T2T's batches: sorted by words, longest first, `batch_siz
 batch is decoded as a whole by one process, since its padding decides how long its hypotheses may
 get. So the output does not depend on the number of devices or crashes.
 """
+import contextlib
+import dataclasses
+import json
 import os
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
 import numpy as np
+import tensorflow.compat.v1 as tf
 from tensor2tensor.bin import t2t_trainer
 from tensor2tensor.utils import decoding, trainer_lib
 
@@ -20,34 +25,71 @@ from rpr.t2t.trained_model import TrainedModel
 from rpr.utils import processes
 from rpr.utils.console import Task
 from rpr.utils.errors import UserError
+from rpr.utils.interfaces import ModelRequest
 
 _POLL_SECONDS = 0.2
 # Environment variable of the processes that decode for another one: the part "K/N" of its batches.
-_PART = "RPR_DECODE_PART"
+PART = "RPR_DECODE_PART"
 
 
-def build_estimator(flags: Any, model: TrainedModel, decode_hparams: Any) -> Any:
+@dataclasses.dataclass(frozen=True)
+class DecodeRequest:
+    """What `rpr decode` is asked for, with everything decided.
+
+    Attributes:
+      models: one, or the members of an ensemble; each with its checkpoint.
+      is_ensemble: whether the models decode together.
+      search: T2T's decode hparams, "name=value,...".
+      source: the file to decode; empty: T2T decodes what is typed, or the problem's own data.
+      output: the file to write; empty: T2T names it.
+      to_terminal: whether the output is a temporary file, to be printed.
+      devices: processes that share the batches, each with its own GPU or cores.
+      metrics_file: to which the `decode` event is appended.
+      keeps_timestamp: whether the output gets the time of the checkpoint.
+      t2t_flags: all flags of T2T, for its own functions.
+    """
+    models: tuple[ModelRequest, ...]
+    is_ensemble: bool
+    search: str
+    source: str
+    output: str
+    to_terminal: bool
+    devices: int
+    metrics_file: str | None
+    keeps_timestamp: bool
+    t2t_flags: Mapping[str, Any]
+
+
+def receive_request() -> DecodeRequest:
+    """The request of the process that started this one to decode a part, from its pipe."""
+    values = json.load(sys.stdin)
+    return DecodeRequest(**{**values, "models": tuple(
+        ModelRequest(**model) for model in values["models"])})
+
+
+def build_estimator(request: DecodeRequest, model: TrainedModel, decode_hparams: Any
+                    ) -> tf.estimator.Estimator:
     """T2T's Estimator of one model.
 
     Args:
-      flags: T2T's, parsed.
+      request: see above; T2T's flags are set to its values.
       model: to decode with.
       decode_hparams: T2T's.
     """
     run_config = t2t_trainer.create_run_config(model.hparams)
-    if flags.disable_grappler_optimizations:
+    if request.t2t_flags["disable_grappler_optimizations"]:
         run_config.session_config.graph_options.rewrite_options.disable_meta_optimizer = True
-    return trainer_lib.create_estimator(flags.model, model.hparams, run_config,
+    return trainer_lib.create_estimator(model.name, model.hparams, run_config,
                                         decode_hparams=decode_hparams)
 
 
-def decode_file(argv: Sequence[str], flags: Any, models: Sequence[TrainedModel], estimator: Any,
-                decode_hparams: Any) -> dict[str, float] | None:
-    """Decodes --decode_from_file to --decode_to_file.
+def decode_file(request: DecodeRequest, models: Sequence[TrainedModel],
+                estimator: tf.estimator.Estimator, decode_hparams: Any
+                ) -> dict[str, float] | None:
+    """Decodes the source of a request to its output.
 
     Args:
-      argv: flags for the processes on other devices.
-      flags: T2T's and those of rpr decode, parsed.
+      request: with a source and an output.
       models: one, or the members of an ensemble.
       estimator: of `models`.
       decode_hparams: T2T's.
@@ -56,18 +98,17 @@ def decode_file(argv: Sequence[str], flags: Any, models: Sequence[TrainedModel],
       the `decode` event of metrics.jsonl; None in a process that decodes a part for another one.
     """
     decode_hparams.batch_size = decode_hparams.batch_size or 32
-    sentences, positions = decoding._get_sorted_inputs(flags.decode_from_file,
-                                                       decode_hparams.delimiter)
+    sentences, positions = decoding._get_sorted_inputs(request.source, decode_hparams.delimiter)
     if sentences:                                     # a byte order mark is no part of the text
         sentences[positions[0]] = sentences[positions[0]].removeprefix("\ufeff")
     model = models[0]
     # The Estimator of an ensemble finds its checkpoints itself.
-    checkpoint = None if flags.ensemble else model.checkpoint
-    settings = [flags.hparams, flags.decode_hparams, *map(_identity, models)]
-    batches = Batches(flags.decode_to_file, sentences, decode_hparams.batch_size, settings)
+    checkpoint = None if request.is_ensemble else model.checkpoint
+    batches = Batches(request.output, sentences, decode_hparams.batch_size,
+                      [request.search, *map(_identity, models)])
     make_line = line_maker(model.hparams, decode_hparams)
 
-    def decode(numbers):
+    def decode(numbers: Sequence[int]) -> None:
         if not numbers:
             return
         todo = batches.sentences(numbers)
@@ -75,37 +116,37 @@ def decode_file(argv: Sequence[str], flags: Any, models: Sequence[TrainedModel],
             _input_fn(todo, model.hparams, decode_hparams), checkpoint_path=checkpoint)
         batches.save(numbers, predictions, make_line)
 
-    if _PART in os.environ:
-        part, parts = map(int, os.environ[_PART].split("/"))
+    if PART in os.environ:
+        part, parts = map(int, os.environ[PART].split("/"))
         decode(batches.missing(part, parts))
         return None
     with batches.prepared():
         missing = batches.missing()
         start = time.time()
-        if flags.worker_gpu > 1:
-            _decode_on_devices(flags.worker_gpu, argv, batches, missing)
+        if request.devices > 1:
+            _decode_on_devices(request, batches, missing)
         else:
             decode(missing)
         event = decode_event(len(batches.sentences(missing)), batches.tokens(missing),
                              time.time() - start)
         event["cut"] = batches.count_cut()
         batches.assemble(positions, decode_hparams.delimiter)
-    if flags.checkpoint_path and flags.keep_timestamp:
+    if request.keeps_timestamp:
         written = os.stat(model.checkpoint + ".index").st_mtime
-        os.utime(flags.decode_to_file, (written, written))
-    if not flags.ensemble:
+        os.utime(request.output, (written, written))
+    if not request.is_ensemble:
         _run_hooks(estimator, model.hparams, decode_hparams)
     return event
 
 
-def _identity(model):
+def _identity(model: TrainedModel) -> list[Any]:
     """What tells a model from others, and its checkpoint from another training's."""
     index = os.stat(model.checkpoint + ".index")
-    return [model.name, model.hparams.problem.name, model.checkpoint, index.st_size,
-            index.st_mtime_ns]
+    return [model.name, model.request.hparams, model.hparams.problem.name, model.checkpoint,
+            index.st_size, index.st_mtime_ns]
 
 
-def _run_hooks(estimator, hparams, decode_hparams):
+def _run_hooks(estimator: tf.estimator.Estimator, hparams: Any, decode_hparams: Any) -> None:
     """T2T's post-decode hooks of the problem."""
     if not hparams.problem.decode_hooks:
         return
@@ -116,11 +157,12 @@ def _run_hooks(estimator, hparams, decode_hparams):
         hparams=hparams, decode_hparams=decode_hparams, predictions=[]), None)
 
 
-def _input_fn(sentences, hparams, decode_hparams):
+def _input_fn(sentences: Sequence[str], hparams: Any, decode_hparams: Any
+              ) -> Callable[[], dict[str, tf.Tensor]]:
     """An Estimator's input function: T2T's batches of these sentences."""
     size = decode_hparams.batch_size
 
-    def input_fn():
+    def input_fn() -> dict[str, tf.Tensor]:
         batches = decoding._decode_batch_input_fn(
             -(-len(sentences) // size), sentences, hparams.problem_hparams.vocabulary["inputs"],
             size, decode_hparams.max_input_size, task_id=decode_hparams.multiproblem_task_id)
@@ -138,13 +180,13 @@ def line_maker(hparams: Any, decode_hparams: Any) -> Callable[[Mapping[str, np.n
     """
     vocabulary = hparams.problem_hparams.vocabulary
 
-    def text(prediction, ids):
+    def text(prediction: Mapping[str, np.ndarray], ids: np.ndarray) -> str:
         return one_line(decoding.log_decode_results(
             prediction["inputs"], ids, hparams.problem.name, None, vocabulary["inputs"],
             vocabulary["targets"], log_results=decode_hparams.log_results,
             skip_eos_postprocess=decode_hparams.skip_eos_postprocess)[1])
 
-    def line(prediction):
+    def line(prediction: Mapping[str, np.ndarray]) -> str:
         if not decode_hparams.return_beams:
             return text(prediction, prediction["outputs"])
         beams = np.split(prediction["outputs"], decode_hparams.beam_size)
@@ -159,27 +201,31 @@ def line_maker(hparams: Any, decode_hparams: Any) -> Callable[[Mapping[str, np.n
     return line
 
 
-def _decode_on_devices(count: int, argv: Sequence[str], batches: Batches,
-                       missing: Sequence[int]) -> None:
+def _decode_on_devices(request: DecodeRequest, batches: Batches, missing: Sequence[int]) -> None:
     """Starts a decoder on each device, each with its share of the batches, and waits for them.
 
     Raises:
       UserError: one of them failed; the remaining ones are stopped.
     """
+    count = request.devices
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     devices = visible.split(",") if visible else [str(number) for number in range(count)]
     # A worker decodes its batches in this order: only the first unfinished one is looked for.
     shares = [[batch for batch in missing if batch % count == part] for part in range(count)]
     total, done = len(batches.sentences(missing)), 0
+    sent = json.dumps(dataclasses.asdict(dataclasses.replace(request, devices=1)))
     start = time.time()
     workers: list[tuple[int, IO[bytes], subprocess.Popen]] = []
     try:
         for number in range(count):
             output: IO[bytes] = tempfile.TemporaryFile()
             workers.append((number, output, processes.spawn(
-                ["decode", *argv, "--worker_gpu=1"], stdout=output, stderr=output,
-                env={**os.environ, _PART: f"{number}/{count}",
+                ["decode"], stdin=subprocess.PIPE, stdout=output, stderr=output,
+                env={**os.environ, PART: f"{number}/{count}",
                      "CUDA_VISIBLE_DEVICES": devices[number % len(devices)]})))
+        for pipe in filter(None, (worker.stdin for _, _, worker in workers)):
+            with contextlib.suppress(BrokenPipeError), pipe:       # it failed: found below
+                pipe.write(sent.encode())
         with Task(f"decoding on {count} devices", total, "sentences") as task:
             while any([_is_running(*worker) for worker in workers]):
                 time.sleep(_POLL_SECONDS)
@@ -217,7 +263,7 @@ class ProgressEstimator:
       total: sentences to decode; None if not known.
     """
 
-    def __init__(self, estimator: Any, total: int | None) -> None:
+    def __init__(self, estimator: tf.estimator.Estimator, total: int | None) -> None:
         self._estimator, self._total = estimator, total
         self.config, self.model_dir = estimator.config, estimator.model_dir
         self.sentences = self.tokens = 0
@@ -236,7 +282,7 @@ class ProgressEstimator:
                             seconds_left=self._seconds_left())
                 yield prediction
 
-    def _seconds_left(self):
+    def _seconds_left(self) -> float | None:
         if self._total is None:
             return None
         return (self._total - self.sentences) * self.seconds / self.sentences

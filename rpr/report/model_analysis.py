@@ -23,7 +23,7 @@ import numpy as np
 
 from rpr.evaluation import test_sets
 from rpr.experiments import gin_files
-from rpr.experiments.run_directory import RunDirectory, trained_model_flags
+from rpr.experiments.run_directory import RunDirectory, find_model
 from rpr.utils import files, processes
 from rpr.utils.console import Task, say
 from rpr.utils.errors import UserError
@@ -135,8 +135,8 @@ def attention_by_distance(run_directory: str, data_dir: str, sentences: int = 64
     from rpr.inference.inspector import Inspector
     from rpr.t2t import registration, trained_model
     registration.register(usr_dir)
-    run, flags = trained_model_flags(run_directory, data_dir, usr_dir)
-    trained = trained_model.find_trained_model(flags)
+    run, request = find_model(run_directory, data_dir, usr_dir)
+    trained = trained_model.find_trained_model(request)
     if run.test_set:
         source = test_sets.test_set_source(run.test_set, run.language_pair)
         target = next(iter(test_sets.test_set_references(run.test_set, run.language_pair).values()))
@@ -185,8 +185,8 @@ def _analyse(run_dir: RunDirectory, usr_dir: str | None) -> dict[str, np.ndarray
     from rpr.positions import relative
     from rpr.t2t import registration, trained_model
     registration.register(usr_dir)
-    run, flags = trained_model_flags(run_dir.path, None, usr_dir)
-    trained = trained_model.find_trained_model(flags)
+    run, request = find_model(run_dir.path, None, usr_dir)
+    trained = trained_model.find_trained_model(request)
     arrays = relative_tables(run_dir.checkpoint(run))
     if arrays:
         arrays["clip_left"] = np.array(relative.clip_of(trained.hparams, "left"))
@@ -196,7 +196,7 @@ def _analyse(run_dir: RunDirectory, usr_dir: str | None) -> dict[str, np.ndarray
     arrays["source_lengths"] = np.array([len(encoder.encode(line)) + 1 for line in source])
     arrays["source_sha256"] = np.array(_digest(source))
     try:
-        attention = attention_by_distance(run_dir.path, flags.data_dir, usr_dir=usr_dir)
+        attention = attention_by_distance(run_dir.path, request.data_dir, usr_dir=usr_dir)
     except UserError as error:                        # a model that does not record attention
         print(error, file=sys.stderr)
         attention = {}

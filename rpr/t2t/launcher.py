@@ -6,7 +6,7 @@ parses T2T's flags with `parse`, which registers this project's names and those 
 import os
 import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rpr.t2t import compat
@@ -114,13 +114,33 @@ def parse(argv: list[str], program: str) -> tuple[Any, list[str]]:
         flags.FLAGS.set_default("random_seed", 1)
     if "worker_gpu" in flags.FLAGS and flags.FLAGS.worker_gpu == 1:
         if not tf.config.list_physical_devices("GPU"):
-            flags.FLAGS["worker_gpu"].value = 0            # T2T then uses the CPU
+            set_t2t_flags({"worker_gpu": 0})               # T2T then uses the CPU
             named = visible_gpus()
             if named:
                 console.say(f"TensorFlow finds no GPU, though there should be {len(named)} (GPU "
                             f"{', '.join(named)}): using the CPU. `scripts/setup gpu` installs "
                             "TensorFlow for GPUs.", "yellow")
     return flags.FLAGS, rest
+
+
+def t2t_flags() -> dict[str, Any]:
+    """The values of all flags that T2T defines."""
+    from absl import flags
+    return {flag.name: flag.value
+            for module, defined in flags.FLAGS.flags_by_module_dict().items()
+            if module.startswith("tensor2tensor") for flag in defined}
+
+
+def set_t2t_flags(values: Mapping[str, Any]) -> None:
+    """Sets flags of T2T to what a request decided.
+
+    T2T's own functions read its flags wherever they need one: create_run_config, save_metadata,
+    generate_data, and the functions of t2t_decoder. Nothing else sets flags, and our own code reads
+    the request.
+    """
+    from absl import flags
+    for name, value in values.items():
+        flags.FLAGS[name].value = value
 
 
 def _help(program: str, defined_flags: Any) -> str:

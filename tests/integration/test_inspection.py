@@ -1,5 +1,4 @@
 """A trained model looked into: the same hypotheses as `rpr decode`, and where its heads look."""
-import types
 
 import numpy as np
 import pytest
@@ -11,22 +10,23 @@ from rpr.inference import inspector
 from rpr.report import model_analysis
 from rpr.t2t import trained_model
 from rpr.utils.errors import UserError
+from rpr.utils.interfaces import ModelRequest
 
 rpr.register()
 
 BEAM, ALPHA = 3, 0.6
 
 
-def flags(trained, checkpoint=None):
-    return types.SimpleNamespace(
-        model="rpr_transformer", problem=trained.text.problem, hparams_set="rpr_tiny", hparams="",
+def request_of(trained, checkpoint):
+    return ModelRequest(
+        model="rpr_transformer", problem=trained.text.problem, hparams_set="rpr_tiny",
         data_dir=str(trained.text.data_dir), output_dir=str(trained.output_dir),
         checkpoint_path=checkpoint)
 
 
 @pytest.fixture(scope="module")
 def model(trained, lively):
-    return inspector.Inspector(trained_model.find_trained_model(flags(trained, lively)), BEAM,
+    return inspector.Inspector(trained_model.find_trained_model(request_of(trained, lively)), BEAM,
                                ALPHA, extra_length=20)
 
 
@@ -59,7 +59,7 @@ def test_the_score_is_made_of_the_probabilities(model, lines):
 
 
 def test_a_greedy_score_is_the_log_probability(trained, lively, lines):
-    model = inspector.Inspector(trained_model.find_trained_model(flags(trained, lively)),
+    model = inspector.Inspector(trained_model.find_trained_model(request_of(trained, lively)),
                                 beam_size=1, extra_length=20)
     translation = model.translate(lines[1])
     total = np.log(translation.probabilities.astype("d")).sum()
@@ -129,4 +129,4 @@ def test_the_analysis_of_a_run_says_which_row_is_distance_0(run_of_trained, tmp_
 
 def test_a_directory_without_a_run_is_refused(tmp_path):
     with pytest.raises(UserError, match="config.gin"):
-        run_directory.trained_model_flags(str(tmp_path))
+        run_directory.find_model(str(tmp_path))

@@ -1,5 +1,6 @@
 """`rpr decode` of a file: T2T's bytes, on several devices and after a crash; `rpr evaluate`."""
 import glob
+import io
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import pytest
 from conftest import refused, rpr_command
 
 from rpr.inference import batches, file_decoder
+from rpr.inference.file_decoder import DecodeRequest
 from rpr.utils import metrics_log
 from rpr.utils.errors import UserError
 
@@ -159,6 +161,7 @@ def test_waiting_for_several_devices_looks_for_one_batch_per_device(tmp_path, mo
         """A decoder that finishes one batch whenever it is polled."""
 
         def __init__(self, argv, env, **_):
+            self.stdin = io.BytesIO()
             part, parts = map(int, env["RPR_DECODE_PART"].split("/"))
             self._todo = missing[part::parts]
 
@@ -180,7 +183,8 @@ def test_waiting_for_several_devices_looks_for_one_batch_per_device(tmp_path, mo
     monkeypatch.setattr(file_decoder, "_POLL_SECONDS", 0)
     monkeypatch.setattr(file_decoder.os.path, "exists",
                         lambda path: looked.append(path) or exists(path))
-    file_decoder._decode_on_devices(2, [], made, missing)
+    request = DecodeRequest((), False, "", "in", "out", False, 2, None, False, {})
+    file_decoder._decode_on_devices(request, made, missing)
     assert len(looked) <= 100 + next(polls)          # batches, and a look per device and poll
     monkeypatch.undo()
     assert made.missing() == []

@@ -1,6 +1,4 @@
 """A model trained in half precision goes through every command, in either precision."""
-import types
-
 import gpu_kernels
 import numpy as np
 import pytest
@@ -8,6 +6,7 @@ from conftest import refused, rpr_command, train
 
 from rpr.inference import inspector
 from rpr.t2t import registration, trained_model
+from rpr.utils.interfaces import ModelRequest
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +45,10 @@ def test_it_is_averaged_decoded_and_evaluated(text, half, trained, tmp_path):
 @pytest.mark.parametrize("dtype", ["", "float16"])
 def test_it_is_inspected(text, half, dtype):
     registration.register()
-    model = inspector.Inspector(trained_model.find_trained_model(types.SimpleNamespace(
+    model = inspector.Inspector(trained_model.find_trained_model(ModelRequest(
         model="rpr_transformer", problem=text.problem, hparams_set="rpr_tiny",
         hparams=dtype and f"activation_dtype={dtype}", data_dir=str(text.data_dir),
-        output_dir=str(half), checkpoint_path=None)), beam_size=2, extra_length=3)
+        output_dir=str(half))), beam_size=2, extra_length=3)
     source = model.encode("Click the button.")
     translation = model.translate("Click the button.")
     weights = model.attention([source], [translation.ids])

@@ -59,7 +59,7 @@ def test_any_changed_file_of_a_study_is_read_or_named(study, data):
     run_dir = run_directory.RunDirectory(str(copy / "runs" / "a"), str(copy / "data"))
     for read in (lambda: run_directory.read_state(run_dir),
                  lambda: metrics_log.last(run_dir.metrics),
-                 lambda: run_directory.trained_model_flags(run_dir.path, "data"),
+                 lambda: run_directory.find_model(run_dir.path, "data"),
                  lambda: metrics_log.read_checksums(run_dir.model),
                  lambda: comparison.score_runs(study_reader.read_study(str(copy)), str(copy))):
         assert_read_or_refused(read, str(copy))

@@ -1,7 +1,6 @@
 import functools
 import itertools
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from rpr.positions.layout import Layout
 from rpr.t2t import launcher as t2t
 from rpr.t2t import trained_model
 from rpr.utils.errors import UserError
+from rpr.utils.interfaces import ModelRequest
 
 SIDES = ("inputs", "targets")
 
@@ -181,10 +181,10 @@ def test_any_two_schemes_are_summed_or_refused(side):
 
 @pytest.mark.parametrize("position", ["graph+relative", "sinusiod"])
 def test_a_command_refuses_an_invalid_position_before_it_starts(position):
-    flags = SimpleNamespace(model="rpr_transformer", hparams_set="rpr_tiny", output_dir="",
-                            hparams=f"position={position}")
+    request = ModelRequest("rpr_transformer", hparams_set="rpr_tiny",
+                           hparams=f"position={position}")
     with pytest.raises(UserError, match=rf"--hparams: position={re.escape(position)}: "):
-        trained_model.build_hparams(flags)
+        trained_model.build_hparams(request)
 
 
 def test_encoder_and_decoder_can_have_different_schemes():
