@@ -64,8 +64,9 @@ def find_model(flags: object, words: Sequence[str]) -> tuple[Run | None, ModelRe
         return None, given
     if len(words) > 1:
         raise UserError(f"{words[1]!r}: only one run directory can be named")
+    run, named = run_directory.find_model(words[0], given.data_dir, given.t2t_usr_dir)
     for name, value in vars(given).items():
         if value and name not in ("data_dir", "t2t_usr_dir"):
             raise UserError(f"--{name}={value} is already set by run directory {words[0]}; leave "
                             "the flag or the directory out")
-    return run_directory.find_model(words[0], given.data_dir, given.t2t_usr_dir)
+    return run, named
