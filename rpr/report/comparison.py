@@ -107,8 +107,8 @@ def _fill_buckets(results: StudyResults, source: Sequence[str],
     """Fills in the length buckets; returns the source lengths, int [sentences]."""
     lengths, results.length_unit = model_analysis.source_lengths(source, run_dirs.values())
     results.buckets = make_buckets(lengths)
-    longest = {files.read_json(run_dir.file("model", "hparams.json")).get("max_length")
-               for run_dir in run_dirs.values()}
+    longest = {files.read_json(run_dir.file("model", "hparams.json"), {"max_length?": (int, None)}
+                               ).get("max_length") for run_dir in run_dirs.values()}
     if results.length_unit == "sub-words" and len(longest) == 1:
         results.trained_length = longest.pop()
     return lengths

@@ -4,24 +4,22 @@
 Tables, figures and pages only read these classes, so they can also be made from a results.json.
 """
 import dataclasses
-import json
 import os
-import types
-import typing
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from rpr.evaluation.length_checks import length_warnings
 from rpr.evaluation.significance import ArmScore, Comparison
+from rpr.utils import files
 from rpr.utils.errors import UserError
-from rpr.utils.schema import mismatch
 
 BUCKET_WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 MAX_BUCKETS = 8                                       # of the most common lengths
 MIN_SENTENCES, MIN_SHARE = 10, 0.02                   # of each bucket
 RECORD_FILE = "results.json"
+_REMEDY = "or it is of another version: make the report again"
 
 
 @dataclasses.dataclass
@@ -262,76 +260,43 @@ def load_record(path: str) -> StudyResults:
       UserError: the file is damaged, or of another version of this program.
     """
     file = os.path.join(path, RECORD_FILE)
+    results = files.read_json(file, StudyResults, _REMEDY)
     try:
-        with open(file, encoding="utf-8") as text:
-            record = json.load(text)
-        problem = mismatch(record, _schema(StudyResults))
-        if problem:
-            raise ValueError(problem)
-        results = _study(record)
         _check_references(results)
-        return results
-    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
-        raise UserError(f"{file} is damaged, or of another version: {error}") from None
+    except ValueError as error:
+        raise UserError(f"{file} is damaged: {error}; {_REMEDY}") from None
+    return results
 
 
-def _study(record: dict[str, Any]) -> StudyResults:
-    kinds: dict[str, Callable[[dict[str, Any]], Any]] = {
-        "buckets": lambda item: Bucket(**item), "samples": lambda item: Sample(**item),
-        "arms": _arm, "pairs": _pair}
-    values: dict[str, Any] = {name: [kinds[name](item) for item in value] if name in kinds
-                              else value for name, value in record.items()}
-    return StudyResults(**values)
+def unique(names: Iterable[str], what: str) -> set[str]:
+    """The names.
 
-
-def _arm(record: dict[str, Any]) -> ArmResult:
-    arm = ArmResult(**record)
-    arm.runs = [RunResult(**run) for run in record["runs"]]
-    for name, kind in (("bleu", ArmScore), ("chrf", ArmScore), ("bleu_difference", Comparison),
-                       ("chrf_difference", Comparison)):
-        if record.get(name) is not None:
-            setattr(arm, name, kind(**record[name]))
-    return arm
-
-
-def _pair(record: dict[str, Any]) -> ArmPair:
-    return ArmPair(record["first"], record["second"], Comparison(**record["comparison"]))
+    Raises:
+      ValueError: one occurs twice; `what` begins the message.
+    """
+    found: set[str] = set()
+    for name in names:
+        if name in found:
+            raise ValueError(f"{what} {name!r} twice")
+        found.add(name)
+    return found
 
 
 def _check_references(results: StudyResults) -> None:
     """Names of arms, indices and points that a report follows."""
-    names = {arm.name for arm in results.arms}
+    names = unique((arm.name for arm in results.arms), "an arm is called")
+    unique((run.path for arm in results.arms for run in arm.runs), "a run lies in")
     for name in (results.baseline, *(pair.first for pair in results.pairs),
                  *(pair.second for pair in results.pairs)):
         if name not in names:
             raise ValueError(f"no arm is called {name!r}")
+    for arm in results.arms:
+        if len(arm.bleu_by_length) not in (0, len(results.buckets)):
+            raise ValueError(f"{arm.name}: BLEU of {len(arm.bleu_by_length)} lengths, there are "
+                             f"{len(results.buckets)} buckets")
     for run in (run for arm in results.arms for run in arm.runs):
-        if not 0 <= (run.environment or 0) < max(len(results.environments), 1):
+        if not (run.environment or 0) < max(len(results.environments), 1):
             raise ValueError(f"{run.path}: there is no environment {run.environment}")
         if any(len(point) != 2 for curve in (run.train_losses, run.dev_losses, run.dev_bleu)
                for point in curve):
             raise ValueError(f"{run.path}: a point of a curve has a step and a value")
-
-
-def _schema(kind: Any) -> Any:
-    """The `rpr.utils.schema` of a type."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if dataclasses.is_dataclass(kind):
-        types_ = typing.get_type_hints(kind)
-        return {field.name + ("" if _is_required(field) else "?"): _schema(types_[field.name])
-                for field in dataclasses.fields(kind)}
-    if origin is list:
-        return [_schema(arguments[0])]
-    if origin is dict:
-        return {"*": _schema(arguments[1])}
-    if origin in (typing.Union, types.UnionType):
-        return tuple(map(_schema, arguments))
-    if origin is typing.Literal:
-        return arguments
-    if kind is types.NoneType:
-        return None
-    return object if kind is Any else kind
-
-
-def _is_required(field: dataclasses.Field) -> bool:
-    return field.default is field.default_factory is dataclasses.MISSING

@@ -7,7 +7,7 @@ from typing import Any
 
 from rpr.experiments import gin_files, run_directory
 from rpr.experiments.run_directory import RunDirectory
-from rpr.report.results import ArmResult, RunResult, StudyResults
+from rpr.report.results import ArmResult, RunResult, StudyResults, unique
 from rpr.utils import files, metrics_log
 from rpr.utils.errors import UserError
 
@@ -15,6 +15,7 @@ MOST_RECORDS = 200                                    # training records of a ru
 
 _STUDY = {"baseline": str, "arms": [{"name": str, "changes": dict, "paper_bleu": (float, None),
                                      "runs": [{"seed": int, "directory": str}]}]}
+_REMEDY = "rpr study with the same gin file writes it again"
 _CORPUS = {"sources": {"*": {"path?": str, "lines?": int, "sha256": str}}}
 
 
@@ -71,8 +72,7 @@ def run_directory_of(study_dir: str, run: RunResult) -> RunDirectory:
 def _read_arms(path: str, environments: list[dict[str, Any]]
                ) -> tuple[list[ArmResult], str | None]:
     """The arms without scores, and the name of the study's baseline, if it is a study."""
-    study = files.read_json(os.path.join(path, "study.json"), _STUDY,
-                            "rpr study with the same gin file writes it again")
+    study = files.read_json(os.path.join(path, "study.json"), _STUDY, _REMEDY)
     if not study:
         names = [name for name in sorted(os.listdir(path))
                  if os.path.exists(os.path.join(path, name, gin_files.RUN_FILE))]
@@ -81,6 +81,12 @@ def _read_arms(path: str, environments: list[dict[str, Any]]
                             f"with a {gin_files.RUN_FILE})")
         return [ArmResult(name, {}, None, [_read_run(path, name, environments)])
                 for name in names], None
+    try:
+        unique((arm["name"] for arm in study["arms"]), "an arm is called")
+        unique((run["directory"] for arm in study["arms"] for run in arm["runs"]), "a run lies in")
+    except ValueError as error:
+        raise UserError(f"{os.path.join(path, 'study.json')} is damaged: {error}; {_REMEDY}"
+                        ) from None
     for arm in study["arms"]:
         for run in arm["runs"]:
             files.below(path, run["directory"])

@@ -6,7 +6,6 @@ have unpredictable names and are created exclusively, and no write goes through 
 import contextlib
 import errno
 import hashlib
-import json
 import os
 import secrets
 import stat
@@ -14,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from rpr.utils.errors import UserError
-from rpr.utils.schema import Schema, mismatch
+from rpr.utils.schema import Schema, convert, parse
 
 _TEMPORARY = ".tmp"
 _PATTERN = "*?[]\\"                                    # characters
@@ -36,19 +35,11 @@ def read_json(path: str, schema: Schema = dict, remedy: str = "remove it and run
     """
     try:
         with open(path, encoding="utf-8") as text:
-            content = json.load(text, parse_constant=_refuse_constant)
+            return convert(parse(text.read()), schema)
     except FileNotFoundError:
         return {}
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is damaged: not JSON ({error}); {remedy}") from None
-    problem = mismatch(content, schema)
-    if problem:
-        raise UserError(f"{path} is damaged: {problem}; {remedy}")
-    return content
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not valid JSON")
+    except ValueError as error:
+        raise UserError(f"{path} is damaged: {error}; {remedy}") from None
 
 
 @contextlib.contextmanager

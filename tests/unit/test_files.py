@@ -1,10 +1,12 @@
 """Files in directories that other people can write to; records; locks."""
+import dataclasses
 import json
 import os
 import stat
 import subprocess
 import sys
 import time
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from rpr.utils import files, locks, metrics_log
 from rpr.utils.errors import UserError
-from rpr.utils.schema import mismatch
+from rpr.utils.schema import convert, parse
 
 
 @pytest.fixture
@@ -104,21 +106,75 @@ def test_a_path_inside_a_directory_that_is_reached_by_a_link(shared, tmp_path):
 SCHEMA = {"name": str, "runs?": [{"seed": int, "bleu": (float, None)}], "state": ("on", "off")}
 
 
+@pytest.mark.parametrize("value", [
+    {"name": "a", "state": "on", "more": 1},
+    {"name": "a", "state": "on", "runs": [{"seed": 1, "bleu": 2}, {"seed": 1, "bleu": None}]}])
+def test_a_record_that_matches_stays_as_it_is(value):
+    assert convert(value, SCHEMA) == value
+
+
 @pytest.mark.parametrize("value, problem", [
-    ({"name": "a", "state": "on", "more": 1}, None),
-    ({"name": "a", "state": "on", "runs": [{"seed": 1, "bleu": 2}, {"seed": 1, "bleu": None}]},
-     None),
     ([], "it is [], where an object is needed"),
     ({"name": "a"}, "'state' is missing"),
     ({"name": 1, "state": "on"}, "name is 1, where text is needed"),
     ({"name": "a", "state": "up"}, "state is 'up', where 'on' or 'off' is needed"),
     ({"name": "a", "state": "on", "runs": {}}, "runs is {}, where a list is needed"),
     ({"name": "a", "state": "on", "runs": [{"seed": True, "bleu": 1}]},
-     "runs[0].seed is True, where a whole number is needed"),
+     "runs[0].seed is True, where a whole number from 0 is needed"),
+    ({"name": "a", "state": "on", "runs": [{"seed": -1, "bleu": 1}]},
+     "runs[0].seed is -1, where a whole number from 0 is needed"),
     ({"name": "a", "state": "on", "runs": [{"seed": 1}]}, "runs[0]: 'bleu' is missing"),
 ])
 def test_a_schema_says_where_a_record_differs(value, problem):
-    assert mismatch(value, SCHEMA) == problem
+    with pytest.raises(ValueError) as error:
+        convert(value, SCHEMA)
+    assert str(error.value) == problem
+
+
+@dataclasses.dataclass
+class Inner:
+    kind: Literal["a", "b"]
+    values: list[float] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class Outer:
+    name: str
+    inner: Inner | None
+    more: dict[str, Inner] = dataclasses.field(default_factory=dict)
+
+
+def test_objects_become_instances():
+    record = {"name": "x", "inner": {"kind": "a", "values": [1, 2.5]}, "more": {"y": {"kind": "b"}}}
+    assert convert(record, Outer) == Outer("x", Inner("a", [1, 2.5]), {"y": Inner("b")})
+    assert convert({"name": "x", "inner": None}, Outer) == Outer("x", None)
+
+
+@pytest.mark.parametrize("change, problem", [
+    ({"inner": {"kind": "c"}}, "inner.kind is 'c', where 'a' or 'b' is needed"),
+    ({"inner": {"kind": "a", "values": ["1"]}}, "inner.values[0] is '1', where a number is needed"),
+    ({"other": 1}, "'other' is unknown"), ({"more": {"y": {}}}, "more.y: 'kind' is missing"),
+    ({"name": None}, "name is None, where text is needed")])
+def test_an_object_with_other_fields_is_refused(change, problem):
+    with pytest.raises(ValueError) as error:
+        convert({"name": "x", "inner": None} | change, Outer)
+    assert str(error.value) == problem
+
+
+@pytest.mark.parametrize("text, told", [
+    ("1" * 5000, "is too large"), (str(2**63), "is too large"), ("-1e999", "is too large"),
+    ("NaN", "NaN is not valid"), ("[" * 900 + "]" * 900, "nested too deeply"),
+    ("[" * 9999, "nested too deeply"), ('{"a": ' * 900 + "1" + "}" * 900, "nested too deeply"),
+    ("{", "Expecting property name")])
+def test_json_that_nothing_can_be_done_with_is_refused(text, told):
+    with pytest.raises(ValueError, match=told) as error:
+        parse(text)
+    assert len(str(error.value)) < 120
+
+
+def test_json_text_can_be_used_in_paths_and_files():
+    assert parse(r'{"a\u0000": ["\ud800", "\ud83d\ude00\n"]}') == {
+        "a\ufffd": ["\ufffd", "\U0001f600\n"]}
 
 
 json_values = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -133,7 +189,7 @@ def test_a_damaged_record_is_read_or_refused_in_one_line(tmp_path_factory, value
     text[at:at + len(change)] = change
     path.write_bytes(text)
     try:
-        assert mismatch(files.read_json(str(path), SCHEMA), SCHEMA) is None
+        assert convert(files.read_json(str(path), SCHEMA), SCHEMA)
     except UserError as error:
         assert str(error).startswith(f"{path} is damaged: ") and "; remove it" in str(error)
 

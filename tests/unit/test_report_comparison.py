@@ -249,9 +249,9 @@ def test_a_record_can_be_read_without_its_runs(clipping, tmp_path):
 
 
 @pytest.mark.parametrize("at, value, told", [
-    (("arms", 0, "loss"), "x", "arms.0..loss is 'x', where a number or null is needed"),
-    (("arms", 1, "bleu_difference", "p"), [], "bleu_difference is"),
-    (("arms", 1, "bleu_difference", "basis"), "x", "bleu_difference is"),
+    (("arms", 0, "loss"), "x", "arms.0..loss is 'x', where a number is needed"),
+    (("arms", 1, "bleu_difference", "p"), [], "bleu_difference.p is"),
+    (("arms", 1, "bleu_difference", "basis"), "x", "bleu_difference.basis is"),
     (("arms", 0, "runs", 0, "train_losses"), [[1]], "a point of a curve has a step and a value"),
     (("arms", 0, "runs", 0, "train_losses"), [3], r"train_losses.0. is 3, where a list is needed"),
     (("arms", 0, "runs", 0, "environment"), 7, "there is no environment 7"),
@@ -259,7 +259,12 @@ def test_a_record_can_be_read_without_its_runs(clipping, tmp_path):
     (("corpus",), {"train": "x"}, "corpus.train is 'x'"),
     (("pairs", 0, "first"), "nobody", "no arm is called 'nobody'"),
     (("baseline",), "nobody", "no arm is called 'nobody'"),
-    (("more",), 1, "more")])
+    (("more",), 1, "'more' is unknown"),
+    (("arms", 1, "name"), "max_relative_position=16", "an arm is called '.*16' twice"),
+    (("arms", 0, "runs", 1, "path"), "runs/k16-1", "a run lies in 'runs/k16-1' twice"),
+    (("arms", 0, "bleu_by_length"), [1.0], "BLEU of 1 lengths, there are"),
+    (("arms", 0, "steps"), -1, r"arms.0..steps is -1, where a whole number from 0 is needed"),
+    (("arms", 0, "paper_bleu"), 10**400, "the number 1000.* is too large")])
 def test_a_value_that_a_report_cannot_show_is_refused(clipping, tmp_path, at, value, told):
     data = json.loads(tables.to_json(clipping[1]))
     place = data
@@ -267,8 +272,8 @@ def test_a_value_that_a_report_cannot_show_is_refused(clipping, tmp_path, at, va
         place = place[key]
     place[at[-1]] = value
     (tmp_path / "results.json").write_text(json.dumps(data))
-    with pytest.raises(UserError, match=f"results.json is damaged, or of another version: .*{told}"
-                       ) as error:
+    with pytest.raises(UserError, match=f"results.json is damaged: .*{told}.*; or it is of "
+                       "another version") as error:
         load_record(str(tmp_path))
     assert "\n" not in str(error.value)
 
