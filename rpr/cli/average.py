@@ -1,21 +1,15 @@
 """`rpr average` (t2t-avg-all): averages checkpoints."""
 import os
-from typing import Any
 
 from rpr.t2t.launcher import need, parse
 from rpr.utils import metrics_log
-from rpr.utils.console import say
+from rpr.utils.console import QuietLogs, say
 from rpr.utils.errors import UserError
 from rpr.utils.files import refuse_pattern
 
 
-def main(argv: list[str], logs: Any) -> None:
-    """Runs the command.
-
-    Args:
-      argv: T2T's flags.
-      logs: a `QuietLogs`, or None with --verbose.
-    """
+def main(argv: list[str], logs: QuietLogs | None) -> None:
+    """`rpr average`, with the flags of t2t-avg-all."""
     from tensor2tensor.bin import t2t_avg_all  # noqa: F401  defines the flags
     from tensor2tensor.utils import bleu_hook
 
@@ -34,10 +28,10 @@ def main(argv: list[str], logs: Any) -> None:
     if os.path.exists(os.path.join(output_dir, metrics_log.CHECKSUMS)):
         raise UserError(f"--output_dir={output_dir}: averages would replace the checkpoints of the "
                         "training in it; take another directory")
-    flags.min_steps = max(flags.min_steps, 1)         # the checkpoint at step 0 is not trained
+    min_steps = max(flags.min_steps, 1)               # the checkpoint at step 0 is not trained
     count = 0
     if os.path.isdir(model_dir):
-        found = list(bleu_hook.stepfiles_iterator(model_dir, 0, flags.min_steps))
+        found = list(bleu_hook.stepfiles_iterator(model_dir, 0, min_steps))
         count = len(found)
         for each in found:
             problem = checkpoints.damage(each.filename)
@@ -46,9 +40,9 @@ def main(argv: list[str], logs: Any) -> None:
                                 f"{problem}")
     if count < flags.n and not flags.wait_minutes:    # T2T would succeed and write nothing
         raise UserError(f"--n={flags.n}: --model_dir={flags.model_dir} holds {count} checkpoints "
-                        f"from step {flags.min_steps} on")
+                        f"from step {min_steps} on")
     if logs:
         logs.keep(os.path.join(output_dir, "average.log"))
-    for path in averaging.average_all(model_dir, output_dir, flags.n, flags.min_steps,
+    for path in averaging.average_all(model_dir, output_dir, flags.n, min_steps,
                                       flags.wait_minutes):
         say(f"{path}: mean of {flags.n} checkpoints of {model_dir}")

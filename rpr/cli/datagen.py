@@ -2,20 +2,15 @@
 import os
 from typing import Any
 
-from rpr.t2t.launcher import need, parse
+from rpr.t2t.launcher import need, parse, set_t2t_flags
 from rpr.t2t.registration import find_problem, registered_names
 from rpr.utils import files
-from rpr.utils.console import say
+from rpr.utils.console import QuietLogs, say
 from rpr.utils.errors import UserError
 
 
-def main(argv: list[str], logs: Any) -> None:
-    """Runs the command.
-
-    Args:
-      argv: T2T's flags.
-      logs: a `QuietLogs`, or None with --verbose.
-    """
+def main(argv: list[str], logs: QuietLogs | None) -> None:
+    """`rpr datagen`, with the flags of t2t-datagen."""
     from tensor2tensor.bin import t2t_datagen
     from tensor2tensor.utils import registry
 
@@ -28,11 +23,11 @@ def main(argv: list[str], logs: Any) -> None:
         print("\n".join(names))
         return
     need(flags, "data_dir")
-    flags.tmp_dir = download.private_directory(flags.tmp_dir)
+    tmp_dir = download.private_directory(flags.tmp_dir)
     files.refuse_pattern(os.path.expanduser(flags.data_dir), "--data_dir")
-    for flag in ("data_dir", "tmp_dir"):
-        _check_directory(flag, os.path.expanduser(flags[flag].value))
     data_dir = os.path.expanduser(flags.data_dir)
+    _check_directory("data_dir", data_dir)
+    _check_directory("tmp_dir", tmp_dir)
     registered = [name for name in names if name not in t2t_datagen._SUPPORTED_PROBLEM_GENERATORS]
     if flags.num_shards and registered:
         raise UserError(f"--num_shards={flags.num_shards}: the number of files of {registered[0]} "
@@ -40,12 +35,12 @@ def main(argv: list[str], logs: Any) -> None:
     for name in names:
         problem = registry.problem(name) if name in registered else None
         if isinstance(problem, translation.TranslationProblem):
-            problem.generate_data(data_dir, flags.tmp_dir)    # T2T would create the directory first
+            problem.generate_data(data_dir, tmp_dir)    # T2T would create the directory first
         else:
             if problem is None or type(problem).__module__.startswith("tensor2tensor."):
                 say(f"{name} is a problem of tensor2tensor itself: what it downloads, often over "
                     "http, is neither verified nor unpacked safely")
-            flags.problem = name
+            set_t2t_flags({"problem": name, "tmp_dir": tmp_dir})
             t2t_datagen.main(None)
         if problem is not None:
             say(checks.summary(problem, data_dir))

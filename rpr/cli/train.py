@@ -1,39 +1,69 @@
 """`rpr train` (t2t-trainer): trains a model."""
 import contextlib
+import dataclasses
 import os
+from collections.abc import Sequence
 from typing import Any
 
-from rpr.t2t.launcher import METRICS_FILE, need, parse
-from rpr.t2t.trained_model import build_hparams
+from tensor2tensor.bin import t2t_trainer  # noqa: F401  defines the flags
+from tensor2tensor.utils import registry, trainer_lib
+
+from rpr.inference import file_checks
+from rpr.models import pretrained_embeddings
+from rpr.problems import download
+from rpr.problems.checks import check_data
+from rpr.t2t import checkpoints, launcher, preflight, registration, trained_model
+from rpr.training import devices, trainer
+from rpr.training.trainer import TrainingRequest
 from rpr.utils import files, locks, metrics_log
-from rpr.utils.console import say
+from rpr.utils.console import QuietLogs, say
 from rpr.utils.errors import UserError
+from rpr.utils.interfaces import ModelRequest
 
 _UNSUPPORTED = ("cloud_mlengine", "use_tpu", "use_tpu_estimator", "tfdbg", "dbgprofile",
                 "export_saved_model", "autotune_objective", "hparams_range", "xla_compile",
                 "job-dir")
 _EVALUATIONS = ("evaluate", "evaluate_on_train_data", "continuous_eval",
                 "continuous_eval_on_train_data")
+# T2T's flags for them, and the only value that each may have.
+_PARAMETER_SERVERS = {"ps_replicas": 0, "ps_gpu": 0, "worker_replicas": 1, "sync": False,
+                      "master": ""}
 
 
-def main(argv: list[str], logs: Any) -> None:
-    """Runs the command.
-
-    Args:
-      argv: T2T's flags and those of `_define_flags`.
-      logs: a `QuietLogs`, or None with --verbose.
-    """
-    from tensor2tensor.bin import t2t_trainer
-    from tensor2tensor.utils import trainer_lib
-
-    from rpr.inference import file_checks
-    from rpr.models import pretrained_embeddings
-    from rpr.problems import download
-    from rpr.problems.checks import check_data
-    from rpr.t2t import checkpoints, preflight, registration
-    from rpr.training import devices, trainer
+def main(argv: list[str], logs: QuietLogs | None) -> None:
+    """`rpr train`, with the flags of t2t-trainer and those of `_define_flags`."""
     _define_flags()
-    flags, rest = parse(argv, "rpr train (t2t-trainer)")
+    flags, rest = launcher.parse(argv, "rpr train (t2t-trainer)")
+    if flags.registry_help:
+        print(registry.help_string())
+        return
+    _refuse_unsupported(flags)
+    model = _model(flags, rest)
+    hparams = trained_model.build_hparams(model)
+    trainer_lib.set_random_seed(flags.random_seed)
+    request = _request(flags, model, hparams)
+    output_dir = request.output_dir
+    is_chief = request.devices.is_chief
+    with _Output(request, logs) as output:
+        repaired = checkpoints.repair_state(output_dir) if is_chief else None
+        if repaired:                                  # whatever a power cut left
+            say(f"rpr train: the newest checkpoint was damaged or not recorded; resuming from "
+                f"{repaired}")
+        warm_start = _check_start(flags, model, hparams)
+        request = dataclasses.replace(
+            request, t2t_flags={**request.t2t_flags, "warm_start_from": warm_start})
+        try:
+            trainer.run(request, hparams, output.prepare)
+        except OSError as error:                      # a failed write does not say where
+            error.filename = error.filename or output_dir
+            raise
+    checkpoint = checkpoints.newest(output_dir)
+    if checkpoint and is_chief:
+        say(f"{checkpoint}{_losses(request.metrics_file)}")
+
+
+def _refuse_unsupported(flags: Any) -> None:
+    """Refuses flags of T2T that do not work here, and says what does."""
     for name in _UNSUPPORTED:
         if flags[name].value:
             raise UserError(f"--{name}: T2T's code for it needs TensorFlow 1")
@@ -43,11 +73,16 @@ def main(argv: list[str], logs: Any) -> None:
     if flags.eval_early_stopping_steps:
         raise UserError(f"--eval_early_stopping_steps={flags.eval_early_stopping_steps}: T2T's "
                         "code for it stops no training; --train_steps and --max_loss_rise do")
-    if flags.registry_help:
-        from tensor2tensor.utils import registry
-        print(registry.help_string())
-        return
-    need(flags, "output_dir", "data_dir")
+    if flags.schedule == "run_std_server":
+        raise UserError(f"--schedule=run_std_server: {devices.USE_MIRRORING}")
+    for name, only in _PARAMETER_SERVERS.items():
+        if flags[name].value != only:
+            raise UserError(f"--{name}={flags[name].value}: {devices.USE_MIRRORING}")
+
+
+def _model(flags: Any, rest: Sequence[str]) -> ModelRequest:
+    """The model to train: that of the flags, with --hp_NAME VALUE among its hparams."""
+    launcher.need(flags, "output_dir", "data_dir")
     for name in ("output_dir", "data_dir"):
         files.refuse_pattern(os.path.expanduser(flags[name].value), f"--{name}")
     if flags.metrics_file:
@@ -55,77 +90,91 @@ def main(argv: list[str], logs: Any) -> None:
     if len(rest) % 2 or not all(name.startswith("--hp_") for name in rest[::2]):
         raise UserError(f"{' '.join(rest)[:80]!r}: rpr train takes flags only; hparams are "
                         "--hparams=NAME=VALUE,... or --hp_NAME VALUE")
-    t2t_trainer.set_hparams_from_args(rest)
-    registration.check_model(flags.model)
-    problem = registration.find_problem(flags.problem)
+    given = [flags.hparams, *(f"{name.removeprefix('--hp_')}={value}"
+                              for name, value in zip(rest[::2], rest[1::2], strict=True))]
     if flags.gpu_automatic_mixed_precision:
-        flags.hparams = ",".join(filter(None, (flags.hparams,
-                                               "gpu_automatic_mixed_precision=True")))
-    hparams = build_hparams(flags)
-    trainer_lib.set_random_seed(flags.random_seed)
+        given.append("gpu_automatic_mixed_precision=True")
+    registration.check_model(flags.model)
+    registration.find_problem(flags.problem)
     data_dir, output_dir = map(os.path.expanduser, (flags.data_dir, flags.output_dir))
+    return dataclasses.replace(ModelRequest.of(flags), data_dir=data_dir, output_dir=output_dir,
+                               hparams=",".join(filter(None, given)))
+
+
+def _request(flags: Any, model: ModelRequest, hparams: Any) -> TrainingRequest:
+    """The training that the flags ask for, checked; makes the data if --generate_data asks for it.
+
+    Raises:
+      UserError: the data, the output directory or the devices do not fit.
+    """
+    problem = registration.find_problem(model.problem)
+    tmp_dir = flags.tmp_dir
     if flags.generate_data:
-        flags.tmp_dir = download.private_directory(flags.tmp_dir)
-        _generate_data(flags)
+        tmp_dir = download.private_directory(tmp_dir)
+        _generate_data(model, tmp_dir)
     evaluated = "test" if flags.eval_use_test_set else "dev"
-    check_data(problem, data_dir,
+    check_data(problem, model.data_dir,
                ("train",) if flags.schedule == "train" else ("train", evaluated))
-    requested = {"model": flags.model, "problem": flags.problem, "hparams_set": flags.hparams_set,
+    made_with = {"model": model.model, "problem": model.problem, "hparams_set": model.hparams_set,
                  "random_seed": flags.random_seed,
-                 "vocabulary": preflight.vocabularies(problem, data_dir)}
-    preflight.check_same_training(output_dir, requested)
-    flags.worker_gpu = flags.cpu_devices or flags.worker_gpu
-    devices.check(flags, hparams)
-    machines = devices.training_cluster()
-    is_chief = not machines or machines.index == 0
-    stack = contextlib.ExitStack()                    # until the process ends
-
-    def lock_output() -> None:
-        if is_chief:
-            stack.enter_context(locks.lock(os.path.join(output_dir, ".train.lock"), wait=False))
-
-    is_new = not os.path.isdir(output_dir)
-    if not is_new:
-        lock_output()
-    _repair(output_dir, is_chief)
-    if checkpoints.newest(output_dir):
-        checkpoints.find_checkpoint(output_dir, flags.model, "output_dir")
-    else:
-        pretrained_embeddings.check(hparams, problem, data_dir)
-        if flags.warm_start_from:
-            flags.warm_start_from = checkpoints.find_checkpoint(
-                os.path.expanduser(flags.warm_start_from), flags.model, "warm_start_from")
-
-    def prepare_output() -> None:
-        if is_new:
-            os.makedirs(output_dir, exist_ok=True)
-            lock_output()
-        if logs:
-            process = f".worker{machines.index}" if machines and machines.index else ""
-            logs.keep(os.path.join(output_dir, f"train{process}.log"))
-
-    metrics_file = flags.metrics_file or os.path.join(output_dir, METRICS_FILE)
-    try:
-        with stack:
-            trainer.run(flags, hparams, requested, metrics_file, prepare_output)
-    except OSError as error:                          # a failed write does not say where
-        error.filename = error.filename or output_dir
-        raise
-    checkpoint = checkpoints.newest(output_dir)
-    if checkpoint and is_chief:
-        say(f"{checkpoint}{_losses(metrics_file)}")
+                 "vocabulary": preflight.vocabularies(problem, model.data_dir)}
+    preflight.check_same_training(model.output_dir, made_with)
+    on_devices = devices.DeviceRequest(
+        flags.cpu_devices or flags.worker_gpu, flags.cpu_devices, flags.optionally_use_dist_strat,
+        flags.intra_op_parallelism_threads, flags.inter_op_parallelism_threads,
+        devices.training_cluster())
+    devices.check(on_devices, hparams, flags.schedule, flags.save_checkpoints_secs)
+    return TrainingRequest(
+        output_dir=model.output_dir, data_dir=model.data_dir, made_with=made_with,
+        metrics_file=flags.metrics_file or os.path.join(model.output_dir, launcher.METRICS_FILE),
+        devices=on_devices, seed=flags.random_seed, schedule=flags.schedule,
+        train_steps=flags.train_steps, stop_at_step=flags.stop_at_step,
+        eval_frequency=flags.eval_frequency, keep_frequency=flags.keep_checkpoint_every_n_steps,
+        max_loss_rise=flags.max_loss_rise, log_batches=flags.log_batches, profile=flags.profile,
+        t2t_flags={"hparams": model.hparams, "tmp_dir": tmp_dir,
+                   "worker_gpu": on_devices.per_machine})
 
 
-def _generate_data(flags: Any) -> None:
+def _generate_data(model: ModelRequest, tmp_dir: str) -> None:
     """T2T's --generate_data; as in `rpr datagen`, NAME_rev and NAME_copy share the data of NAME."""
-    from tensor2tensor.bin import t2t_trainer
-    from tensor2tensor.utils import registry
-    name = flags.problem
-    try:
-        flags.problem = registry.parse_problem_name(name).base_name
-        t2t_trainer.generate_data()
-    finally:
-        flags.problem = name
+    os.makedirs(model.data_dir, exist_ok=True)
+    os.makedirs(tmp_dir, exist_ok=True)
+    registry.problem(registry.parse_problem_name(model.problem).base_name).generate_data(
+        model.data_dir, tmp_dir)
+
+
+def _check_start(flags: Any, model: ModelRequest, hparams: Any) -> str | None:
+    """Checks what the training starts from; the checkpoint of --warm_start_from, if it does."""
+    if checkpoints.newest(model.output_dir):
+        checkpoints.find_checkpoint(model.output_dir, model.model, "output_dir")
+        return flags.warm_start_from
+    pretrained_embeddings.check(hparams, registration.find_problem(model.problem), model.data_dir)
+    return flags.warm_start_from and checkpoints.find_checkpoint(
+        os.path.expanduser(flags.warm_start_from), model.model, "warm_start_from")
+
+
+class _Output(contextlib.ExitStack):
+    """The output directory, which the chief locks and which exists once the graph is built."""
+    def __init__(self, request: TrainingRequest, logs: QuietLogs | None) -> None:
+        super().__init__()
+        self._directory, self._logs, self._devices = request.output_dir, logs, request.devices
+        self._is_new = not os.path.isdir(self._directory)
+        if not self._is_new:
+            self._lock()
+
+    def _lock(self) -> None:
+        if self._devices.is_chief:
+            self.enter_context(locks.lock(os.path.join(self._directory, ".train.lock"), wait=False))
+
+    def prepare(self) -> None:
+        """Creates and locks a new directory; from now on the log is written there."""
+        if self._is_new:
+            os.makedirs(self._directory, exist_ok=True)
+            self._lock()
+        machines = self._devices.machines
+        if self._logs:
+            process = f".worker{machines.index}" if machines and machines.index else ""
+            self._logs.keep(os.path.join(self._directory, f"train{process}.log"))
 
 
 def _losses(metrics_file: str) -> str:
@@ -135,15 +184,6 @@ def _losses(metrics_file: str) -> str:
               for event, meaning in (("train", "training loss"), ("eval", "development loss"))
               if "loss" in last.get(event, {})]
     return ": " + ", ".join(losses) if losses else ""
-
-
-def _repair(output_dir: str, is_chief: bool) -> None:
-    """Lets a training resume from the newest complete checkpoint, whatever a power cut left."""
-    from rpr.t2t import checkpoints
-    repaired = checkpoints.repair_state(output_dir) if is_chief else None
-    if repaired:
-        say(f"rpr train: the newest checkpoint was damaged or not recorded; resuming from "
-            f"{repaired}")
 
 
 def _define_flags() -> None:

@@ -16,7 +16,8 @@ from tensor2tensor.utils import expert_utils, misc_utils
 
 from rpr.utils.errors import UserError
 
-_USE_MIRRORING = ("T2T's parameter servers do not work on TensorFlow 2; start the same command on "
+# What to do instead of using parameter servers.
+USE_MIRRORING = ("T2T's parameter servers do not work on TensorFlow 2; start the same command on "
                   "every machine with a TF_CONFIG of one chief and workers, which mirrors the "
                   "model (scripts/train_on_hosts writes it)")
 # TensorFlow's rewriting to float16 reads these lists from the environment. A softmax stays float32,
@@ -63,7 +64,7 @@ def training_cluster() -> TrainingCluster | None:
             {"cluster": {"chief": ["host:port"], "worker": ["host:port"]},
              "task": {"type": "worker", "index": 0}})) from None
     if "ps" in jobs:
-        raise UserError(f"TF_CONFIG names parameter servers (ps): {_USE_MIRRORING}")
+        raise UserError(f"TF_CONFIG names parameter servers (ps): {USE_MIRRORING}")
     if set(jobs) - {"chief", "worker"} or len(jobs.get("chief", ())) != 1:
         raise UserError(f"TF_CONFIG: its cluster has {', '.join(sorted(jobs)) or 'no jobs'}; one "
                         "chief and any number of workers are needed (the chief evaluates)")
@@ -82,17 +83,65 @@ def training_cluster() -> TrainingCluster | None:
     return TrainingCluster(addresses, index + (task == "worker"))
 
 
-def check(flags: Any, hparams: Any) -> None:
+@dataclasses.dataclass(frozen=True)
+class DeviceRequest:
+    """The devices and threads that a training is to use.
+
+    Attributes:
+      per_machine: devices of each machine: GPUs, or parts of a CPU; 0: the CPU.
+      cpu_devices: parts into which a CPU is to be divided; 0: GPUs are to be used.
+      mirrored: whether each device of a machine is to have a copy of the weights.
+      intra_op_threads: of one operation; 0: as the training so far, else all cores.
+      inter_op_threads: operations at a time; 0: as many as threads of an operation.
+      machines: None: this one alone.
+    """
+    per_machine: int = 1
+    cpu_devices: int = 0
+    mirrored: bool = False
+    intra_op_threads: int = 0
+    inter_op_threads: int = 0
+    machines: TrainingCluster | None = None
+
+    @property
+    def count(self) -> int:
+        """The number of devices on all machines."""
+        return max(1, self.per_machine) * (len(self.machines.addresses) if self.machines else 1)
+
+    @property
+    def mirrors_devices(self) -> bool:
+        """Whether the devices of one machine have copies of the weights."""
+        return self.mirrored and self.per_machine > 1
+
+    @property
+    def is_mirrored(self) -> bool:
+        """Whether each device has a copy of the weights, on one machine or on several."""
+        return bool(self.machines) or self.mirrors_devices
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes what the training gives."""
+        return not self.machines or self.machines.index == 0
+
+    def batches_per_step(self, hparams: Any) -> int:
+        """How many batches this process reads for one update of the weights."""
+        replicas = max(1, self.per_machine) if self.is_mirrored else 1
+        return replicas * (hparams.optimizer_multistep_accumulate_steps or 1)
+
+
+def check(request: DeviceRequest, hparams: Any, schedule: str = "train",
+          save_checkpoints_secs: int = 0) -> None:
     """Refuses combinations that would train something else than was asked for, or not at all.
 
     Args:
-      flags: T2T's trainer flags.
+      request: the devices.
       hparams: of the model.
+      schedule: T2T's.
+      save_checkpoints_secs: seconds between checkpoints; 0: steps decide.
 
     Raises:
       UserError: names the flag or hparam, its value and what is allowed.
     """
-    _check_machines(flags)
+    _check_machines(request, schedule)
     _check_precision(hparams)
     optimizer = misc_utils.camelcase_to_snakecase(hparams.optimizer)         # as T2T does
     accumulates = optimizer == "multistep_adam"
@@ -100,42 +149,35 @@ def check(flags: Any, hparams: Any) -> None:
         raise UserError(f"--hparams: optimizer={hparams.optimizer} with optimizer_multistep_"
                         f"accumulate_steps={hparams.optimizer_multistep_accumulate_steps}: "
                         "multistep_adam and a number of batches go together")
-    machines = training_cluster()
-    mode = ("TF_CONFIG" if machines else "--optionally_use_dist_strat" if _mirrors_devices(flags)
+    mode = ("TF_CONFIG" if request.machines
+            else "--optionally_use_dist_strat" if request.mirrors_devices
             else "optimizer=multistep_adam" if accumulates else None)
     if mode and hparams.clip_grad_norm:
         raise UserError(f"--hparams: clip_grad_norm={hparams.clip_grad_norm} with {mode}: the "
                         "gradient of each batch would be clipped, not their sum; towers clip the "
                         "sum")
-    if accumulates and flags.save_checkpoints_secs:
-        raise UserError(f"--save_checkpoints_secs={flags.save_checkpoints_secs} with optimizer="
+    if accumulates and save_checkpoints_secs:
+        raise UserError(f"--save_checkpoints_secs={save_checkpoints_secs} with optimizer="
                         "multistep_adam: a checkpoint could fall between the batches of a step, "
                         "and a resumed training would repeat them; use --local_eval_frequency")
-    if accumulates and (machines or _mirrors_devices(flags)):
+    if accumulates and request.is_mirrored:
         raise UserError(f"--hparams: optimizer=multistep_adam with {mode}: only one device and "
                         "towers accumulate batches")
 
 
-def _check_machines(flags: Any) -> None:
-    if flags.schedule == "run_std_server":
-        raise UserError(f"--schedule=run_std_server: {_USE_MIRRORING}")
-    for name, allowed in (("ps_replicas", 0), ("ps_gpu", 0), ("worker_replicas", 1),
-                          ("sync", False), ("master", "")):
-        if flags[name].value != allowed:
-            raise UserError(f"--{name}={flags[name].value}: {_USE_MIRRORING}")
-    machines = training_cluster()
+def _check_machines(request: DeviceRequest, schedule: str) -> None:
     gpus = len(tf.config.list_physical_devices("GPU"))
-    if flags.worker_gpu > (gpus or max(flags.cpu_devices, 1)):
-        raise UserError(f"--worker_gpu={flags.worker_gpu}: {gpus or 'no'} GPUs are visible; "
+    if request.per_machine > (gpus or max(request.cpu_devices, 1)):
+        raise UserError(f"--worker_gpu={request.per_machine}: {gpus or 'no'} GPUs are visible; "
                         "--cpu_devices tries it out on a CPU")
-    if gpus and flags.cpu_devices:
-        raise UserError(f"--cpu_devices={flags.cpu_devices}: {gpus} GPUs are visible; "
+    if gpus and request.cpu_devices:
+        raise UserError(f"--cpu_devices={request.cpu_devices}: {gpus} GPUs are visible; "
                         "CUDA_VISIBLE_DEVICES= hides them")
-    if machines and gpus and gpus != flags.worker_gpu:
-        raise UserError(f"--worker_gpu={flags.worker_gpu}: with TF_CONFIG all {gpus} visible GPUs "
-                        "of the machine are used; CUDA_VISIBLE_DEVICES hides some")
-    if machines and flags.schedule not in ("train", "continuous_train_and_eval"):
-        raise UserError(f"--schedule={flags.schedule}: with TF_CONFIG train or "
+    if request.machines and gpus and gpus != request.per_machine:
+        raise UserError(f"--worker_gpu={request.per_machine}: with TF_CONFIG all {gpus} visible "
+                        "GPUs of the machine are used; CUDA_VISIBLE_DEVICES hides some")
+    if request.machines and schedule not in ("train", "continuous_train_and_eval"):
+        raise UserError(f"--schedule={schedule}: with TF_CONFIG train or "
                         "continuous_train_and_eval (which evaluates once, at the end)")
 
 
@@ -151,61 +193,39 @@ def _check_precision(hparams: Any) -> None:
                         f"{hparams.activation_dtype}: one of the two")
 
 
-def device_count(flags: Any) -> int:
-    """The number of devices of a training, on all its machines."""
-    machines = training_cluster()
-    return max(1, flags.worker_gpu) * (len(machines.addresses) if machines else 1)
-
-
-def is_mirrored(flags: Any) -> bool:
-    """Whether each device has a copy of the weights, on one machine or on several."""
-    return bool(training_cluster()) or _mirrors_devices(flags)
-
-
-def _mirrors_devices(flags: Any) -> bool:
-    return flags.optionally_use_dist_strat and flags.worker_gpu > 1
-
-
-def batches_per_step(flags: Any, hparams: Any) -> int:
-    """How many batches this process reads for one update of the weights."""
-    replicas = max(1, flags.worker_gpu) if is_mirrored(flags) else 1
-    return replicas * (hparams.optimizer_multistep_accumulate_steps or 1)
-
-
-def run_config(flags: Any, hparams: Any, threads: int) -> Any:
+def run_config(request: DeviceRequest, hparams: Any, threads: int) -> tf.estimator.RunConfig:
     """T2T's RunConfig on the requested devices.
 
     Args:
-      flags: T2T's trainer flags, checked.
+      request: checked; T2T's flags agree with it.
       hparams: of the model.
-      threads: of one operation, and of operations at a time. Sums depend on the former.
+      threads: of one operation. They affect rounding.
     """
     os.environ.update(FLOAT32_OPS)
     config = t2t_trainer.create_run_config(hparams)
-    machines = training_cluster()
     has_gpu = bool(tf.config.list_physical_devices("GPU"))
     session = config.session_config
     session.intra_op_parallelism_threads = threads
-    session.inter_op_parallelism_threads = flags.inter_op_parallelism_threads or threads
+    session.inter_op_parallelism_threads = request.inter_op_threads or threads
     # TensorFlow rewrites a graph twice, for seconds: the second time it finds nothing.
     rewriting = session.graph_options.rewrite_options
     rewriting.meta_optimizer_iterations = 1
     if not has_gpu:                                   # passes that only help on a GPU
         rewriting.layout_optimizer = rewriting.implementation_selector = rewriting.OFF
         rewriting.memory_optimization = rewriting.NO_MEM_OPT
-    devices = [f"{'gpu' if has_gpu else 'cpu'}:{number}" for number in range(flags.worker_gpu)]
+    devices = [f"{'gpu' if has_gpu else 'cpu'}:{number}" for number in range(request.per_machine)]
     if not has_gpu:
-        session.device_count["CPU"] = max(1, flags.worker_gpu)
-    if machines:
+        session.device_count["CPU"] = max(1, request.per_machine)
+    if request.machines:
         arguments = {name: getattr(config, name) for name in _RUN_CONFIG_ARGUMENTS}
         strategy = tf.distribute.experimental.MultiWorkerMirroredStrategy()
         shared, config = config, tf.estimator.RunConfig(train_distribute=strategy, **arguments)
         config.use_tpu, config.t2t_device_info = shared.use_tpu, shared.t2t_device_info
         config.data_parallelism = None
-    elif _mirrors_devices(flags):
+    elif request.mirrors_devices:
         strategy = tf.distribute.MirroredStrategy([f"/{device}" for device in devices])
         config = config.replace(train_distribute=strategy)
         config.data_parallelism = None
-    elif flags.worker_gpu > 1 and not has_gpu:
+    elif request.per_machine > 1 and not has_gpu:
         config.data_parallelism = expert_utils.Parallelism(devices, ps_devices=devices)
     return config

@@ -1,20 +1,22 @@
 """Trains a model with T2T's experiment, reproducibly, on the requested devices.
 
 docs/reproducibility.md says what is promised. The batches come from `input_pipeline`, initial
-values and dropout masks from `seeding`; all depend on --random_seed only.
+values and dropout masks from `seeding`; all depend on the seed only.
 """
+import dataclasses
 import hashlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 from tensor2tensor.bin import t2t_trainer
 
-from rpr.t2t import checkpoints, preflight
+from rpr.t2t import checkpoints, launcher, preflight
 from rpr.training import devices, divergence, hooks, input_pipeline, seeding, throughput
+from rpr.training.devices import DeviceRequest
 from rpr.training.worker_group import WorkerGroup
 from rpr.utils import metrics_log
 from rpr.utils.console import say
@@ -24,34 +26,68 @@ from rpr.utils.errors import UserError
 _LOSS_NOTICED_WITHIN = 15.0                           # seconds
 
 
-def run(flags: Any, hparams: Any, requested: dict, metrics_path: str,
-        prepare_output: Callable[[], None]) -> None:
+@dataclasses.dataclass(frozen=True)
+class TrainingRequest:
+    """What `rpr train` is asked for, with everything decided.
+
+    Attributes:
+      output_dir, data_dir: directories of the model and of the TFRecords.
+      metrics_file: losses, speed and evaluations, as JSON lines.
+      made_with: what is written next to the model, see `preflight.remember_training`.
+      devices: see there.
+      seed: of initial values, batches and dropout masks.
+      schedule: T2T's.
+      train_steps: on which learning rates may depend.
+      stop_at_step: an earlier last step; 0: none.
+      eval_frequency: steps between evaluations; None: T2T's way, by the clock.
+      keep_frequency: steps; weights of checkpoints at multiples of it are kept. 0: none.
+      max_loss_rise: see `DivergenceDetector`.
+      log_batches: whether a hash of each batch is recorded.
+      profile: whether a TensorBoard profile is written.
+      t2t_flags: those of T2T that were decided, for its own functions.
+    """
+    output_dir: str
+    data_dir: str
+    metrics_file: str
+    made_with: Mapping[str, Any]
+    devices: DeviceRequest
+    seed: int
+    schedule: str
+    train_steps: int
+    stop_at_step: int
+    eval_frequency: int | None
+    keep_frequency: int
+    max_loss_rise: float
+    log_batches: bool
+    profile: bool
+    t2t_flags: Mapping[str, Any]
+
+
+def run(request: TrainingRequest, hparams: Any, prepare_output: Callable[[], None]) -> None:
     """Trains, and evaluates if the schedule says so.
 
     Args:
-      flags: T2T's trainer flags, checked.
+      request: checked.
       hparams: see `build_hparams`.
-      requested: what `preflight.remember_training` writes next to the model.
-      metrics_path: the metrics file.
       prepare_output: called when the graph is built; creates the output directory.
 
     Raises:
       UserError: the training failed for a reason that one line can explain.
     """
-    machines = devices.training_cluster()
+    launcher.set_t2t_flags(request.t2t_flags)
+    machines = request.devices.machines
     if not machines:
-        _train(flags, hparams, requested, metrics_path, prepare_output, None)
+        _train(request, hparams, prepare_output)
         return
-    checkpoint = tf.train.latest_checkpoint(os.path.expanduser(flags.output_dir))
-    common = [requested, hparams.values(), flags.train_steps, flags.schedule, flags.worker_gpu,
-              checkpoint and os.path.basename(checkpoint)]
+    checkpoint = tf.train.latest_checkpoint(request.output_dir)
+    common = [request.made_with, hparams.values(), request.train_steps, request.schedule,
+              request.devices.per_machine, checkpoint and os.path.basename(checkpoint)]
     fingerprint = hashlib.sha256(json.dumps(
         common, default=str, sort_keys=True).encode()).hexdigest()
-    group = WorkerGroup(machines, fingerprint, os.path.join(
-        os.path.expanduser(flags.output_dir), ".worker_group"))
+    group = WorkerGroup(machines, fingerprint, os.path.join(request.output_dir, ".worker_group"))
     group.join()
     try:
-        _train(flags, hparams, requested, metrics_path, prepare_output, machines)
+        _train(request, hparams, prepare_output)
     except BaseException as error:
         if isinstance(error, tf.errors.OpError):
             time.sleep(_LOSS_NOTICED_WITHIN)
@@ -60,20 +96,19 @@ def run(flags: Any, hparams: Any, requested: dict, metrics_path: str,
     group.leave()
 
 
-def _train(flags: Any, hparams: Any, requested: dict, metrics_path: str,
-           prepare_output: Callable[[], None], machines: devices.TrainingCluster | None) -> None:
-    output_dir = os.path.expanduser(flags.output_dir)
+def _train(request: TrainingRequest, hparams: Any, prepare_output: Callable[[], None]) -> None:
+    output_dir = request.output_dir
     tf.logging.set_verbosity(tf.logging.INFO)
-    is_chief = not machines or machines.index == 0
-    threads = thread_count(flags, output_dir)
+    is_chief = request.devices.is_chief
+    threads = thread_count(request.devices, output_dir)
     experiment = t2t_trainer.create_experiment_fn()(
-        devices.run_config(flags, hparams, threads), hparams)
+        devices.run_config(request.devices, hparams, threads), hparams)
+    data = _training_files(hparams.problem, request.data_dir)
     if is_chief:
-        report_changes(output_dir, flags, hparams.batch_size)
-    data = _training_files(flags, hparams.problem)
-    if is_chief and preflight.trained_with(output_dir).get("training_files", data) != data:
-        say(f"rpr train: the training files in --data_dir={flags.data_dir} have changed; the "
-            "batches from here on are not those of an uninterrupted training")
+        report_changes(output_dir, request.devices, hparams.batch_size)
+        if preflight.trained_with(output_dir).get("training_files", data) != data:
+            say(f"rpr train: the training files in --data_dir={request.data_dir} have changed; the "
+                "batches from here on are not those of an uninterrupted training")
 
     def describe() -> None:
         """Writes what describes the training: a graph that cannot be built leaves no trace."""
@@ -81,35 +116,37 @@ def _train(flags: Any, hparams: Any, requested: dict, metrics_path: str,
         if is_chief:
             t2t_trainer.save_metadata(hparams)
             preflight.remember_training(
-                output_dir, **requested, devices=devices.device_count(flags),
-                mirrored=devices.is_mirrored(flags), threads=threads, training_files=data)
+                output_dir, **request.made_with, devices=request.devices.count,
+                mirrored=request.devices.is_mirrored, threads=threads, training_files=data)
 
     estimator = experiment.estimator
     # With a strategy AutoGraph would rewrite the source of T2T and of all it calls, for minutes.
     model_fn = tf.autograph.experimental.do_not_convert(estimator._model_fn)
-    estimator._model_fn = seeding.seeded(throughput.count_tokens(model_fn), flags.random_seed)
+    estimator._model_fn = seeding.seeded(throughput.count_tokens(model_fn), request.seed)
     hook = hooks.TrainingHook(
-        metrics_path, flags.train_steps, estimator.model_dir, flags.max_loss_rise,
-        hparams.optimizer_multistep_accumulate_steps or 1, flags.log_batches)
-    record = hooks.EvaluationRecord(metrics_path)
+        request.metrics_file, request.train_steps, output_dir, request.max_loss_rise,
+        hparams.optimizer_multistep_accumulate_steps or 1, request.log_batches)
+    keeping = hooks.KeepingListener(output_dir, request.keep_frequency)
+    record = hooks.EvaluationRecord(request.metrics_file)
     train_spec, eval_spec = experiment._train_spec, experiment._eval_spec
-    max_steps = min(train_spec.max_steps, flags.stop_at_step or train_spec.max_steps)
-    keeping = hooks.KeepingListener(estimator.model_dir, flags.keep_checkpoint_every_n_steps)
-    listeners = [hooks.ChecksumListener(estimator.model_dir), keeping]
-    if flags.eval_frequency and flags.schedule == "continuous_train_and_eval" and not machines:
-        listeners.append(hooks.EvaluationListener(
-            metrics_path, flags.eval_frequency, max_steps,
-            lambda: _evaluate(estimator, eval_spec, record)))
+    eval_spec = eval_spec._replace(exporters=(*(eval_spec.exporters or ()), record))
+
+    def evaluate() -> None:
+        """Evaluates the newest checkpoint and records the result."""
+        result = estimator.evaluate(eval_spec.input_fn, eval_spec.steps, eval_spec.hooks)
+        record.export(None, None, None, result, True)
+
+    max_steps = min(train_spec.max_steps, request.stop_at_step or train_spec.max_steps)
+    experiment._eval_spec = eval_spec
     experiment._train_spec = train_spec._replace(
         input_fn=input_pipeline.reproducible_input(
-            hparams.problem, hparams, os.path.expanduser(flags.data_dir),
-            lambda: _stream(flags, hparams, output_dir, machines)),
+            hparams.problem, hparams, request.data_dir, lambda: _stream(request, hparams)),
         max_steps=max_steps,
         hooks=(hooks.GraphBuiltHook(describe), *train_spec.hooks,
-               *(_chief_hooks(hook, flags, estimator, listeners) if is_chief else [])))
-    experiment._eval_spec = eval_spec._replace(exporters=(*(eval_spec.exporters or ()), record))
+               *(_chief_hooks(request, hook, keeping, estimator.config, max_steps, evaluate)
+                 if is_chief else ())))
     try:
-        _execute(experiment, flags, bool(machines), is_chief, metrics_path, record)
+        _execute(experiment, request, evaluate)
         if is_chief:
             keeping.keep()                            # the last one, if a kill came before it
     except (tf.estimator.NanLossDuringTrainingError, divergence.Diverged) as error:
@@ -118,96 +155,95 @@ def _train(flags: Any, hparams: Any, requested: dict, metrics_path: str,
         line = checkpoints.explain(error)
         if line:
             raise UserError(f"--output_dir={output_dir}: {line}") from None
-        raise UserError(f"--data_dir={flags.data_dir}: damaged data ({error.message})") from None
+        raise UserError(f"--data_dir={request.data_dir}: damaged data ({error.message})") from None
     finally:
         hook.close()
 
 
-def _chief_hooks(hook: hooks.TrainingHook, flags: Any, estimator: Any, listeners: list) -> list:
+def _chief_hooks(request: TrainingRequest, hook: hooks.TrainingHook,
+                 keeping: hooks.KeepingListener, config: tf.estimator.RunConfig, max_steps: int,
+                 evaluate: Callable[[], None]) -> list[tf.train.SessionRunHook]:
     """The hooks of the process that writes, in the order in which they are called."""
-    config, output_dir = estimator.config, estimator.model_dir
+    output_dir = request.output_dir
+    checksums = hooks.ChecksumListener(output_dir)
     checkpoint = tf.train.latest_checkpoint(output_dir)
     if checkpoint:
-        listeners[0].record_missing(int(checkpoint.rsplit("-", 1)[1]))
-    return [hook, *([hooks.ProfileHook(output_dir)] if flags.profile else []),
+        checksums.record_missing(int(checkpoint.rsplit("-", 1)[1]))
+    listeners = [checksums, keeping]
+    if (request.eval_frequency and request.schedule == "continuous_train_and_eval"
+            and not request.devices.machines):
+        listeners.append(hooks.EvaluationListener(
+            request.metrics_file, request.eval_frequency, max_steps, evaluate))
+    return [hook, *([hooks.ProfileHook(output_dir)] if request.profile else []),
             tf.train.CheckpointSaverHook(output_dir, config.save_checkpoints_secs,
-                                         config.save_checkpoints_steps,
-                                         listeners=listeners)]
+                                         config.save_checkpoints_steps, listeners=listeners)]
 
 
-def _execute(experiment: Any, flags: Any, several_machines: bool, is_chief: bool,
-             metrics_path: str, record: hooks.EvaluationRecord) -> None:
+def _execute(experiment: Any, request: TrainingRequest, evaluate: Callable[[], None]) -> None:
     """Runs the schedule."""
     estimator = experiment.estimator
     train_spec, eval_spec = experiment._train_spec, experiment._eval_spec
-    evaluates = flags.schedule == "continuous_train_and_eval"
-    if several_machines or (evaluates and not flags.eval_frequency):
+    evaluates = request.schedule == "continuous_train_and_eval"
+    if request.devices.machines or (evaluates and not request.eval_frequency):
         # T2T would evaluate the last checkpoint twice. TensorFlow evaluates on no machine while
         # several train; only this function starts a server on each of them.
         tf.estimator.train_and_evaluate(estimator, train_spec, eval_spec)
-    elif evaluates or flags.schedule == "train":
+    elif evaluates or request.schedule == "train":
         estimator.train(train_spec.input_fn, list(train_spec.hooks),
                         max_steps=train_spec.max_steps)
     else:
         t2t_trainer.execute_schedule(experiment)
         return
-    if is_chief and flags.schedule != "train" and not _is_evaluated(estimator, metrics_path):
-        _evaluate(estimator, eval_spec, record)
+    if (request.devices.is_chief and request.schedule != "train"
+            and not _is_evaluated(estimator, request.metrics_file)):
+        evaluate()
 
 
-def _evaluate(estimator: Any, eval_spec: Any, record: hooks.EvaluationRecord) -> None:
-    """Evaluates the newest checkpoint and records the result."""
-    result = estimator.evaluate(eval_spec.input_fn, eval_spec.steps, eval_spec.hooks)
-    record.export(None, None, None, result, True)
-
-
-def _is_evaluated(estimator: Any, metrics_path: str) -> bool:
+def _is_evaluated(estimator: tf.estimator.Estimator, metrics_path: str) -> bool:
     """Whether metrics.jsonl has the evaluation of the last checkpoint. It has not if several
     machines trained, or if the evaluation after the last step was killed."""
     last = metrics_log.last(metrics_path).get("eval", {})
     return last.get("step") == int(estimator.get_variable_value("global_step"))
 
 
-def _stream(flags: Any, hparams: Any, output_dir: str,
-            machines: devices.TrainingCluster | None) -> input_pipeline.Stream:
+def _stream(request: TrainingRequest, hparams: Any) -> input_pipeline.Stream:
     """The batches that this process reads, beginning after those of the last checkpoint."""
-    checkpoint = tf.train.latest_checkpoint(output_dir)
+    checkpoint = tf.train.latest_checkpoint(request.output_dir)
     step = int(tf.train.load_variable(checkpoint, "global_step")) if checkpoint else 0
+    machines = request.devices.machines
     processes, index = (len(machines.addresses), machines.index) if machines else (1, 0)
-    done = step * devices.batches_per_step(flags, hparams)
-    return input_pipeline.Stream(flags.random_seed, done * processes + index, processes)
+    done = step * request.devices.batches_per_step(hparams)
+    return input_pipeline.Stream(request.seed, done * processes + index, processes)
 
 
-def _training_files(flags: Any, problem: Any) -> dict[str, int]:
+def _training_files(problem: Any, data_dir: str) -> dict[str, int]:
     """The number of training files and their bytes together."""
-    paths = tf.gfile.Glob(problem.filepattern(os.path.expanduser(flags.data_dir),
-                                              tf.estimator.ModeKeys.TRAIN))
+    paths = tf.gfile.Glob(problem.filepattern(data_dir, tf.estimator.ModeKeys.TRAIN))
     return {"files": len(paths), "bytes": sum(tf.gfile.Stat(path).length for path in paths)}
 
 
-def thread_count(flags: Any, output_dir: str) -> int:
-    """The threads of an operation: of the flag, else of the training so far, else all cores."""
+def thread_count(request: DeviceRequest, output_dir: str) -> int:
+    """The threads of an operation: as requested, else of the training so far, else all cores."""
     earlier = preflight.trained_with(output_dir).get("threads")
-    return flags.intra_op_parallelism_threads or earlier or len(os.sched_getaffinity(0))
+    return request.intra_op_threads or earlier or len(os.sched_getaffinity(0))
 
 
-def report_changes(output_dir: str, flags: Any, batch_size: int) -> None:
+def report_changes(output_dir: str, request: DeviceRequest, batch_size: int) -> None:
     """Says if a training resumes with another number of devices, which changes its steps.
 
     Raises:
       UserError: it was mirrored and no longer is, or the other way round.
     """
-    record, count = preflight.trained_with(output_dir), devices.device_count(flags)
+    record, count = preflight.trained_with(output_dir), request.count
     if not tf.train.latest_checkpoint(output_dir):
         return
-    if record.get("mirrored", False) != devices.is_mirrored(flags):
+    if record.get("mirrored", False) != request.is_mirrored:
         # TensorFlow names Adam's counters differently when it mirrors.
         modes = ["on one device or in towers", "mirrored (--optionally_use_dist_strat, TF_CONFIG)"]
-        before, now = (modes[mode] for mode in (record.get("mirrored", False),
-                                                devices.is_mirrored(flags)))
+        before, now = (modes[mode] for mode in (record.get("mirrored", False), request.is_mirrored))
         raise UserError(f"--output_dir={output_dir} was trained {before} and cannot resume {now}; "
                         "--warm_start_from takes its weights to another directory")
-    threads, earlier = thread_count(flags, output_dir), record.get("threads")
+    threads, earlier = thread_count(request, output_dir), record.get("threads")
     if earlier and threads != earlier:
         say(f"rpr train: resuming with {threads} threads; the steps so far had {earlier}. Sums are "
             "rounded in another way from here on, so an uninterrupted training gives other bits")

@@ -1,4 +1,5 @@
 """One device, towers, mirrored replicas, several machines, accumulated batches: one training."""
+import dataclasses
 import gzip
 import json
 import os
@@ -6,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import types
 
 import gpu_kernels
 import numpy as np
@@ -17,6 +17,7 @@ from conftest import CORPUS, rpr_command
 from test_worker_group import SCRIPTS, wait_for
 
 from rpr.training import devices, trainer
+from rpr.training.devices import DeviceRequest
 from rpr.utils import metrics_log
 from rpr.utils.errors import UserError
 
@@ -152,45 +153,27 @@ def test_a_profile_is_written_for_tensorboard(one_device):
 
 def test_going_on_with_other_devices_is_said_or_refused(data, one_device, capfd):
     """Without a training: what it would go on from is in the directory."""
-    flags = types.SimpleNamespace(worker_gpu=4, optionally_use_dist_strat=False,
-                                  intra_op_parallelism_threads=0)
-    trainer.report_changes(str(one_device), flags, 20)
+    request = DeviceRequest(4)
+    trainer.report_changes(str(one_device), request, 20)
     said = " ".join(capfd.readouterr().err.split())
     assert "4 devices; the steps so far had 1. A step now takes 4 x 20 sub-words" in said
     assert "threads" not in said
-    flags.intra_op_parallelism_threads = 77
-    trainer.report_changes(str(one_device), flags, 20)
+    request = dataclasses.replace(request, intra_op_threads=77)
+    trainer.report_changes(str(one_device), request, 20)
     assert "resuming with 77 threads; the steps so far had" in capfd.readouterr().err
-    flags.optionally_use_dist_strat = True
+    request = dataclasses.replace(request, mirrored=True)
     with pytest.raises(UserError, match="was trained on one device or in towers and cannot resume "
                                         "mirrored .*--warm_start_from"):
-        trainer.report_changes(str(one_device), flags, 20)
+        trainer.report_changes(str(one_device), request, 20)
 
 
 @pytest.fixture
-def asked():
-    """Flags and hparams for `devices.check`."""
-    values = dict(schedule="train", ps_replicas=0, ps_gpu=0, worker_replicas=1, sync=False,
-                  master="", worker_gpu=1, cpu_devices=0, optionally_use_dist_strat=False,
-                  save_checkpoints_secs=0)
-
-    class Flags(types.SimpleNamespace):
-        def __getitem__(self, name):
-            return types.SimpleNamespace(value=getattr(self, name))
-
-    return Flags(**values), tiny_models.hparams()
+def hparams():
+    return tiny_models.hparams()
 
 
 def cluster_of(**jobs):
     return json.dumps({"cluster": jobs, "task": {"type": "chief", "index": 0}})
-
-
-@pytest.mark.parametrize("flag, value", [("ps_replicas", 2), ("ps_gpu", 1), ("worker_replicas", 3),
-                                         ("sync", True), ("schedule", "run_std_server")])
-def test_parameter_servers_are_refused_and_the_mode_to_use_is_named(flag, value, asked):
-    setattr(asked[0], flag, value)
-    with pytest.raises(UserError, match=f"--{flag}={value}: .*TF_CONFIG of one chief and workers"):
-        devices.check(*asked)
 
 
 @pytest.mark.parametrize("text, told", [
@@ -202,16 +185,16 @@ def test_parameter_servers_are_refused_and_the_mode_to_use_is_named(flag, value,
     (cluster_of(chief=["a"], worker=["b:1"]), "address 'a'; expected host:port"),
     (cluster_of(chief=["a:1"], worker=["b:x"]), "address 'b:x'; expected host:port"),
     (cluster_of(chief=["a:65535"], worker=["b:1"]), "a port from 1 to 65534")])
-def test_a_cluster_that_cannot_train_is_refused(text, told, asked, monkeypatch):
+def test_a_cluster_that_cannot_train_is_refused(text, told, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", text)
     with pytest.raises(UserError, match=told):
-        devices.check(*asked)
+        devices.training_cluster()
 
 
-def test_a_chief_alone_is_one_machine(asked, monkeypatch):
+def test_a_chief_alone_is_one_machine(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", cluster_of(chief=["a:1"], worker=[]))
-    devices.check(*asked)
-    assert devices.training_cluster() is None and devices.device_count(asked[0]) == 1
+    assert devices.training_cluster() is None and DeviceRequest().count == 1
+    assert "TF_CONFIG" not in os.environ
 
 
 @pytest.mark.parametrize("change, told", [
@@ -222,31 +205,27 @@ def test_a_chief_alone_is_one_machine(asked, monkeypatch):
     (dict(activation_dtype="float16"), "activation_dtype=float16: float32 or bfloat16"),
     (dict(weight_dtype="bfloat16"), "weight_dtype=bfloat16: weights are float32"),
     (dict(activation_dtype="bfloat16", gpu_automatic_mixed_precision=True), "one of the two")])
-def test_what_would_compute_something_else_is_refused(change, told, asked):
-    asked[1].override_from_dict(change)
+def test_what_would_compute_something_else_is_refused(change, told, hparams):
+    hparams.override_from_dict(change)
     with pytest.raises(UserError, match=told):
-        devices.check(*asked)
+        devices.check(DeviceRequest(), hparams)
 
 
-def test_a_checkpoint_between_the_batches_of_a_step_is_refused(asked):
-    flags, hparams = asked
-    flags.save_checkpoints_secs = 60
-    devices.check(*asked)
+def test_a_checkpoint_between_the_batches_of_a_step_is_refused(hparams):
+    devices.check(DeviceRequest(), hparams, save_checkpoints_secs=60)
     hparams.override_from_dict(dict(optimizer="multistep_adam",
                                     optimizer_multistep_accumulate_steps=2))
     with pytest.raises(UserError, match="--save_checkpoints_secs=60 with optimizer=multistep_adam"):
-        devices.check(*asked)
+        devices.check(DeviceRequest(), hparams, save_checkpoints_secs=60)
 
 
-def test_what_replicas_would_each_do_alone_is_refused(asked):
-    flags, hparams = asked
+def test_what_replicas_would_each_do_alone_is_refused(hparams):
     hparams.clip_grad_norm = 5.0
-    devices.check(*asked)
-    flags.worker_gpu = flags.cpu_devices = 2
-    flags.optionally_use_dist_strat = True
+    devices.check(DeviceRequest(), hparams)
+    mirrored = DeviceRequest(2, cpu_devices=2, mirrored=True)
     with pytest.raises(UserError, match="clip_grad_norm=5.0 with --optionally_use_dist_strat"):
-        devices.check(*asked)
+        devices.check(mirrored, hparams)
     hparams.override_from_dict(dict(clip_grad_norm=0.0, optimizer="multistep_adam",
                                     optimizer_multistep_accumulate_steps=2))
     with pytest.raises(UserError, match="only one device and towers accumulate"):
-        devices.check(*asked)
+        devices.check(mirrored, hparams)
