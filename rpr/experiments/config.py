@@ -27,6 +27,9 @@ TEXT_FILES = {"text_source": "RPR_TEXT_SOURCE", "text_target": "RPR_TEXT_TARGET"
 # hypothesis depend on it. Files may be moved: what counts is their content, which a run records.
 MUTABLE_FIELDS = {"eval_frequency", "bleu_frequency", "test_sets", "usr_dir", *TEXT_FILES}
 LONGEST_TEXT = 10_000                                 # characters
+# Halves of surrogate pairs, but for those that stand for the bytes of a path.
+_HALF_PAIR = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+_LARGEST = 2**63 - 1                                  # number that an arm sets
 
 
 def setting(meaning: str, default: Any = dataclasses.MISSING, *, low: float | None = None,
@@ -85,7 +88,7 @@ def check_value(value: Any, declared: Setting) -> None:
 
 def check_text(value: str, name: str, longest: int = LONGEST_TEXT) -> None:
     """Refuses text with control characters, or longer than `longest` characters."""
-    if printable(value) != value:
+    if printable(value) != value or _HALF_PAIR.search(value):
         raise UserError(f"{name} = {shown(value)}: it contains control characters")
     if len(value) > longest:
         raise UserError(f"{name} = {shown(value)}: at most {longest:,} characters, it has "
@@ -317,6 +320,9 @@ def _check_arm(name: Any, changes: dict[Any, Any]) -> None:
             raise UserError(f"study: arm {name!r}: {setting_name} = {shown(value)}: text, a "
                             "number, True, False or a list of these is needed")
         for item in items:
+            if isinstance(item, int | float) and not abs(item) <= _LARGEST:
+                raise UserError(f"study: arm {name!r}: {setting_name} = {shown(item)}: it must be "
+                                f"a number up to {_LARGEST:,}")
             check_text(str(item), f"study: arm {name!r}: {setting_name}")
         if setting_name == "seed":
             raise UserError(f"study: arm {name!r} sets the seed; use study.seeds")

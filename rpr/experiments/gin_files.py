@@ -93,7 +93,8 @@ def _reason(error: Exception) -> str:
     text = str(error).strip() or type(error).__name__
     token = re.search(r"Failed to parse token ('.*')(.*)", text)
     if token:                                         # the first line quotes Python's parser
-        return f"{token[1]} is no number, True, False, None or text in quotes{token[2]}"
+        quoted = token[1] if len(token[1]) <= 80 else f"{token[1][:77]}..."
+        return f"{quoted} is no number, True, False, None or text in quotes{token[2]}"
     return text.splitlines()[0].strip().removesuffix(" in config string:")
 
 

@@ -4,7 +4,7 @@ Hyperparameters, and the settings of runs and studies, are declared as `Setting`
 declaration gives the default, the help text and the check of a value before anything is written.
 """
 import dataclasses
-import math
+import sys
 from typing import Any
 
 _KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text",
@@ -59,7 +59,7 @@ class Setting:
             return False
         if not self._is_bounded():
             return True
-        return _has_type(value, float) and math.isfinite(value) and (
+        return _has_type(value, float) and abs(value) <= sys.float_info.max and (
             (self.minimum is None or value >= self.minimum)
             and (self.maximum is None or value <= self.maximum)
             and (self.above is None or value > self.above)
