@@ -1,18 +1,15 @@
 """`rpr bleu` (t2t-bleu): T2T's approximate BLEU. `rpr score` computes the one to publish."""
 import os
-from typing import Any
+
+from absl.flags import FlagValues
 
 from rpr.t2t.launcher import need, parse
+from rpr.utils.console import QuietLogs
 from rpr.utils.errors import UserError
 
 
-def main(argv: list[str], logs: Any) -> None:
-    """Runs the command.
-
-    Args:
-      argv: T2T's flags.
-      logs: a `QuietLogs`, or None with --verbose.
-    """
+def main(argv: list[str], logs: QuietLogs | None) -> None:
+    """`rpr bleu`, with the flags of t2t-bleu."""
     del logs
     from tensor2tensor.bin import t2t_bleu
     flags, words = parse(argv, "rpr bleu (t2t-bleu)")
@@ -38,9 +35,9 @@ def main(argv: list[str], logs: Any) -> None:
         print(f"scores as TensorBoard events: {flags.event_dir}")
 
 
-def _count_lines(flags: Any, name: str) -> int:
+def _count_lines(flags: FlagValues, name: str) -> int:
     from rpr.inference import file_checks
-    path = flags[name].value
+    path = getattr(flags, name)
     file_checks.check_input(path, name)
     with open(path, "rb") as text:
         return text.read().count(b"\n") + 1               # as T2T counts them

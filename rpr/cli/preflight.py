@@ -11,6 +11,7 @@ from rpr.experiments.config import Run
 from rpr.experiments.run_directory import RunDirectory, sacrebleu_test_set
 from rpr.utils.console import QuietLogs
 from rpr.utils.errors import UserError
+from rpr.utils.interfaces import Problem
 from rpr.utils.processes import with_parent
 
 
@@ -47,7 +48,7 @@ def _check(runs: list[Run]) -> None:
         _check_test_sets(run, registration.find_problem(run.problem))
 
 
-def _check_test_sets(run: Any, problem: Any) -> None:
+def _check_test_sets(run: Any, problem: Problem) -> None:
     """Refuses test sets that neither the problem nor sacreBLEU has."""
     if run.test_set:
         test_sets.check_test_set(run.test_set, run.language_pair, "run.test_set",
