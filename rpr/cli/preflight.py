@@ -1,4 +1,5 @@
 """Checks new runs before anything is written, in a process of its own: TensorFlow stays there."""
+import dataclasses
 import multiprocessing
 import os
 from collections.abc import Iterable
@@ -9,9 +10,8 @@ from rpr.evaluation import test_sets
 from rpr.experiments import gin_files, provenance
 from rpr.experiments.config import Run
 from rpr.experiments.run_directory import RunDirectory, sacrebleu_test_set
-from rpr.utils.console import QuietLogs
+from rpr.utils.console import QuietLogs, say
 from rpr.utils.errors import UserError
-from rpr.utils.interfaces import Problem
 from rpr.utils.processes import with_parent
 
 
@@ -24,6 +24,7 @@ def check_new_runs(runs: Iterable[tuple[Run, RunDirectory]]) -> None:
     Raises:
       UserError: names what does not exist, or a text file that is missing.
     """
+    runs = list(runs)
     new = [run for run, run_dir in runs if not os.path.exists(run_dir.config)
            or gin_files.load_run(run_dir.config) != run]
     for run in new:
@@ -31,10 +32,26 @@ def check_new_runs(runs: Iterable[tuple[Run, RunDirectory]]) -> None:
     if new:
         context = multiprocessing.get_context("fork")
         with futures.ProcessPoolExecutor(1, context, with_parent()) as process:
-            process.submit(_check, new).result()
+            read = process.submit(_check, new).result()
+        _say_which_are_the_same(runs, new, read)
 
 
-def _check(runs: list[Run]) -> None:
+def _say_which_are_the_same(runs: Iterable[tuple[Run, RunDirectory]], new: list[Run],
+                            read: list[str]) -> None:
+    """Names runs that differ in nothing that a training reads: their arms are one model."""
+    names: dict[tuple[Run, str], list[str]] = {}
+    for run, hparams in zip(new, read, strict=True):
+        same = dataclasses.replace(run, hparams="", hparams_set="any")
+        names.setdefault((same, hparams), []).append(
+            next(os.path.basename(run_dir.path) for each, run_dir in runs if each is run))
+    for same_runs in names.values():
+        if len(same_runs) > 1:
+            say(f"{', '.join(same_runs)} are the same training: they differ only in hparams that "
+                "it does not read", style="yellow")
+
+
+def _check(runs: list[Run]) -> list[str]:
+    """See `check_new_runs`; returns the hparams that each training reads, as text."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     logs = QuietLogs()
     try:
@@ -43,12 +60,13 @@ def _check(runs: list[Run]) -> None:
         from rpr.t2t import preflight, registration
     finally:
         logs.end()
-    preflight.check_runs(runs)
+    read = preflight.check_runs(runs)
     for run in runs:
         _check_test_sets(run, registration.find_problem(run.problem))
+    return [repr(sorted(hparams.items())) for hparams in read]
 
 
-def _check_test_sets(run: Any, problem: Problem) -> None:
+def _check_test_sets(run: Any, problem: Any) -> None:
     """Refuses test sets that neither the problem nor sacreBLEU has."""
     if run.test_set:
         test_sets.check_test_set(run.test_set, run.language_pair, "run.test_set",

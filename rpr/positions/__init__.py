@@ -10,5 +10,5 @@ from rpr.positions.scheme import Scheme, SumOfSchemes
 from rpr.utils.settings import Setting
 
 __all__ = ["SCHEMES", "Layout", "Scheme", "Setting", "SumOfSchemes", "absolute", "bias", "build",
-           "deberta", "declared_settings", "graph", "register", "relative", "relative_unclipped",
-           "rotary", "transformer_xl"]
+           "deberta", "declared_settings", "graph", "register", "relative", "rotary",
+           "transformer_xl"]

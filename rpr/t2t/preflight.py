@@ -4,17 +4,18 @@ Every check raises `UserError` with one line and writes nothing.
 """
 import difflib
 import json
+import logging
 import os
 from collections.abc import Sequence
 from typing import Any
 
 from tensor2tensor.utils import registry
 
+from rpr.models import live_hparams
 from rpr.problems import checks
 from rpr.t2t import registration
 from rpr.utils import console, files
 from rpr.utils.errors import UserError
-from rpr.utils.interfaces import HParams, Problem
 
 TRAINED_WITH = "rpr.json"
 
@@ -26,7 +27,7 @@ _DECODING = _REPORTING | {
     "sampling_keep_top_k", "eval_drop_long_sequences", "split_to_length"}
 
 
-def parse_hparams(hparams: HParams, overrides: str) -> dict[str, Any]:
+def parse_hparams(hparams: Any, overrides: str) -> dict[str, Any]:
     """Applies `name=value,...`; T2T answers an unknown name with a traceback or with nothing.
 
     Args:
@@ -55,7 +56,7 @@ def parse_hparams(hparams: HParams, overrides: str) -> dict[str, Any]:
     return {name: value for name, value in hparams.values().items() if name in named}
 
 
-def check_supported(model: str, hparams: HParams) -> None:
+def check_supported(model: str, hparams: Any) -> None:
     """Refuses hparams that are out of range or that a model of this project does not support.
 
     Args:
@@ -73,7 +74,22 @@ def check_supported(model: str, hparams: HParams) -> None:
             raise UserError(f"--hparams: {error}") from None
 
 
-def check_reads_source(hparams: HParams) -> None:
+def say_what_has_no_effect(model: str, hparams: Any, overrides: dict[str, Any]) -> None:
+    """Names, on the terminal and in the log, the values that the training will not read.
+
+    Args:
+      model: the registered name.
+      hparams: as requested.
+      overrides: the values that were asked for.
+    """
+    for name, why in live_hparams.without_effect(model, hparams).items():
+        if name in overrides:
+            line = f"{name}={overrides[name]} has no effect {why}"
+            console.say(line, style="yellow")
+            logging.getLogger("tensorflow").warning(line)          # for train.log
+
+
+def check_reads_source(hparams: Any) -> None:
     """Refuses a model that reads its source as the beginning of the target.
 
     T2T's decoder gives such a model this beginning; other searches do not.
@@ -153,20 +169,24 @@ def remember_training(output_dir: str, **values: Any) -> None:
                            json.dumps(values, indent=1, sort_keys=True) + "\n")
 
 
-def vocabularies(problem: Problem, data_dir: str) -> dict[str, str]:
+def vocabularies(problem: Any, data_dir: str) -> dict[str, str]:
     """SHA-256 of each vocabulary file of a text problem, by file name."""
     paths = {name: os.path.join(data_dir, name) for name in checks.vocabulary_files(problem)}
     return {name: files.sha256(path) for name, path in paths.items() if os.path.exists(path)}
 
 
-def check_runs(runs: Sequence[Any]) -> None:
+def check_runs(runs: Sequence[Any]) -> list[dict[str, Any]]:
     """Refuses runs with an unknown model, problem, hparams set or hparam, or a value out of range.
 
     The caller has called `compat.install`.
 
     Args:
       runs: `rpr.experiments.config.Run`s.
+
+    Returns:
+      for each run the hparams that its training reads.
     """
+    read = []
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     logs = console.QuietLogs()
     try:
@@ -182,5 +202,9 @@ def check_runs(runs: Sequence[Any]) -> None:
             hparams = registration.registered_hparams(run.hparams_set)
             parse_hparams(hparams, run.hparams)
             check_supported(run.model, hparams)
+            dead = live_hparams.without_effect(run.model, hparams)
+            read.append({name: value for name, value in hparams.values().items()
+                         if name not in dead})
     finally:
         logs.end()
+    return read

@@ -1,0 +1,99 @@
+"""Which hparams have an effect: T2T's sets hold 178 of them, and a training reads about half.
+
+An hparam may be read by one learning-rate schedule, optimizer or position scheme only. Then a
+value that is set for another one changes nothing, and an experiment over it compares a model with
+itself.
+"""
+from collections.abc import Iterable
+from typing import Any
+
+from tensor2tensor.utils import misc_utils
+
+from rpr.positions.registry import unused_settings
+
+_DECAY = ("learning_rate_decay_steps", "learning_rate_decay_staircase", "learning_rate_decay_rate")
+# {factor of learning_rate_schedule: what it reads}
+_FACTORS = {
+    "constant": ("learning_rate_constant",),
+    "linear_warmup": ("learning_rate_warmup_steps",),
+    "linear_decay": ("learning_rate_decay_steps",),
+    "cosdecay": ("learning_rate_warmup_steps", "learning_rate_decay_steps"),
+    "single_cycle_cos_decay": ("learning_rate_warmup_steps",),
+    "multi_cycle_cos_decay": ("learning_rate_warmup_steps", "learning_rate_decay_steps"),
+    "rsqrt_decay": ("learning_rate_warmup_steps",),
+    "rsqrt_normalized_decay": ("learning_rate_warmup_steps",),
+    "exp_decay": ("learning_rate_warmup_steps", *_DECAY),
+    "cosine_restarts": tuple(f"learning_rate_restart_{name}"
+                             for name in ("steps", "t_mul", "m_mul", "alpha")),
+    "rsqrt_hidden_size": (),
+    "legacy": ("learning_rate", "learning_rate_decay_scheme", "learning_rate_warmup_steps"),
+}
+# {learning_rate_decay_scheme, read by the factor `legacy`: what it reads}
+_DECAY_SCHEMES = {"exp": _DECAY, "cosine": ("learning_rate_cosine_cycle_steps",),
+                  "piecewise": ("learning_rate_boundaries", "learning_rate_multiples")}
+_ADAM = tuple(f"optimizer_adam_{name}" for name in ("beta1", "beta2", "epsilon"))
+_ADAFACTOR = tuple(f"optimizer_adafactor_{name}" for name in (
+    "beta1", "beta2", "clipping_threshold", "decay_type", "factored", "memory_exponent",
+    "multiply_by_parameter_scale"))
+_OPTIMIZERS = {
+    "adam": _ADAM, "true_adam": _ADAM, "adafactor": _ADAFACTOR,
+    "multistep_adam": (*_ADAM, "optimizer_multistep_accumulate_steps"),
+    "momentum": ("optimizer_momentum_momentum", "optimizer_momentum_nesterov"),
+    "yellow_fin": ("optimizer_momentum_momentum",)}
+_SCHEDULED_SAMPLING = tuple(f"scheduled_sampling_{name}" for name in (
+    "method", "warmup_steps", "gold_mixin_prob", "num_passes", "warmup_schedule"))
+# Hparams of other models of T2T. {name: what has the effect that the name promises}
+_NEVER = dict.fromkeys((
+    "area_key_mode", "area_value_mode", "compress_steps", "conv_first_kernel",
+    "gumbel_noise_weight", "kernel_height", "kernel_width", "learning_rate_minimum",
+    "max_area_height", "max_area_width", "memory_height", "moe_hidden_sizes", "moe_k",
+    "moe_loss_coef", "moe_num_experts", "moe_overhead_eval", "moe_overhead_train",
+    "nbr_decoder_problems", "parameter_attention_key_channels",
+    "parameter_attention_value_channels", "position_features", "tpu_enable_host_call",
+    "video_num_input_frames", "video_num_target_frames"), "")
+_NEVER["dropout"] = "layer_prepostprocess_dropout, attention_dropout and relu_dropout"
+
+
+def without_effect(model: str, hparams: Any) -> dict[str, str]:
+    """The hparams that a training of a model does not read.
+
+    Args:
+      model: its registered name. For models other than `rpr_transformer` only the learning rate and
+        the optimizer are considered.
+      hparams: the whole set, with valid values.
+
+    Returns:
+      {name: why, in words that continue "... has no effect"}.
+    """
+    factors = [name.strip() for name in hparams.learning_rate_schedule.split("*") if name.strip()]
+    read = [name for factor in factors for name in _FACTORS.get(factor, ())]
+    if "legacy" in factors:
+        read += _DECAY_SCHEMES.get(hparams.learning_rate_decay_scheme, ())
+    of_rates = [*_FACTORS.values(), *_DECAY_SCHEMES.values()]
+    dead = _others(of_rates, read, f"learning_rate_schedule={hparams.learning_rate_schedule}")
+    optimizer = misc_utils.camelcase_to_snakecase(hparams.optimizer)
+    if optimizer in _OPTIMIZERS:
+        dead |= _others(_OPTIMIZERS.values(), _OPTIMIZERS[optimizer], f"optimizer={optimizer}")
+    if model == "rpr_transformer":
+        dead |= {name: f"with {model}" + (f"; it has {instead}" if instead else "")
+                 for name, instead in _NEVER.items()} | _positions(hparams)
+        if not hparams.scheduled_sampling_prob:
+            dead |= dict.fromkeys(_SCHEDULED_SAMPLING, "with scheduled_sampling_prob=0")
+    return {name: why for name, why in dead.items() if name in hparams}
+
+
+def _others(groups: Iterable[Iterable[str]], read: Iterable[str], setting: str) -> dict[str, str]:
+    read = tuple(dict.fromkeys(read))
+    why = f"with {setting}" + (f", which reads {', '.join(read)}" if read else "")
+    return {name: why for group in groups for name in group if name not in read}
+
+
+def _positions(hparams: Any) -> dict[str, str]:
+    """The settings of schemes that neither side uses."""
+    sides = [hparams.get(f"{side}_position") or hparams.position for side in ("encoder", "decoder")]
+    unused = set.intersection(*map(unused_settings, sides))
+    why = f"with position={' and '.join(dict.fromkeys(sides))}"
+    dead = dict.fromkeys(unused, why)
+    if hparams.encoder_position and hparams.decoder_position:
+        dead["position"] = "with encoder_position and decoder_position"
+    return dead

@@ -1,0 +1,129 @@
+"""Hparams without an effect leave the graph of a training unchanged; the others change it."""
+import pytest
+import tensorflow.compat.v1 as tf
+import tiny_models
+from tensor2tensor.utils import registry
+
+from rpr.cli import preflight
+from rpr.experiments import config, run_directory
+from rpr.models import learning_rate, live_hparams
+from rpr.t2t import trained_model
+from rpr.utils import console, interfaces
+
+OTHER = {"learning_rate_decay_scheme": "exp", "learning_rate_boundaries": [3],
+         "learning_rate_multiples": [0.5], "learning_rate_minimum": 0.1,
+         "scheduled_sampling_method": "sequential", "scheduled_sampling_warmup_schedule": "linear",
+         "optimizer_adafactor_decay_type": "adam", "moe_hidden_sizes": "16",
+         "area_key_mode": "mean", "area_value_mode": "sum", "parameter_attention_key_channels": 8,
+         "heads_share_relative_embedding": None, "position_features": "x",
+         "max_relative_position_left": 3, "max_relative_position_right": 3}
+
+
+def changed(hparams, names):
+    """The hparams with another valid value for each of the names."""
+    for name in names:
+        value = hparams.get(name)
+        if isinstance(value, bool):
+            other = not value
+        else:
+            other = OTHER.get(name) or (value / 2 + 0.25 if isinstance(value, float) else
+                                        (value or 0) + 1)
+        hparams.set_hparam(name, other)
+    return hparams
+
+
+def rate_graph(hparams):
+    with tf.Graph().as_default() as graph:
+        tf.train.create_global_step()
+        hparams.train_steps = 100
+        learning_rate.learning_rate(hparams)
+    return graph.as_graph_def()
+
+
+def new_hparams(**values):
+    hparams = registry.hparams("rpr_tiny")
+    hparams.add_hparam("train_steps", 100)
+    for name, value in values.items():
+        hparams.set_hparam(name, value)
+    return hparams
+
+
+@pytest.mark.parametrize("schedule", [
+    *learning_rate.FACTOR_NAMES, "constant*linear_warmup*rsqrt_decay"])
+def test_a_rate_reads_exactly_what_is_said(schedule):
+    settings = {"learning_rate_schedule": schedule, "learning_rate_warmup_steps": 10}
+    dead = [name for name in live_hparams.without_effect("transformer", new_hparams(**settings))
+            if name.startswith("learning_rate")]
+    graph = rate_graph(new_hparams(**settings))
+    assert rate_graph(changed(new_hparams(**settings), dead)) == graph
+    every = {name for group in live_hparams._FACTORS.values() for name in group}
+    for name in every - set(dead):
+        assert rate_graph(changed(new_hparams(**settings), [name])) != graph, name
+
+
+@pytest.mark.parametrize("scheme", ["exp", "cosine", "noam", "sqrt"])
+def test_a_decay_scheme_reads_exactly_what_is_said(scheme):
+    settings = {"learning_rate_schedule": "legacy", "learning_rate_decay_scheme": scheme,
+                "learning_rate_warmup_steps": 10}
+    dead = [name for name in live_hparams.without_effect("transformer", new_hparams(**settings))
+            if name.startswith("learning_rate")]
+    graph = rate_graph(new_hparams(**settings))
+    assert rate_graph(changed(new_hparams(**settings), dead)) == graph
+    for name in live_hparams._DECAY_SCHEMES.get(scheme, ()):
+        assert rate_graph(changed(new_hparams(**settings), [name])) != graph, name
+
+
+def training_graph(hparams):
+    """The operations of a training step, without texts: hparams and addresses of objects."""
+    ids = tiny_models.sentences([4, 3])
+    with tf.Graph().as_default() as graph:
+        tf.set_random_seed(1)
+        tf.train.create_global_step()
+        model = tiny_models.make(hparams, "train")
+        _, losses = model(tiny_models.features(ids, ids))
+        model.optimize(losses["training"])
+    nodes = graph.as_graph_def().node
+    for node in nodes:
+        node.attr.pop("_gradient_op_type", None)      # a new name for each gradient function
+    return [node for node in nodes if node.attr["dtype"].type != tf.string.as_datatype_enum]
+
+
+@pytest.mark.parametrize(("position", "optimizer"), [
+    ("sinusoid", "adam"), ("rotary", "momentum"), ("relative", "adafactor")])
+def test_what_has_no_effect_leaves_the_graph_of_a_training_alone(position, optimizer):
+    settings = {"position": position, "optimizer": optimizer, "num_hidden_layers": 1}
+    dead = live_hparams.without_effect("rpr_transformer", new_hparams(**settings))
+    assert {"dropout", "t5_num_buckets", "scheduled_sampling_num_passes"} <= dead.keys()
+    assert ("max_relative_position" in dead) == (position != "relative")
+    assert ("optimizer_adam_beta1" in dead) == (optimizer != "adam")
+    before = training_graph(new_hparams(**settings))
+    after = training_graph(changed(new_hparams(**settings), dead))
+    assert [node.name for node in after] == [node.name for node in before]
+    assert not [node.name for node, other in zip(before, after, strict=True) if node != other]
+
+
+def test_the_arms_that_are_one_training_are_named(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(preflight, "say", lambda line, style: said.append(line))
+    arms = {"k4": "position=sinusoid,max_relative_position=4",
+            "k8": "position=sinusoid,max_relative_position=8", "none": "position=none",
+            "fast": "position=none,learning_rate_constant=9.0",
+            "slow": "position=none,learning_rate=9.0"}
+    preflight.check_new_runs(
+        (config.Run(problem="toy_reverse_repeats_5", hparams_set="rpr_tiny", train_steps=10,
+                    checkpoint_steps=10, hparams=hparams),
+         run_directory.RunDirectory(str(tmp_path / name), "")) for name, hparams in arms.items())
+    assert said == [f"{one}, {other} are the same training: they differ only in hparams that it "
+                    "does not read" for one, other in (("k4", "k8"), ("none", "slow"))]
+
+
+def test_a_training_says_which_settings_it_does_not_read(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(console, "say", lambda line, style: said.append(line))
+    trained_model.build_hparams(interfaces.ModelRequest(
+        model="rpr_transformer", hparams_set="rpr_tiny", output_dir=str(tmp_path),
+        hparams="position=sinusoid,max_relative_position=4,learning_rate=5.0,dropout=0.2"))
+    assert [line.split(" with ")[0] for line in said] == [
+        "learning_rate=5.0 has no effect", "dropout=0.2 has no effect",
+        "max_relative_position=4 has no effect"]
+    assert "which reads learning_rate_constant" in said[0]
