@@ -9,8 +9,10 @@ import importlib.util
 import os
 import sys
 import types
+from collections.abc import Callable
 
 from rpr.t2t import optimizers
+from rpr.utils.errors import UserError
 
 USE_INSTEAD = ("start it with this project's launchers (t2t-trainer, t2t-decoder, ... or rpr "
                "train, rpr decode, ...), or call rpr.register() before tensor2tensor is imported")
@@ -307,6 +309,26 @@ def _evaluation_without_batches():
 
     metrics.create_evaluation_metrics = create_evaluation_metrics
     estimator._verify_and_create_loss_metric = verify_and_create_loss_metric
+
+
+def read_bleu_texts_with(read_lines: Callable[[str], list[str]]) -> None:
+    """t2t-bleu counts what follows the last newline as a line, and a byte order mark as a word.
+
+    Args:
+      read_lines: returns the lines of the text file at a path.
+    """
+    from tensor2tensor.utils import bleu_hook
+
+    def bleu_wrapper(ref_filename, hyp_filename, case_sensitive=False):
+        expected, translated = ([
+            bleu_hook.bleu_tokenize(line if case_sensitive else line.lower())
+            for line in read_lines(path)] for path in (ref_filename, hyp_filename))
+        if len(expected) != len(translated):
+            raise UserError(f"{hyp_filename}: {len(translated):,} lines, but the reference "
+                            f"{ref_filename} has {len(expected):,}")
+        return bleu_hook.compute_bleu(expected, translated)
+
+    bleu_hook.bleu_wrapper = bleu_wrapper
 
 
 def _attach(name, module):

@@ -54,7 +54,7 @@ def average_all(model_dir: str, output_dir: str, n: int, min_steps: int = 0,
                 write_mean(path, [each.filename for each in window], checkpoint.steps)
                 os.utime(path + ".index", (checkpoint.mtime, checkpoint.mtime))
                 written.append(path)
-                tf.train.update_checkpoint_state(output_dir, path, written)
+                tf.train.update_checkpoint_state(output_dir, path, list(written))  # changes it
                 task.update(len(written))
     return written
 

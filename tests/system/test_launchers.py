@@ -79,6 +79,18 @@ def test_the_launchers_do_what_t2t_users_type(trained, tmp_path):
     assert "BLEU_cased" in done.stdout
 
 
+def test_bleu_counts_lines_and_marks_as_score_does(tmp_path):
+    text = "Der Hund sieht das Haus .\nDie Katze ruft den Mann heute .\n"
+    for name, content in (("ref", text), ("cut", text[:-1]), ("mark", "\ufeff" + text)):
+        (tmp_path / name).write_text(content, encoding="utf-8")
+        done = rpr_command("bleu", f"--translation={tmp_path}/{name}",
+                           f"--reference={tmp_path}/ref")
+        assert done.stdout.splitlines() == ["BLEU_uncased = 100.00", "BLEU_cased = 100.00"]
+    (tmp_path / "short").write_text(text.splitlines()[0])
+    line = refused("bleu", f"--translation={tmp_path}/short", f"--reference={tmp_path}/ref")
+    assert "short: 1 lines" in line and "ref has 2" in line
+
+
 def test_a_wmt_test_set_is_decoded_and_scored(trained, tmp_path, sacrebleu_cache, monkeypatch):
     monkeypatch.setenv("SACREBLEU", str(sacrebleu_cache))
     test_set = ["--test_set=wmt21", "--language_pair=en-de"]

@@ -72,6 +72,15 @@ def test_every_window_of_checkpoints_is_averaged(model_dir, tmp_path):
     np.testing.assert_allclose(values[2], (values[0] + values[1]) / 2, rtol=1e-7)
 
 
+def test_averages_in_a_relative_directory_are_listed_by_their_names(model_dir, tmp_path,
+                                                                    monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert averaging.average_all(str(model_dir), "out", 1) == [
+        f"out/model.ckpt-{step}" for step in (100, 200, 300)]
+    listed = tf.train.get_checkpoint_state("out").all_model_checkpoint_paths
+    assert list(listed) == [f"out/model.ckpt-{step}" for step in (100, 200, 300)]
+
+
 def test_what_describes_the_model_is_that_of_the_model(model_dir, tmp_path):
     (model_dir / "hparams.json").write_text("{}")
     (tmp_path / "out").mkdir()
