@@ -39,13 +39,11 @@ class Row(NamedTuple):
       sizes: default sizes.
       prepare: writes the input of a size to a directory.
       argv: arguments of `rpr`.
-      warm: run the command once before it is measured.
     """
     description: str
     sizes: tuple[int, ...]
     prepare: Callable[[pathlib.Path, int], None]
     argv: list[str]
-    warm: bool = False
 
 
 def main() -> None:
@@ -73,8 +71,6 @@ def measure(row: Row, size: int) -> tuple[float, float]:
     """CPU seconds of the command and its workers, and the peak memory of one process in MB."""
     with tempfile.TemporaryDirectory(prefix="rpr-bench-") as folder:
         row.prepare(pathlib.Path(folder), size)
-        if row.warm:
-            _run(row.argv, folder)
         return _run(row.argv, folder)
 
 
@@ -184,12 +180,8 @@ ROWS = {
                      [*SCORE, "--paired_bootstrap"]),
     "long_score": Row("`rpr score`, 2 systems of 26 words per line; lines", LINES,
                       _prepare_long_lines, SCORE),
-    "cached_score": Row("`rpr score` again, from its cache; lines", LINES, _prepare_score,
-                        [*SCORE, "--paired_bootstrap"], warm=True),
     "report": Row("`rpr report --skip_model_analysis` of 789 sentences; runs", RUNS,
                   _prepare_report, REPORT),
-    "cached_report": Row("the same with cached statistics, as `rpr run` leaves them; runs", RUNS,
-                         _prepare_report, REPORT, warm=True),
     "steps": Row("`rpr report` of two runs; records in metrics.jsonl", STEPS, _prepare_steps,
                  [*REPORT, "--baseline=run0"]),
     "status": Row("`rpr study --status`; runs", RUNS, _prepare_report,

@@ -21,7 +21,7 @@ from scipy import special
 from rpr.evaluation import significance
 from rpr.evaluation.metrics import Metric
 from rpr.evaluation.paired_tests import paired_bootstrap
-from rpr.evaluation.sentence_statistics import sentence_statistics
+from rpr.evaluation.scoring import sentence_statistics
 from rpr.evaluation.significance import LEVEL, RunScores
 
 REFERENCE = (pathlib.Path(__file__).resolve().parents[1] / "problems" / "libreoffice_help"

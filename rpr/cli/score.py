@@ -100,8 +100,7 @@ def main(argv: Sequence[str]) -> None:
     results = scoring.score(
         systems, references, _metrics(args.metrics, {**systems, **references}),
         tokenize=args.tokenize, test_set=args.test_set, language_pair=args.language_pair, test=test,
-        samples=samples, seed=args.seed, paths={path: path for path in systems},
-        documents=documents)
+        samples=samples, seed=args.seed, documents=documents)
     for path, lines in systems.items():
         if scoring.looks_tokenized(lines):
             _note(f"{path}: {scoring.TOKENIZED_LINES} or more lines end in ' .'; sacreBLEU expects "

@@ -3,10 +3,17 @@
 The references of a test set are those that sacreBLEU chooses for its name: `wmt21` with en-de is
 scored against reference A alone, `wmt21/C` against C, and `wmt21/AC` against both.
 """
+import concurrent.futures
+import contextlib
 import dataclasses
 import math
+import multiprocessing
+import os
 import re
-from collections.abc import Mapping, Sequence
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +21,7 @@ import numpy as np
 from rpr.evaluation import significance
 from rpr.evaluation.metrics import METRICS, Metric
 from rpr.evaluation.paired_tests import paired_bootstrap, paired_randomization
-from rpr.evaluation.sentence_statistics import sentence_statistics
+from rpr.utils import processes
 from rpr.utils.errors import UserError
 
 TESTS = {"jackknife": "paired jackknife t-test",      # ours, then sacreBLEU's by their own names
@@ -25,6 +32,10 @@ SEED = 12345                                          # sacreBLEU's default
 MOST_TER_WORDS = 1000                                 # TER takes time cubic in a line's length
 TOKENIZED_LINES = 100                                 # so many look tokenized: worth a warning
 _LOOKED_AT = 1000                                     # lines
+BLOCK_LINES = 500
+BLOCK_HYPOTHESES = 5000                               # of all systems
+LEAST_PARALLEL_LINES = 4000                           # of all systems; fewer take one process
+_worker_metrics: dict[str, Metric] = {}
 # Thai, Lao, Burmese, Khmer, Japanese and Chinese.
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 
@@ -85,7 +96,7 @@ class System:
 def score(systems: Mapping[str, Sequence[str]], references: Mapping[str, Sequence[str]],
           metrics: Sequence[str] = tuple(METRICS), *, tokenize: str | None = None,
           test_set: str | None = None, language_pair: str | None = None, test: str | None = None,
-          samples: int | None = None, seed: int = SEED, paths: Mapping[str, str] | None = None,
+          samples: int | None = None, seed: int = SEED,
           documents: Sequence[str] | None = None) -> list[System]:
     """Scores systems against the same references.
 
@@ -99,7 +110,6 @@ def score(systems: Mapping[str, Sequence[str]], references: Mapping[str, Sequenc
       test: a key of `TESTS`, or None.
       samples: resamples or trials of sacreBLEU's tests; None: its defaults, 1,000 and 10,000.
       seed: of sacreBLEU's tests.
-      paths: {name: file of the system's lines}, where statistics may be cached beside the file.
       documents: name of each sentence's document, for the jackknife test.
 
     Returns:
@@ -113,7 +123,7 @@ def score(systems: Mapping[str, Sequence[str]], references: Mapping[str, Sequenc
     if test and len(systems) < 2:
         raise UserError("a paired test needs two or more systems, the baseline first")
     made = [Metric(name, len(references), tokenize, language_pair) for name in metrics]
-    statistics = sentence_statistics(made, systems, list(references.values()), paths)
+    statistics = sentence_statistics(made, systems, list(references.values()))
     source = {"test": test_set, "lang": test_set and language_pair}
     scores: dict[str, dict[str, Score]] = {name: {} for name in systems}
     for metric in made:
@@ -215,3 +225,57 @@ def _exact(lines: Sequence[str], references: Sequence[Sequence[str]]) -> float:
     equal = sum(line.strip() in (text.strip() for text in expected)
                 for line, *expected in zip(lines, *references, strict=True))
     return 100 * equal / len(lines)
+
+
+def sentence_statistics(metrics: Sequence[Metric], systems: Mapping[str, Sequence[str]],
+                        references: Sequence[Sequence[str]]) -> dict[str, dict[str, np.ndarray]]:
+    """Sufficient statistics of every sentence of every system.
+
+    Args:
+      metrics: what to compute.
+      systems: {name: lines}, of the same sentences.
+      references: the lines of each reference.
+
+    Returns:
+      {metric's name: {system's name: [sentences, counts], float64}}.
+    """
+    sentences = len(references[0])
+    size = max(1, min(BLOCK_LINES, BLOCK_HYPOTHESES // len(systems)))
+    tasks = [(metric.name, [lines[start:start + size] for lines in systems.values()],
+              [lines[start:start + size] for lines in references])
+             for metric in metrics for start in range(0, sentences, size)]
+    blocks: dict[str, list[list[np.ndarray]]] = {metric.name: [] for metric in metrics}
+    with _task_map(metrics, sentences * len(systems)) as task_map:
+        for task, block in zip(tasks, task_map(_compute_block, tasks), strict=True):
+            blocks[task[0]].append(block)
+    return {name: {system: np.concatenate(parts) for system, parts
+                   in zip(systems, zip(*found, strict=True), strict=True)}
+            for name, found in blocks.items()}
+
+
+@contextlib.contextmanager
+def _task_map(metrics: Sequence[Metric], lines: int) -> Iterator:
+    """`map`, or that of a pool of processes where that pays and forking is safe."""
+    cores = len(os.sched_getaffinity(0))
+    _worker_metrics.update({metric.name: metric for metric in metrics})
+    if (lines < LEAST_PARALLEL_LINES or cores < 2 or threading.active_count() > 1
+            or "tensorflow" in sys.modules):          # threads do not survive a fork
+        yield map
+        return
+    pool = concurrent.futures.ProcessPoolExecutor(
+        cores, multiprocessing.get_context("fork"), _start_worker, (os.getpid(),))
+    try:
+        yield pool.map
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _start_worker(parent: int) -> None:
+    processes.die_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)      # the parent answers Ctrl-C
+
+
+def _compute_block(task: tuple[str, list[Sequence[str]], list[Sequence[str]]]
+                   ) -> list[np.ndarray]:
+    name, systems, references = task
+    return _worker_metrics[name].sentence_statistics(systems, references)

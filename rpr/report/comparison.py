@@ -11,7 +11,7 @@ import numpy as np
 from rpr.evaluation import significance, test_sets
 from rpr.evaluation.length_checks import brevity_penalty
 from rpr.evaluation.metrics import METRICS, Metric
-from rpr.evaluation.sentence_statistics import sentence_statistics
+from rpr.evaluation.scoring import sentence_statistics
 from rpr.evaluation.significance import RunScores
 from rpr.experiments import gin_files
 from rpr.experiments.config import Run
@@ -64,9 +64,8 @@ def score_runs(results: StudyResults, path: str, measure: Measure | None = None,
         _leave_own_test_set(results, run_dirs, measure.test_set)
     results.title = ", ".join(filter(None, (results.title, measure.test_set, measure.tokenize)))
     source, references = _shared_test_set(runs, run_dirs, measure.test_set)
-    paths = {name: run_dir.test_files(measure.test_set or "test")[2]
-             for name, run_dir in run_dirs.items()}
-    hypotheses = {name: _read_hypotheses(path, len(source)) for name, path in paths.items()}
+    hypotheses = {name: _read_hypotheses(run_dir.test_files(measure.test_set or "test")[2],
+                                         len(source)) for name, run_dir in run_dirs.items()}
     documents = _shared_documents(next(iter(runs.values())), run_dirs, measure.test_set,
                                   len(source))
     results.sentences, results.documents = len(source), len(set(documents or ()))
@@ -78,7 +77,7 @@ def score_runs(results: StudyResults, path: str, measure: Measure | None = None,
                       language_pair) for name in SCORED]
     if len(hypotheses) > MANY_RUNS:
         say(f"scoring {len(hypotheses):,} runs")
-    statistics_of = sentence_statistics(metrics, hypotheses, references, paths)
+    statistics_of = sentence_statistics(metrics, hypotheses, references)
     for metric in metrics:
         name = metric.name
         counts = statistics_of[name]
