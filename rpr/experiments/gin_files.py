@@ -95,6 +95,9 @@ def _reason(error: Exception) -> str:
     if token:                                         # the first line quotes Python's parser
         quoted = token[1] if len(token[1]) <= 80 else f"{token[1][:77]}..."
         return f"{quoted} is no number, True, False, None or text in quotes{token[2]}"
+    missing = re.search(r"(Run|Study)\.__init__\(\) missing .*?'(\w+)'", text)
+    if missing:
+        return f"{missing[1].lower()}.{missing[2]} is missing"
     return text.splitlines()[0].strip().removesuffix(" in config string:")
 
 
@@ -125,10 +128,14 @@ def _load_with_gin(path: str, changes: Mapping[str, Any], is_study: bool
                    ) -> tuple[Run, Study | None]:
     gin.clear_config()
     gin.add_config_file_search_path(os.path.dirname(os.path.abspath(path)))
-    with _quiet_search():
-        gin.parse_config_files_and_bindings([path], None, finalize_config=False)
+    with _quiet_search(), open(path, encoding="utf-8-sig") as text:
+        gin.parse_config(text)
     for name, value in changes.items():
         gin.bind_parameter(name, value)
+    scoped = re.search(r"^[\w/.]+/((?:run|study)\.\w+) =", gin.config_str(), re.MULTILINE)
+    if scoped:
+        raise UserError(f"{shown(scoped[0].removesuffix(' ='))}: gin's scopes have no effect; the "
+                        f"setting is {scoped[1]}")
     _check_macros()
     gin.finalize()
     _check_kind(_describes_a_study(), is_study)

@@ -1,6 +1,7 @@
 """Files of settings: a user's own may use gin, those in run and study directories are data."""
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 import typing
@@ -201,6 +202,21 @@ def test_any_arms_are_accepted_and_read_back_or_refused(tmp_path_factory, arms):
     path = tmp_path_factory.mktemp("studies") / "study.gin"
     path.write_text(BASE + gin_files.as_gin(study), encoding="utf-8")
     assert gin_files.load_study(str(path))[0] == study
+
+
+def test_a_byte_order_mark_is_no_part_of_a_gin_file(tmp_path):
+    (tmp_path / "x.gin").write_text("\ufeff" + BASE, encoding="utf-8")
+    assert gin_files.load_run(str(tmp_path / "x.gin")).problem == "p"
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    ("run.problem = 'p'\nrun.hparams_set = 'h'\n", "run.train_steps is missing"),
+    (BASE + "x/run.seed = 7\n", "'x/run.seed': gin's scopes have no effect; the setting is "
+                                "run.seed")])
+def test_what_a_gin_file_lacks_or_cannot_set_is_named(text, says, tmp_path):
+    (tmp_path / "x.gin").write_text(text)
+    with pytest.raises(UserError, match=re.escape(says)):
+        gin_files.load_run(str(tmp_path / "x.gin"))
 
 
 @pytest.mark.parametrize("command, kinds", [
