@@ -5,7 +5,7 @@
 | `test_sets` | reading lines; sacreBLEU's test sets |
 | `metrics` | BLEU, chrF and TER as functions of sufficient statistics |
 | `ter` | edit counts of TER, in batches |
-| `scoring` | statistics of whole files; scores of systems with signatures, and a paired test (`rpr score`) |
+| `scoring` | scores of whole files with signatures, and a paired test (`rpr score`) |
 | `paired_tests` | sacreBLEU's bootstrap and randomization |
 | `significance` | arms of several seeds; jackknife, Holm's correction (`rpr report`) |
 | `length_checks` | hypotheses that are suspiciously short, long or repetitive |

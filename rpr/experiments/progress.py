@@ -60,42 +60,6 @@ def of(study_run: StudyRun) -> Progress:
         reasons[-1] if reasons and state not in ("done", "running") else "")
 
 
-class Reader:
-    """Reads the progress of runs again and again; only files that changed are read.
-
-    Args:
-      runs: of a study.
-    """
-
-    def __init__(self, runs: list[StudyRun]) -> None:
-        self._runs = runs
-        self._known: dict[str, tuple[Any, Progress]] = {}
-
-    def read(self) -> dict[str, Progress]:
-        """{run's name: progress}."""
-        return {study_run.name: self._read(study_run) for study_run in self._runs}
-
-    def _read(self, study_run: StudyRun) -> Progress:
-        before, progress = self._known.get(study_run.name, (None, None))
-        if progress and progress.state == "done":     # it stays so
-            return progress
-        run_dir = study_run.run_dir
-        changed = (_stamp(run_dir.lock), _stamp(run_dir.status), _stamp(run_dir.scores),
-                   _stamp(run_dir.metrics))
-        if progress is None or changed != before or progress.state == "running":
-            progress = of(study_run)
-            self._known[study_run.name] = changed, progress
-        return progress
-
-
-def _stamp(path: str) -> tuple[int, int] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size
-
-
 def seconds_left(runs: list[StudyRun], progress: dict[str, Progress], max_parallel: int
                  ) -> float | None:
     """An estimate of the time until all runs have ended.
@@ -195,7 +159,7 @@ class View:
 
     def __init__(self, runs: list[StudyRun], max_parallel: int) -> None:
         self._runs, self._max_parallel = runs, max_parallel
-        self._reader = Reader(runs)
+        self._progress: dict[str, Progress] = {}
         self._live = Live(console=terminal, auto_refresh=False) if terminal.is_terminal else None
         self._last = time.time()
 
@@ -221,7 +185,11 @@ class View:
             self._show()
 
     def _show(self) -> None:
-        progress = self._reader.read()
+        progress = self._progress
+        for study_run in self._runs:
+            known = progress.get(study_run.name)
+            if not known or known.state != "done":    # a finished run stays so
+                progress[study_run.name] = of(study_run)
         line = summary(self._runs, progress, self._max_parallel)
         if self._live:
             # rich would cut off the lower rows, and the caption with them.

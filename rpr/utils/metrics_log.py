@@ -18,10 +18,10 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Any
 
 from rpr.utils.errors import UserError
-from rpr.utils.files import append_line, atomic_path
+from rpr.utils.files import append_line, write_atomically
 from rpr.utils.schema import AnyFloat, convert
 
 Event = dict[str, Any]
@@ -127,50 +127,19 @@ def forget_after(path: str, step: int) -> None:
     """Drops the events of steps that a crash lost: training goes on from `step`."""
     if not os.path.exists(path):
         return
-    with open(path, "rb") as lines:
-        later: list[bytes] = []                       # the lines from `cut` on that stay
-        lost, cut = False, 0
-        for offset, line in _backwards(lines):
-            event = _parse(line, path)
-            if event and event.get("step", step + 1) <= step and event["event"] != "decode":
-                break
-            cut = offset
-            if event and event.get("step", 0) <= step:
-                later.insert(0, line)
-            else:
-                lost = True
-        if lost:
-            lines.seek(0)
-            with atomic_path(path) as temporary, open(temporary, "wb") as out:
-                _copy(lines, out, cut)
-                out.writelines(later)
-
-
-def _copy(source: BinaryIO, target: BinaryIO, count: int) -> None:
-    """Copies the first `count` bytes."""
-    while count:
-        block = source.read(min(count, 1 << 20))
-        target.write(block)
-        count -= len(block)
-
-
-def _backwards(lines: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """(offset, line) of a file's lines, the last one first."""
-    end = lines.seek(0, os.SEEK_END)
-    rest = b""
+    with open(path, "rb") as file:
+        lines = file.readlines()
+    end = len(lines)
+    later: list[bytes] = []                           # the lines after `end` that stay
     while end:
-        begin = max(0, end - _TAIL)
-        lines.seek(begin)
-        block = lines.read(end - begin) + rest
-        first = block.find(b"\n") + 1 if begin else 0
-        if begin and not first:                       # a line longer than the block
-            rest, end = block, begin
-            continue
-        at = begin + len(block)
-        for line in reversed(block[first:].splitlines(keepends=True)):
-            at -= len(line)
-            yield at, line
-        rest, end = block[:first], begin
+        event = _parse(lines[end - 1], path)
+        if event and event.get("step", step + 1) <= step and event["event"] != "decode":
+            break
+        end -= 1
+        if event and event.get("step", 0) <= step:
+            later.insert(0, lines[end])
+    if end + len(later) < len(lines):
+        write_atomically(path, b"".join(lines[:end] + later))
 
 
 def append_checksums(model_dir: str, step: int, tensors: dict[str, str]) -> None:

@@ -70,10 +70,11 @@ def test_a_finished_run_is_not_read_again(tmp_path, monkeypatch):
     (tmp_path / "status.json").write_text('{"train": {"state": "done", "seconds": 2.0}}')
     (tmp_path / "scores.json").write_text('{"step": 100, "bleu": {"score": 12.5}}')
     member = SimpleNamespace(name="a", run=SimpleNamespace(train_steps=100), run_dir=run_dir)
-    reader = progress.Reader([member])
-    assert reader.read()["a"].bleu == 12.5
+    view = progress.View([member], 1)
+    view._show()
+    assert view._progress["a"].bleu == 12.5
     monkeypatch.setattr(progress, "of", None)
-    assert reader.read()["a"].state == "done"
+    view._show()
 
 
 def test_a_damaged_file_is_a_failure_with_its_reason(tmp_path):
