@@ -4,7 +4,9 @@ import os
 from typing import TYPE_CHECKING
 
 from rpr.cli.arguments import Parser, whole_number
+from rpr.experiments import study
 from rpr.utils import files
+from rpr.utils.console import say
 from rpr.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -38,6 +40,11 @@ def main(argv: list[str]) -> None:
         results, arms = load_record(args.dir), []
     else:
         results = study_reader.read_study(args.dir, args.baseline, args.against)
+        outside = study.runs_outside(args.dir, [run.path for arm in results.arms
+                                                for run in arm.runs])
+        if outside:
+            say("not in this report, since the study leaves their arms or seeds out: "
+                f"{', '.join(outside)}", style="yellow")
         arms = _arms_to_draw(results, args.plot_model)
         if target != args.dir:
             arms = []
@@ -51,11 +58,12 @@ def main(argv: list[str]) -> None:
     console = Console()
     if not console.is_terminal:
         console.width = 200                           # a file or pipe gets every column unwrapped
-    tables.print_tables(console, results)
     writer.write_tables(results, target, chosen)
     page = writer.write_page(results, target, arms)
     if not is_record and target == args.dir:
         tensorboard.write_events(results, args.dir)
+    # Last, so that a reader that closes the pipe loses no file.
+    tables.print_tables(console, results)
     console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
 
 

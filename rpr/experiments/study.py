@@ -17,6 +17,7 @@ import json
 import os
 import re
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from rpr.experiments import gin_files, provenance, run_directory
@@ -190,6 +191,20 @@ def load(study_dir: str) -> list[StudyRun]:
         raise UserError(f"{study_dir}: no study in it (a directory with a {gin_files.STUDY_FILE})")
     path = os.path.join(study_dir, gin_files.STUDY_FILE)
     return study_runs(*gin_files.load_study(path), study_dir)
+
+
+def runs_outside(study_dir: str, directories: Iterable[str]) -> list[str]:
+    """The runs on disk that are not, or no longer, part of a study.
+
+    Args:
+      study_dir: its directory.
+      directories: those of its runs, relative to it.
+
+    Returns:
+      directories of the same kind; a seed or an arm that was left out leaves such runs.
+    """
+    found = glob.glob(os.path.join("runs", "*", gin_files.RUN_FILE), root_dir=study_dir)
+    return sorted({os.path.dirname(path) for path in found} - set(directories))
 
 
 def unfinished(runs: list[StudyRun], retry_failed: bool) -> list[StudyRun]:

@@ -361,6 +361,16 @@ def test_a_study_and_a_run_are_not_mistaken_for_each_other(finished, tmp_path):
     assert not (tmp_path / "study").exists() and not (tmp_path / "run").exists()
 
 
+def test_runs_that_a_study_leaves_out_are_named(tmp_path):
+    described = config.Study("absolute", arms=ARMS, seeds=(1, 2))
+    both = {study_run.directory for study_run in study.prepare(described, BASE, str(tmp_path))}
+    assert study.runs_outside(str(tmp_path), both) == []
+    fewer = study.prepare(config.Study("absolute", arms=ARMS), BASE, str(tmp_path))
+    directories = {study_run.directory for study_run in fewer}
+    outside = study.runs_outside(str(tmp_path), directories)
+    assert set(outside) == both - directories and len(outside) == len(ARMS)
+
+
 def test_an_arm_sets_neither_the_seed_nor_the_code(tmp_path):
     for setting in ("seed", "usr_dir"):
         with pytest.raises(UserError, match=f"arm 'a' sets (the )?{setting}"):

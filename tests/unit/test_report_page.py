@@ -4,6 +4,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -253,3 +255,14 @@ def test_a_model_of_another_study_has_pictures_of_its_own():
     names = {writer._plot_name("norms", results.RunResult(path, 1, "done"))
              for path in ("relative", "../quickstart/relative", "../more/relative")}
     assert len(names) == 3 and "norms_relative" in names
+
+
+def test_a_reader_that_closes_the_pipe_loses_no_file(tmp_path):
+    write_run(tmp_path, "one")
+    command = [sys.executable, "-m", "rpr.cli", "report", str(tmp_path), "--baseline=one",
+               "--skip_model_analysis"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        _, errors = process.communicate()
+    assert process.returncode and not errors
+    assert {"results.json", "report.html", "results.tex"} <= set(os.listdir(tmp_path))
