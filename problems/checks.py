@@ -19,6 +19,7 @@ from tensor2tensor.data_generators import text_encoder
 
 from rpr.utils.errors import UserError
 from rpr.utils.files import read_json, sha256
+from rpr.utils.interfaces import Problem
 
 SPLITS = {"train": t2t_problem.DatasetSplit.TRAIN,
           "dev": t2t_problem.DatasetSplit.EVAL,
@@ -32,17 +33,17 @@ _ESCAPES = set("\\_u;0123456789")
 _SAMPLE_SIZE = 100
 
 
-def record_path(problem: Any, data_dir: str) -> str:
+def record_path(problem: Problem, data_dir: str) -> str:
     """The path of the record; its presence means that data generation has finished."""
     return os.path.join(data_dir, problem.dataset_filename() + ".datagen.json")
 
 
-def staging_path(problem: Any, data_dir: str) -> str:
+def staging_path(problem: Problem, data_dir: str) -> str:
     """The directory of unfinished data; without a record it means that generation was stopped."""
     return os.path.join(data_dir, "." + problem.dataset_filename() + ".datagen")
 
 
-def read_record(problem: Any, data_dir: str) -> dict[str, Any] | None:
+def read_record(problem: Problem, data_dir: str) -> dict[str, Any] | None:
     """The record of finished data, or None if there is none (stock T2T writes none)."""
     path = record_path(problem, data_dir)
     if not os.path.exists(path):
@@ -50,7 +51,7 @@ def read_record(problem: Any, data_dir: str) -> dict[str, Any] | None:
     return read_json(path, _RECORD, "remove it and the data, and run rpr datagen again")
 
 
-def vocabulary_files(problem: Any) -> list[str]:
+def vocabulary_files(problem: Problem) -> list[str]:
     """The names of the vocabulary files of any kind of text problem."""
     names = {getattr(problem, name, None) for name in ("vocab_filename", "source_vocab_name",
                                                        "target_vocab_name", "labels_filename")}
@@ -59,7 +60,7 @@ def vocabulary_files(problem: Any) -> list[str]:
     return sorted(filter(None, names))
 
 
-def check_data(problem: Any, data_dir: str, splits: Iterable[str]) -> None:
+def check_data(problem: Problem, data_dir: str, splits: Iterable[str]) -> None:
     """Checks the vocabulary and the TFRecord files of a problem; writes nothing.
 
     With a record, compares the vocabulary's SHA-256 and the size of each file. Without one, checks
@@ -131,7 +132,7 @@ def _check_vocabulary_digest(path: str, record: dict[str, Any], command: str) ->
                         f"restore it, or remove the data and run {command}")
 
 
-def _check_sizes(problem: Any, split: str, data_dir: str, record: dict[str, Any], command: str
+def _check_sizes(problem: Problem, split: str, data_dir: str, record: dict[str, Any], command: str
                  ) -> None:
     expected_files = record["files"].get(split)
     if not expected_files:
@@ -151,13 +152,13 @@ def _check_sizes(problem: Any, split: str, data_dir: str, record: dict[str, Any]
                             f"written; remove the data and run {command}")
 
 
-def data_files(problem: Any, split: str, data_dir: str) -> list[str]:
+def data_files(problem: Problem, split: str, data_dir: str) -> list[str]:
     """The paths of the TFRecord files of a split, sorted."""
     return sorted(glob.glob(os.path.join(
         glob.escape(data_dir), f"{glob.escape(problem.dataset_filename())}-{split}*")))
 
 
-def _check_structure(problem: Any, split: str, data_dir: str, vocab_size: int | None,
+def _check_structure(problem: Problem, split: str, data_dir: str, vocab_size: int | None,
                      command: str) -> None:
     paths = data_files(problem, split, data_dir)
     if not paths:
@@ -218,7 +219,7 @@ def _check_ids(path: str, vocab_size: int) -> None:
                         "datagen again") from None
 
 
-def summary(problem: Any, data_dir: str) -> str:
+def summary(problem: Problem, data_dir: str) -> str:
     """One line about the data of a problem: how many examples of each split, and where."""
     record = read_record(problem, data_dir)
     counts = []

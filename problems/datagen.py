@@ -19,9 +19,10 @@ import tensorflow.compat.v1 as tf
 from rpr.problems import checks, parallel_text, shards
 from rpr.utils import console, files, locks
 from rpr.utils.errors import UserError
+from rpr.utils.interfaces import TextProblem
 
 
-def generate(problem: Any, data_dir: str, tmp_dir: str) -> None:
+def generate(problem: TextProblem, data_dir: str, tmp_dir: str) -> None:
     """Generates the data of a problem, unless it is there.
 
     A complete vocabulary in data_dir is used, as in T2T. Data without a record (of stock
@@ -59,7 +60,7 @@ def _make_directories(data_dir: str, tmp_dir: str) -> None:
         raise UserError(f"--tmp_dir={tmp_dir}: it cannot be created: {error.strerror}") from error
 
 
-def _generate_or_check(problem: Any, sources: dict[str, str], settings: dict[str, Any],
+def _generate_or_check(problem: TextProblem, sources: dict[str, str], settings: dict[str, Any],
                        data_dir: str, tmp_dir: str) -> None:
     staging = checks.staging_path(problem, data_dir)
     record_name = os.path.basename(checks.record_path(problem, data_dir))
@@ -86,23 +87,23 @@ def _move_into_place(staging: str, data_dir: str, record_name: str) -> None:
     os.rmdir(staging)
 
 
-def _shard_counts(problem: Any) -> dict[str, int]:
+def _shard_counts(problem: TextProblem) -> dict[str, int]:
     """The splits of a problem and their numbers of files: {"train": 10, ...}."""
     counts = {split["split"]: split["shards"] for split in problem.dataset_splits}
     return {name: counts[split] for name, split in checks.SPLITS.items() if split in counts}
 
 
-def _has_foreign_data(problem: Any, data_dir: str, staging: str) -> bool:
+def _has_foreign_data(problem: TextProblem, data_dir: str, staging: str) -> bool:
     return not os.path.exists(staging) and any(
         checks.data_files(problem, split, data_dir) for split in checks.SPLITS)
 
 
-def _settings(problem: Any) -> dict[str, Any]:
+def _settings(problem: TextProblem) -> dict[str, Any]:
     return {name: getattr(problem, name, None)
             for name in ("approx_vocab_size", "packed_length", "vector_rows")}
 
 
-def _check_same_text(problem: Any, record: dict[str, Any], sources: dict[str, str],
+def _check_same_text(problem: TextProblem, record: dict[str, Any], sources: dict[str, str],
                      settings: dict[str, Any], data_dir: str) -> None:
     changed = [f"{name} changed" for name, digest in sources.items()
                if record["sources"].get(name) != digest]
@@ -116,7 +117,7 @@ def _check_same_text(problem: Any, record: dict[str, Any], sources: dict[str, st
                         "directory, or remove it")
 
 
-def _generate(problem: Any, data_dir: str, staging: str, tmp_dir: str) -> dict[str, Any]:
+def _generate(problem: TextProblem, data_dir: str, staging: str, tmp_dir: str) -> dict[str, Any]:
     """Fills the staging directory; returns the files and vocabularies of the record."""
     name = problem.dataset_filename()
     given = _given_vocabulary(problem, data_dir)
@@ -195,7 +196,7 @@ def _write_documents(names: list[str] | None, lines: int, path: str) -> None:
     files.write_atomically(path, "".join(" ".join(name.split()) + "\n" for name in names))
 
 
-def _given_vocabulary(problem: Any, data_dir: str) -> dict[str, str]:
+def _given_vocabulary(problem: TextProblem, data_dir: str) -> dict[str, str]:
     """The vocabulary files that are in data_dir: {name: path}."""
     paths = {name: os.path.join(data_dir, name) for name in checks.vocabulary_files(problem)}
     paths = {name: path for name, path in paths.items() if os.path.exists(path)}

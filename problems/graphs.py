@@ -18,6 +18,7 @@ from rpr.nn import edges as edge_matrices
 from rpr.problems import text_files, toy
 from rpr.utils import files
 from rpr.utils.errors import UserError
+from rpr.utils.interfaces import HParams
 
 Edge = tuple[int, int, int]                           # start, end, label
 
@@ -138,7 +139,7 @@ class GraphProblem:
         return {**fields, "edges": tf.VarLenFeature(tf.int64)}, decoders
 
     def preprocess_example(self, example: dict[str, tf.Tensor], mode: str,
-                           hparams: Any) -> dict[str, tf.Tensor]:
+                           hparams: HParams) -> dict[str, tf.Tensor]:
         example = super().preprocess_example(example, mode, hparams)    # type: ignore[misc]
         length = tf.shape(example["inputs"])[0]
         example["edges"] = edge_matrices.dense_edges(example["edges"][None], length)[0]

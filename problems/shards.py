@@ -26,6 +26,7 @@ from tensor2tensor.data_generators import generator_utils, text_encoder
 from rpr.problems import checks, subwords
 from rpr.utils import console
 from rpr.utils.errors import UserError
+from rpr.utils.interfaces import TextProblem
 from rpr.utils.processes import die_with
 
 _CHUNK_PAIRS = 5000
@@ -36,7 +37,7 @@ Pool = concurrent.futures.ProcessPoolExecutor
 
 
 @contextlib.contextmanager
-def workers(problem: Any, data_dir: str, tmp_dir: str, scratch: str) -> Iterator[Pool]:
+def workers(problem: TextProblem, data_dir: str, tmp_dir: str, scratch: str) -> Iterator[Pool]:
     """Processes, one per available core, that have loaded the problem and its vocabulary.
 
     They are forked: a problem need not be picklable, and they inherit the lock on the data.
@@ -63,7 +64,7 @@ def _worker_count() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def write_split(pool: Pool, problem: Any, split: str, samples: Iterable[dict[str, str]],
+def write_split(pool: Pool, problem: TextProblem, split: str, samples: Iterable[dict[str, str]],
                 shard_count: int, staging: str, scratch: str) -> dict[str, dict[str, int]]:
     """Writes the files of a split; train is shuffled, dev and test keep their order.
 
@@ -137,11 +138,12 @@ def _encode_in_order(pool: Pool, split: str, samples: Iterable[dict[str, str]],
 class _Worker:
     """The state of a worker process."""
 
-    problem: Any = None
+    problem: TextProblem
     data_dir = tmp_dir = scratch_file = ""
 
     @classmethod
-    def start(cls, problem: Any, data_dir: str, tmp_dir: str, scratch: str, parent: int) -> None:
+    def start(cls, problem: TextProblem, data_dir: str, tmp_dir: str, scratch: str, parent: int
+              ) -> None:
         """Loads the vocabulary; runs once in each process."""
         die_with(parent)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C: the parent ends this process

@@ -11,6 +11,7 @@ from rpr.problems import datagen, parallel_text
 from rpr.problems.checks import SPLITS
 from rpr.problems.subwords import shorten_long_words
 from rpr.utils.errors import UserError
+from rpr.utils.interfaces import HParams
 
 
 class TranslationProblem(translate.TranslateProblem):
@@ -100,7 +101,7 @@ class TranslationProblem(translate.TranslateProblem):
         del task_id
         datagen.generate(self, data_dir, tmp_dir)
 
-    def eval_hooks(self, features: Any, logits: Any, hparams: Any) -> list[Any]:
+    def eval_hooks(self, features: Any, logits: Any, hparams: HParams) -> list[Any]:
         return [ExampleLog(features, logits, hparams.problem_hparams.vocabulary)]
 
 

@@ -1,20 +1,15 @@
 """`rpr bleu` (t2t-bleu): T2T's approximate BLEU. `rpr score` computes the one to publish."""
 import os
-from typing import Any
 
 from rpr.evaluation.test_sets import read_lines
 from rpr.t2t import compat
 from rpr.t2t.launcher import need, parse
+from rpr.utils.console import QuietLogs
 from rpr.utils.errors import UserError
 
 
-def main(argv: list[str], logs: Any) -> None:
-    """Runs the command.
-
-    Args:
-      argv: T2T's flags.
-      logs: a `QuietLogs`, or None with --verbose.
-    """
+def main(argv: list[str], logs: QuietLogs | None) -> None:
+    """`rpr bleu`, with the flags of t2t-bleu."""
     del logs
     from tensor2tensor.bin import t2t_bleu
     flags, words = parse(argv, "rpr bleu (t2t-bleu)")

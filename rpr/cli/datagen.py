@@ -2,6 +2,8 @@
 import os
 from typing import Any
 
+from absl.flags import FlagValues
+
 from rpr.t2t.launcher import need, parse, set_t2t_flags
 from rpr.t2t.registration import find_problem, registered_names
 from rpr.utils import files
@@ -48,7 +50,7 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
         logs.keep(os.path.join(data_dir, "datagen.log"))
 
 
-def _problem_names(flags: Any, generators: dict[str, Any]) -> list[str]:
+def _problem_names(flags: FlagValues, generators: dict[str, Any]) -> list[str]:
     """The names of --problem: one, several separated by commas, or all with a prefix (PREFIX*).
 
     The suffixes _rev and _copy are dropped: such problems share the data of the plain one.

@@ -6,10 +6,10 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow.compat.v1 as tf
 from absl import flags as absl_flags
+from absl.flags import FlagValues
 from tensor2tensor.bin import t2t_decoder
 from tensor2tensor.utils import decoding, trainer_lib
 
@@ -23,7 +23,7 @@ from rpr.t2t.trained_model import TrainedModel
 from rpr.utils import metrics_log, processes
 from rpr.utils.console import QuietLogs
 from rpr.utils.errors import UserError
-from rpr.utils.interfaces import ModelRequest
+from rpr.utils.interfaces import DecodeHParams, ModelRequest
 
 PROGRAM = """rpr decode RUN --input=FILE|--test_set=NAME [--output=FILE]
   decodes with the checkpoint and the beam search of a run directory; without --output it prints
@@ -74,7 +74,7 @@ def _define_flags() -> None:
                            "the models' probabilities. The models must share a vocabulary.")
 
 
-def _request(flags: Any, words: Sequence[str]) -> tuple[DecodeRequest, list[TrainedModel]]:
+def _request(flags: FlagValues, words: Sequence[str]) -> tuple[DecodeRequest, list[TrainedModel]]:
     """What the command line asks for, checked, and the models that it names."""
     run, model = arguments.find_model(flags, words)
     models = _find_members(flags.ensemble, model) if flags.ensemble else [
@@ -140,7 +140,7 @@ def _check_devices(count: int) -> bool:
     return bool(gpus)
 
 
-def _files(flags: Any, run: Run | None, decode_hparams: Any) -> tuple[str, str]:
+def _files(flags: FlagValues, run: Run | None, decode_hparams: DecodeHParams) -> tuple[str, str]:
     """The text to decode, of --input or --test_set, and --output, checked; empty: there is none.
 
     With --decode_shards they are the files of the shard: T2T's in000, in001, ...
@@ -175,7 +175,7 @@ def _files(flags: Any, run: Run | None, decode_hparams: Any) -> tuple[str, str]:
     return source, output
 
 
-def _given(flags: Any, alias: str, name: str) -> str:
+def _given(flags: FlagValues, alias: str, name: str) -> str:
     """The name by which a flag was given, for messages."""
     return alias if flags[alias].present else name
 

@@ -12,6 +12,7 @@ from rpr.experiments.config import Run
 from rpr.experiments.run_directory import RunDirectory, sacrebleu_test_set
 from rpr.utils.console import QuietLogs, say
 from rpr.utils.errors import UserError
+from rpr.utils.interfaces import Problem
 from rpr.utils.processes import with_parent
 
 
@@ -66,7 +67,7 @@ def _check(runs: list[Run]) -> list[str]:
     return [repr(sorted(hparams.items())) for hparams in read]
 
 
-def _check_test_sets(run: Any, problem: Any) -> None:
+def _check_test_sets(run: Any, problem: Problem) -> None:
     """Refuses test sets that neither the problem nor sacreBLEU has."""
     if run.test_set:
         test_sets.check_test_set(run.test_set, run.language_pair, "run.test_set",

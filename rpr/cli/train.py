@@ -3,8 +3,8 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import Any
 
+from absl.flags import FlagValues
 from tensor2tensor.bin import t2t_trainer  # noqa: F401  defines the flags
 from tensor2tensor.utils import registry, trainer_lib
 
@@ -18,7 +18,7 @@ from rpr.training.trainer import TrainingRequest
 from rpr.utils import files, locks, metrics_log
 from rpr.utils.console import QuietLogs, say
 from rpr.utils.errors import UserError
-from rpr.utils.interfaces import ModelRequest
+from rpr.utils.interfaces import HParams, ModelRequest
 
 _UNSUPPORTED = ("cloud_mlengine", "use_tpu", "use_tpu_estimator", "tfdbg", "dbgprofile",
                 "export_saved_model", "autotune_objective", "hparams_range", "xla_compile",
@@ -62,7 +62,7 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
         say(f"{checkpoint}{_losses(request.metrics_file)}")
 
 
-def _refuse_unsupported(flags: Any) -> None:
+def _refuse_unsupported(flags: FlagValues) -> None:
     """Refuses flags of T2T that do not work here, and says what does."""
     for name in _UNSUPPORTED:
         if flags[name].value:
@@ -80,11 +80,11 @@ def _refuse_unsupported(flags: Any) -> None:
             raise UserError(f"--{name}={flags[name].value}: {devices.USE_MIRRORING}")
 
 
-def _model(flags: Any, rest: Sequence[str]) -> ModelRequest:
+def _model(flags: FlagValues, rest: Sequence[str]) -> ModelRequest:
     """The model to train: that of the flags, with --hp_NAME VALUE among its hparams."""
     launcher.need(flags, "output_dir", "data_dir")
     for name in ("output_dir", "data_dir"):
-        files.refuse_pattern(os.path.expanduser(flags[name].value), f"--{name}")
+        files.refuse_pattern(os.path.expanduser(getattr(flags, name)), f"--{name}")
     if flags.metrics_file:
         file_checks.check_output(flags.metrics_file, "metrics_file")
     if len(rest) % 2 or not all(name.startswith("--hp_") for name in rest[::2]):
@@ -101,7 +101,7 @@ def _model(flags: Any, rest: Sequence[str]) -> ModelRequest:
                                hparams=",".join(filter(None, given)))
 
 
-def _request(flags: Any, model: ModelRequest, hparams: Any) -> TrainingRequest:
+def _request(flags: FlagValues, model: ModelRequest, hparams: HParams) -> TrainingRequest:
     """The training that the flags ask for, checked; makes the data if --generate_data asks for it.
 
     Raises:
@@ -143,7 +143,7 @@ def _generate_data(model: ModelRequest, tmp_dir: str) -> None:
         model.data_dir, tmp_dir)
 
 
-def _check_start(flags: Any, model: ModelRequest, hparams: Any) -> str | None:
+def _check_start(flags: FlagValues, model: ModelRequest, hparams: HParams) -> str | None:
     """Checks what the training starts from; the checkpoint of --warm_start_from, if it does."""
     if checkpoints.newest(model.output_dir):
         checkpoints.find_checkpoint(model.output_dir, model.model, "output_dir")

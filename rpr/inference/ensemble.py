@@ -16,7 +16,7 @@ from rpr.nn.ops import shape_list
 from rpr.t2t import checkpoints, preflight, trained_model
 from rpr.utils import processes
 from rpr.utils.errors import UserError
-from rpr.utils.interfaces import ModelRequest
+from rpr.utils.interfaces import DecodeHParams, ModelRequest
 
 
 def find_members(directories: Sequence[str], data_dir: str) -> list[trained_model.TrainedModel]:
@@ -60,7 +60,8 @@ def find_members(directories: Sequence[str], data_dir: str) -> list[trained_mode
     return members
 
 
-def build_estimator(members: Sequence[trained_model.TrainedModel], decode_hparams: Any) -> Any:
+def build_estimator(members: Sequence[trained_model.TrainedModel], decode_hparams: DecodeHParams
+                    ) -> tf.estimator.Estimator:
     """A `tf.estimator.Estimator` that decodes with an ensemble, as T2T's does with one model.
 
     Args:
@@ -96,7 +97,7 @@ def build_estimator(members: Sequence[trained_model.TrainedModel], decode_hparam
 
 
 def decode(features: dict[str, tf.Tensor], models: Sequence[tuple[Any, Any]],
-           decode_hparams: Any) -> dict[str, tf.Tensor]:
+           decode_hparams: DecodeHParams) -> dict[str, tf.Tensor]:
     """The best hypotheses of an ensemble.
 
     Args:

@@ -1,8 +1,8 @@
 """Checks of the files that a decoding reads and writes, made before a model is loaded."""
 import os
-from typing import Any
 
 from rpr.utils.errors import UserError
+from rpr.utils.interfaces import DecodeHParams
 from rpr.utils.settings import Setting
 
 MOST_ALPHA = 10                                       # beyond it ((5 + n) / 6)^alpha may overflow
@@ -95,7 +95,7 @@ def check_other(path: str, flag: str, source: str) -> None:
         raise UserError(f"--{flag}={path}: it is the input; name another file")
 
 
-def check_search(decode_hparams: Any, text: str) -> None:
+def check_search(decode_hparams: DecodeHParams, text: str) -> None:
     """Refuses settings of the search that cannot be meant.
 
     Args:

@@ -25,7 +25,7 @@ from rpr.t2t.trained_model import TrainedModel
 from rpr.utils import processes
 from rpr.utils.console import Task
 from rpr.utils.errors import UserError
-from rpr.utils.interfaces import ModelRequest
+from rpr.utils.interfaces import DecodeHParams, HParams, ModelRequest
 
 _POLL_SECONDS = 0.2
 # Environment variable of the processes that decode for another one: the part "K/N" of its batches.
@@ -67,7 +67,7 @@ def receive_request() -> DecodeRequest:
         ModelRequest(**model) for model in values["models"])})
 
 
-def build_estimator(request: DecodeRequest, model: TrainedModel, decode_hparams: Any
+def build_estimator(request: DecodeRequest, model: TrainedModel, decode_hparams: DecodeHParams
                     ) -> tf.estimator.Estimator:
     """T2T's Estimator of one model.
 
@@ -84,7 +84,7 @@ def build_estimator(request: DecodeRequest, model: TrainedModel, decode_hparams:
 
 
 def decode_file(request: DecodeRequest, models: Sequence[TrainedModel],
-                estimator: tf.estimator.Estimator, decode_hparams: Any
+                estimator: tf.estimator.Estimator, decode_hparams: DecodeHParams
                 ) -> dict[str, float] | None:
     """Decodes the source of a request to its output.
 
@@ -146,7 +146,8 @@ def _identity(model: TrainedModel) -> list[Any]:
             index.st_size, index.st_mtime_ns]
 
 
-def _run_hooks(estimator: tf.estimator.Estimator, hparams: Any, decode_hparams: Any) -> None:
+def _run_hooks(estimator: tf.estimator.Estimator, hparams: HParams,
+               decode_hparams: DecodeHParams) -> None:
     """T2T's post-decode hooks of the problem."""
     if not hparams.problem.decode_hooks:
         return
@@ -157,7 +158,7 @@ def _run_hooks(estimator: tf.estimator.Estimator, hparams: Any, decode_hparams: 
         hparams=hparams, decode_hparams=decode_hparams, predictions=[]), None)
 
 
-def _input_fn(sentences: Sequence[str], hparams: Any, decode_hparams: Any
+def _input_fn(sentences: Sequence[str], hparams: HParams, decode_hparams: DecodeHParams
               ) -> Callable[[], dict[str, tf.Tensor]]:
     """An Estimator's input function: T2T's batches of these sentences."""
     size = decode_hparams.batch_size
@@ -171,7 +172,8 @@ def _input_fn(sentences: Sequence[str], hparams: Any, decode_hparams: Any
     return input_fn
 
 
-def line_maker(hparams: Any, decode_hparams: Any) -> Callable[[Mapping[str, np.ndarray]], str]:
+def line_maker(hparams: HParams, decode_hparams: DecodeHParams
+               ) -> Callable[[Mapping[str, np.ndarray]], str]:
     """A function that gives the output line of a prediction.
 
     The line is the text of the hypothesis, or with return_beams the texts of all of them, separated

@@ -5,7 +5,7 @@ weights. Ids are those of the problem's vocabularies; 0 is padding and 1 ends a 
 """
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -15,6 +15,7 @@ from rpr import positions
 from rpr.models import incremental
 from rpr.t2t import preflight
 from rpr.utils.errors import UserError
+from rpr.utils.interfaces import HParams
 
 EOS = 1                                               # T2T's end-of-sentence id
 # Ids of each sentence; an array has zeros after the end.
@@ -52,8 +53,9 @@ class ModelSession:
       UserError: the problem has no source text.
     """
 
-    def __init__(self, name: str, hparams: Any, checkpoint: str | None = None, beam_size: int = 4,
-                 alpha: float = 0.6, extra_length: int = 100, seed: int = 1) -> None:
+    def __init__(self, name: str, hparams: HParams, checkpoint: str | None = None,
+                 beam_size: int = 4, alpha: float = 0.6, extra_length: int = 100, seed: int = 1
+                 ) -> None:
         problem = hparams.problem_hparams
         if "inputs" not in problem.modality:
             raise UserError("the problem has no source text")
@@ -181,7 +183,7 @@ class ModelSession:
         return pad(rows)[:, :, None, None]
 
 
-def _longest(hparams: Any, side: str) -> int | None:
+def _longest(hparams: HParams, side: str) -> int | None:
     """The most positions that the position scheme of a side has; None: no limit."""
     return positions.build(hparams, side).longest if "position" in hparams else None
 

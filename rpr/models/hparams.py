@@ -3,12 +3,12 @@
 `add_position_hparams` adds ours to a hparams set of T2T. `check_ranges` refuses a value that is out
 of range, before anything is built or written.
 """
-from typing import Any
 
 from tensor2tensor.utils import misc_utils, registry
 
 from rpr import positions
 from rpr.models.learning_rate import FACTOR_NAMES
+from rpr.utils.interfaces import HParams
 from rpr.utils.settings import Setting
 
 # The hparams of single schemes are declared in their classes, see `rpr.positions.Scheme.settings`.
@@ -105,7 +105,7 @@ T2T_POSITIONS: dict[str | None, str] = {
     "timing": "sinusoid", "emb": "learned", "none": "none", None: "none"}
 
 
-def add_hparams(hparams: Any, settings: tuple[Setting, ...]) -> None:
+def add_hparams(hparams: HParams, settings: tuple[Setting, ...]) -> None:
     """Adds declared hparams with their defaults to T2T's HParams, or resets them."""
     for setting in settings:
         if setting.name in hparams:
@@ -114,8 +114,8 @@ def add_hparams(hparams: Any, settings: tuple[Setting, ...]) -> None:
             hparams.add_hparam(setting.name, setting.default)
 
 
-def add_position_hparams(hparams: Any, position: str, max_relative_position: int,
-                         heads_share_relative_embedding: bool) -> Any:
+def add_position_hparams(hparams: HParams, position: str, max_relative_position: int,
+                         heads_share_relative_embedding: bool) -> HParams:
     """Adds the hparams of `rpr_transformer` to a hparams set of T2T and changes nothing else.
 
     Args:
@@ -143,13 +143,13 @@ def _transformer_settings() -> tuple[Setting, ...]:
     return (*POSITION_HPARAMS, *positions.declared_settings(), *MODEL_HPARAMS)
 
 
-def declared(hparams: Any) -> list[Setting]:
+def declared(hparams: HParams) -> list[Setting]:
     """The declarations of the hparams in a set: ours, then those of T2T's that have a range."""
     ours = SEQ2SEQ_HPARAMS if "attention_flavour" in hparams else _transformer_settings()
     return [setting for setting in (*ours, *T2T_HPARAMS) if setting.name in hparams]
 
 
-def check_ranges(hparams: Any) -> None:
+def check_ranges(hparams: HParams) -> None:
     """Refuses values out of range.
 
     Raises:
@@ -170,7 +170,7 @@ def check_ranges(hparams: Any) -> None:
                          "ends in an end-of-sentence symbol")
 
 
-def _check_sampling(hparams: Any) -> None:
+def _check_sampling(hparams: HParams) -> None:
     keep = hparams.get("sampling_keep_top_k", -1)
     if keep != -1 and keep < 1:
         raise ValueError(f"sampling_keep_top_k={keep}: must be -1 (all symbols) or at least 1")
@@ -179,7 +179,7 @@ def _check_sampling(hparams: Any) -> None:
                          "0; sampling_method=argmax takes the most probable symbol")
 
 
-def _check_names(hparams: Any) -> None:
+def _check_names(hparams: HParams) -> None:
     """Checks hparams that name optimizers, learning-rate factors and steps of a sub-layer."""
     optimizers = [name for name in registry.list_optimizers() if name != "adam_w"]   # T2T's fails
     if misc_utils.camelcase_to_snakecase(hparams.optimizer) not in optimizers:   # as T2T does

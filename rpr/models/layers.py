@@ -3,7 +3,6 @@
 They replace T2T's with the same mathematics and variables, and fewer passes over memory.
 """
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow.compat.v1 as tf
 from tensor2tensor.layers import common_layers
@@ -11,9 +10,10 @@ from tensor2tensor.layers import common_layers
 from rpr.nn.dropout import dropout
 from rpr.nn.ops import HALF_PRECISION, shape_list
 from rpr.nn.projections import project
+from rpr.utils.interfaces import HParams
 
 
-def preprocess(x: tf.Tensor, hparams: Any) -> tf.Tensor:
+def preprocess(x: tf.Tensor, hparams: HParams) -> tf.Tensor:
     """Applies `layer_preprocess_sequence` to the input of a sub-layer. Shapes as x."""
     for step in hparams.layer_preprocess_sequence:
         if step in "az":
@@ -23,7 +23,7 @@ def preprocess(x: tf.Tensor, hparams: Any) -> tf.Tensor:
                            "layer_prepostprocess")
 
 
-def postprocess(x: tf.Tensor, y: tf.Tensor, hparams: Any) -> tf.Tensor:
+def postprocess(x: tf.Tensor, y: tf.Tensor, hparams: HParams) -> tf.Tensor:
     """Applies `layer_postprocess_sequence` to the output y of a sub-layer with input x.
 
     Shapes as x.
@@ -31,7 +31,7 @@ def postprocess(x: tf.Tensor, y: tf.Tensor, hparams: Any) -> tf.Tensor:
     return _apply_sequence(x, y, hparams.layer_postprocess_sequence, hparams, "layer_postprocess")
 
 
-def _apply_sequence(residual: tf.Tensor | None, x: tf.Tensor, sequence: str, hparams: Any,
+def _apply_sequence(residual: tf.Tensor | None, x: tf.Tensor, sequence: str, hparams: HParams,
                     scope: str) -> tf.Tensor:
     """T2T's `layer_prepostprocess`: n normalizes, d drops out, a adds the residual."""
     with tf.variable_scope(None, default_name=scope):
@@ -58,14 +58,14 @@ def _in_float32(function: Callable[..., tf.Tensor], *tensors: tf.Tensor) -> tf.T
     return tf.cast(function(*(tf.cast(x, tf.float32) for x in tensors)), dtype)
 
 
-def drop(x: tf.Tensor, hparams: Any) -> tf.Tensor:
+def drop(x: tf.Tensor, hparams: HParams) -> tf.Tensor:
     """The dropout of residuals and of embedded words, [batch, length, hidden]. Shapes as x."""
     dims = common_layers.comma_separated_string_to_integer_list(
         hparams.get("layer_prepostprocess_dropout_broadcast_dims", ""))
     return dropout(x, hparams.layer_prepostprocess_dropout, dims)
 
 
-def normalize(x: tf.Tensor, hparams: Any) -> tf.Tensor:
+def normalize(x: tf.Tensor, hparams: HParams) -> tf.Tensor:
     """The normalization of `norm_type`: T2T's, or `layer_without_scale`. Shapes as x."""
     if hparams.norm_type not in ("layer", "layer_without_scale"):
         return _in_float32(lambda x: common_layers.apply_norm(
@@ -115,7 +115,7 @@ def layer_norm(x: tf.Tensor, scale: tf.Tensor, bias: tf.Tensor, epsilon: float) 
     return with_gradient(x, scale, bias)
 
 
-def feed_forward(x: tf.Tensor, hparams: Any) -> tf.Tensor:
+def feed_forward(x: tf.Tensor, hparams: HParams) -> tf.Tensor:
     """Two dense layers with a ReLU and dropout between them, T2T's `dense_relu_dense`.
 
     Args:

@@ -1,8 +1,9 @@
 """The learning rate: T2T's factors, joined by `*` in `learning_rate_schedule`, and our own."""
-from typing import Any
 
 import tensorflow.compat.v1 as tf
 from tensor2tensor.utils import learning_rate as t2t_learning_rate
+
+from rpr.utils.interfaces import HParams
 
 # Names that `t2t_learning_rate.learning_rate_factor` knows.
 T2T_FACTORS = ("constant", "linear_warmup", "linear_decay", "cosdecay", "single_cycle_cos_decay",
@@ -10,7 +11,7 @@ T2T_FACTORS = ("constant", "linear_warmup", "linear_decay", "cosdecay", "single_
                "rsqrt_hidden_size", "legacy")
 
 
-def cosine_restarts(step: tf.Tensor, hparams: Any) -> tf.Tensor:
+def cosine_restarts(step: tf.Tensor, hparams: HParams) -> tf.Tensor:
     """Cosine decay from 1 with warm restarts (Loshchilov and Hutter 2017, equation 5).
 
     Period i lasts T_i = restart_steps * t_mul^i steps. Its factor is
@@ -32,7 +33,7 @@ OUR_FACTORS = {"cosine_restarts": cosine_restarts}
 FACTOR_NAMES = (*T2T_FACTORS, *OUR_FACTORS)
 
 
-def learning_rate(hparams: Any) -> tf.Tensor:
+def learning_rate(hparams: HParams) -> tf.Tensor:
     """The learning rate of the current step, a float32 scalar.
 
     Args:

@@ -13,6 +13,8 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 from tensor2tensor.layers import common_layers, modalities
 
+from rpr.utils.interfaces import HParams, ProblemHParams
+
 
 def smoothed_cross_entropy(x: tf.Tensor, table: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor,
                            smoothing: float) -> tf.Tensor:
@@ -88,7 +90,7 @@ def weights_per_sentence(targets: tf.Tensor) -> tf.Tensor:
     return tf.math.divide_no_nan(words, tf.reduce_sum(words, axis=1, keepdims=True))
 
 
-def use_factored_loss(hparams: Any, problem: Any) -> None:
+def use_factored_loss(hparams: HParams, problem: ProblemHParams | None) -> None:
     """Makes a model in training compute its loss here, if the result is the same as T2T's.
 
     Half precision keeps T2T's loss, which rounds the gradient once, after the soft targets are
@@ -124,12 +126,12 @@ def _loss(top_out: Any, targets: tf.Tensor, model_hparams: Any, vocab_size: int,
     return total, tf.reduce_sum(weights)
 
 
-def cast_to_activations(x: tf.Tensor, hparams: Any) -> tf.Tensor:
+def cast_to_activations(x: tf.Tensor, hparams: HParams) -> tf.Tensor:
     """x in the dtype `activation_dtype`. T2T casts embedded symbols in training only."""
     return tf.cast(x, hparams.get("activation_dtype", "float32"))
 
 
-def half_precision_logits(body_output: tf.Tensor, targets: tf.Tensor | None, hparams: Any,
+def half_precision_logits(body_output: tf.Tensor, targets: tf.Tensor | None, hparams: HParams,
                           vocab_size: int) -> tf.Tensor:
     """T2T's `symbol_top` with the table cast to the dtype of the body's output.
 
@@ -156,7 +158,7 @@ def half_precision_logits(body_output: tf.Tensor, targets: tf.Tensor | None, hpa
     return tf.reshape(tf.cast(logits, tf.float32), [*outer, 1, vocab_size])
 
 
-def use_half_precision_logits(hparams: Any, problem: Any) -> None:
+def use_half_precision_logits(hparams: HParams, problem: ProblemHParams | None) -> None:
     """Makes a model with half-precision activations compute its logits here.
 
     Args:
@@ -169,7 +171,7 @@ def use_half_precision_logits(hparams: Any, problem: Any) -> None:
         hparams.factored_logits = False                      # which would pass the float32 table
 
 
-def logits_function(hparams: Any) -> Any:
+def logits_function(hparams: HParams) -> Any:
     """The function that computes the logits, T2T's `symbol_top` or ours; None for any other."""
     top = hparams.top.get("targets", modalities.symbol_top)
     return top if top in (modalities.symbol_top, half_precision_logits) else None
@@ -195,7 +197,7 @@ def three_uses(table: tf.Tensor) -> tuple:
     return (tf.identity(table),) * 3, gradient
 
 
-def use_one_table(hparams: Any, problem: Any) -> None:
+def use_one_table(hparams: HParams, problem: ProblemHParams | None) -> None:
     """Makes a model in training look its symbols up here, if the result is the same as T2T's.
 
     Args:
@@ -204,14 +206,14 @@ def use_one_table(hparams: Any, problem: Any) -> None:
     """
     if (not hparams.get("factored_logits") or "targets" not in hparams.loss
             or not hparams.shared_embedding_and_softmax_weights or hparams.symbol_dropout
-            or set(problem.modality) != {"inputs", "targets"}
+            or not problem or set(problem.modality) != {"inputs", "targets"}
             or problem.modality["inputs"] != problem.modality["targets"]
             or problem.vocab_size["inputs"] != problem.vocab_size["targets"]
             or hparams.bottom or hparams.top or hparams.name):
         return
     tables: list[tf.Tensor] = []                             # of the tower that is being built
 
-    def look_up(use: int, x: tf.Tensor, hparams: Any, symbols: int) -> tf.Tensor:
+    def look_up(use: int, x: tf.Tensor, hparams: HParams, symbols: int) -> tf.Tensor:
         if not use or not tables:
             with tf.variable_scope("shared", reuse=tf.AUTO_REUSE):
                 tables[:] = three_uses(modalities.get_weights(hparams, symbols))
@@ -221,7 +223,7 @@ def use_one_table(hparams: Any, problem: Any) -> None:
             y *= hparams.hidden_size ** 0.5
         return y * tf.cast(tf.not_equal(x, 0), y.dtype)[..., None]
 
-    def top(x: tf.Tensor, targets: tf.Tensor, hparams: Any, symbols: int) -> Any:
+    def top(x: tf.Tensor, targets: tf.Tensor, hparams: HParams, symbols: int) -> Any:
         del targets, hparams, symbols
         return common_layers.FactoredTensor(tf.expand_dims(x, 3), tables[2])
 

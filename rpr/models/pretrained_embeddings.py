@@ -17,6 +17,7 @@ from tensor2tensor.layers import modalities
 
 from rpr.problems import vectors
 from rpr.utils.errors import UserError
+from rpr.utils.interfaces import HParams, Problem
 
 # feature -> (hparam, T2T's function that embeds the feature)
 _SIDES = {"inputs": ("pretrained_source_embeddings", modalities.symbol_bottom),
@@ -24,7 +25,7 @@ _SIDES = {"inputs": ("pretrained_source_embeddings", modalities.symbol_bottom),
 _MAX_LISTED = 5                                       # words without a vector, in a message
 
 
-def use_pretrained_embeddings(hparams: Any, vocabularies: Callable[[], dict[str, Any]]) -> None:
+def use_pretrained_embeddings(hparams: HParams, vocabularies: Callable[[], dict[str, Any]]) -> None:
     """Makes a model embed its symbols with the files that its hparams name, if any.
 
     Args:
@@ -37,7 +38,7 @@ def use_pretrained_embeddings(hparams: Any, vocabularies: Callable[[], dict[str,
             _bottom, feature, t2t_bottom, vocabularies)}
 
 
-def _pretrained_features(hparams: Any) -> Iterator[str]:
+def _pretrained_features(hparams: HParams) -> Iterator[str]:
     """The features that are embedded from files.
 
     Raises:
@@ -57,7 +58,7 @@ def _pretrained_features(hparams: Any) -> Iterator[str]:
 
 
 def _bottom(feature: str, t2t_bottom: Callable, vocabularies: Callable[[], dict[str, Any]],
-            ids: tf.Tensor, hparams: Any, symbols: int) -> tf.Tensor:
+            ids: tf.Tensor, hparams: HParams, symbols: int) -> tf.Tensor:
     """T2T's function over a table that is not trained."""
     def initial_value(shape: list[int], dtype: tf.DType = tf.float32,
                       partition_info: Any = None) -> tf.Tensor:
@@ -79,7 +80,7 @@ def _bottom(feature: str, t2t_bottom: Callable, vocabularies: Callable[[], dict[
         return t2t_bottom(ids, hparams, symbols)
 
 
-def check(hparams: Any, problem: Any, data_dir: str) -> None:
+def check(hparams: HParams, problem: Problem, data_dir: str) -> None:
     """Refuses files of vectors that do not fit the model, before a training writes anything.
 
     Args:
@@ -96,7 +97,7 @@ def check(hparams: Any, problem: Any, data_dir: str) -> None:
                        data_dir)
 
 
-def _checked_table(hparams: Any, feature: str, vocabulary: Any,
+def _checked_table(hparams: HParams, feature: str, vocabulary: Any,
                    data_dir: str | None = None) -> np.ndarray:
     """float32 [symbols, hidden]: see `table`."""
     hparam = _SIDES[feature][0]

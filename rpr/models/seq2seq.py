@@ -20,6 +20,7 @@ from rpr.models.hparams import check_ranges
 from rpr.nn import additive, attention, projections
 from rpr.nn.dropout import dropout
 from rpr.nn.ops import HALF_PRECISION, shape_list
+from rpr.utils.interfaces import HParams
 
 POSITIONS = ("none", "sinusoid", "scaled_sinusoid", "learned")   # signals added to the words
 
@@ -65,7 +66,7 @@ def lstm(x: tf.Tensor, state: State, units: int) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.cast(steps.cs, dtype), tf.cast(steps.h, dtype)
 
 
-def birnn(x: tf.Tensor, lengths: tf.Tensor, hparams: Any) -> tf.Tensor:
+def birnn(x: tf.Tensor, lengths: tf.Tensor, hparams: HParams) -> tf.Tensor:
     """Layers of two LSTMs, each half as wide as the model, one per direction.
 
     Args:
@@ -94,7 +95,7 @@ def birnn(x: tf.Tensor, lengths: tf.Tensor, hparams: Any) -> tf.Tensor:
     return tf.transpose(x, [1, 0, 2])
 
 
-def cnn(x: tf.Tensor, lengths: tf.Tensor, hparams: Any) -> tf.Tensor:
+def cnn(x: tf.Tensor, lengths: tf.Tensor, hparams: HParams) -> tf.Tensor:
     """Layers of gated linear units over `kernel_width` words (Gehring et al. 2017, section 3.2).
 
     Args and result as for `birnn`.
@@ -167,7 +168,7 @@ def attend(queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, bias: tf.Tens
         scale=None if flavour == "dot" else 1.0)[:, 0]
 
 
-def checked_hparams(hparams: Any) -> Any:
+def checked_hparams(hparams: HParams) -> HParams:
     """A checked copy of a model's hparams.
 
     Raises:
@@ -202,7 +203,7 @@ class QkvSeq2seq(incremental.IncrementalDecoder, t2t_model.T2TModel):
 
     check_hparams = staticmethod(checked_hparams)            # called by rpr.t2t.preflight
 
-    def __init__(self, hparams: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, hparams: HParams, *args: Any, **kwargs: Any) -> None:
         super().__init__(checked_hparams(hparams), *args, **kwargs)
         if (self._problem_hparams or {}).get("edges_in_text", False):
             raise ValueError("qkv_seq2seq reads words without edges between them; those need "

@@ -22,6 +22,7 @@ from rpr.models import (
 from rpr.models.hparams import T2T_POSITIONS, add_position_hparams, check_ranges
 from rpr.models.losses import cast_to_activations
 from rpr.nn.edges import split_edges
+from rpr.utils.interfaces import HParams
 
 # Hparams of T2T's transformer that this model supports in part -> the supported values.
 SUPPORTED = {
@@ -43,7 +44,7 @@ _UNSUPPORTED = {"expected_attention_loss_type": "supervised attention",
                 "memory_type": "recurrent memory"}
 
 
-def checked_hparams(hparams: Any) -> Any:
+def checked_hparams(hparams: HParams) -> HParams:
     """A checked copy of a model's hparams.
 
     A hparams set of T2T gets our hparams, and its position signal as `position`.
@@ -80,7 +81,7 @@ def checked_hparams(hparams: Any) -> Any:
     return hparams
 
 
-def _check_heads(hparams: Any) -> None:
+def _check_heads(hparams: HParams) -> None:
     """The heads divide the channels of keys and values."""
     for name in ("attention_key_channels", "attention_value_channels"):
         channels = hparams.get(name) or hparams.hidden_size
@@ -96,7 +97,7 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
     scope = "transformer"                                    # of its variables in a checkpoint
     check_hparams = staticmethod(checked_hparams)            # called by rpr.t2t.preflight
 
-    def __init__(self, hparams: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, hparams: HParams, *args: Any, **kwargs: Any) -> None:
         hparams = checked_hparams(hparams)
         pretrained_embeddings.use_pretrained_embeddings(
             hparams, lambda: self._problem_hparams.vocabulary)
@@ -119,7 +120,7 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
         rate = learning_rate.learning_rate(self.hparams) / num_async_replicas ** 0.5
         return optimize.optimize(loss, rate, self.hparams, use_tpu=use_tpu, variables=variables)
 
-    def encode(self, inputs: tf.Tensor, target_space: tf.Tensor | None, hparams: Any,
+    def encode(self, inputs: tf.Tensor, target_space: tf.Tensor | None, hparams: HParams,
                features: dict | None = None, losses: list | None = None
                ) -> tuple[tf.Tensor, tf.Tensor]:
         """The encoder's output and the bias of the decoder's attention to it; T2T's signature."""
@@ -146,7 +147,7 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
 
     def decode(self, decoder_input: tf.Tensor, encoder_output: tf.Tensor | None,
                encoder_decoder_attention_bias: tf.Tensor | None,
-               decoder_self_attention_bias: tf.Tensor | None, hparams: Any,
+               decoder_self_attention_bias: tf.Tensor | None, hparams: HParams,
                cache: dict | None = None, decode_loop_step: Any = None, **kwargs: Any
                ) -> tf.Tensor:
         """The decoder's output; T2T's signature.

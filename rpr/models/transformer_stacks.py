@@ -10,9 +10,10 @@ from rpr.models import layers
 from rpr.nn import attention, ops
 from rpr.nn.ops import HALF_PRECISION
 from rpr.positions.layout import Layout
+from rpr.utils.interfaces import HParams
 
 
-def prepare_encoder(inputs: tf.Tensor, target_space: tf.Tensor | None, hparams: Any,
+def prepare_encoder(inputs: tf.Tensor, target_space: tf.Tensor | None, hparams: HParams,
                     features: dict[str, tf.Tensor] | None = None
                     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """The input of the encoder stack and the attention biases.
@@ -46,7 +47,7 @@ def prepare_encoder(inputs: tf.Tensor, target_space: tf.Tensor | None, hparams: 
     return embed_positions(inputs, position, hparams, "inputs"), self_bias, cross_bias
 
 
-def prepare_decoder(targets: tf.Tensor, hparams: Any,
+def prepare_decoder(targets: tf.Tensor, hparams: HParams,
                     features: dict[str, tf.Tensor] | None = None) -> tuple[tf.Tensor, tf.Tensor]:
     """The input of the decoder stack in training: the targets shifted one place to the right.
 
@@ -68,7 +69,7 @@ def prepare_decoder(targets: tf.Tensor, hparams: Any,
     return embed_positions(shifted, position, hparams, "targets"), bias
 
 
-def embed_positions(x: tf.Tensor, position: tf.Tensor, hparams: Any, side: str) -> tf.Tensor:
+def embed_positions(x: tf.Tensor, position: tf.Tensor, hparams: HParams, side: str) -> tf.Tensor:
     """Adds absolute positions and, with `norm_after_embedding`, normalizes the result.
 
     Args:
@@ -90,7 +91,7 @@ def embed_positions(x: tf.Tensor, position: tf.Tensor, hparams: Any, side: str) 
 
 
 def _attention_sublayer(x: tf.Tensor, memory: tf.Tensor | None, bias: tf.Tensor | None,
-                        hparams: Any, scheme: Any, layout: Layout | None, cache: dict | None,
+                        hparams: HParams, scheme: Any, layout: Layout | None, cache: dict | None,
                         save_weights_to: dict | None) -> tf.Tensor:
     """One attention sub-layer with its pre- and postprocessing. Shapes as x."""
     dims = common_layers.comma_separated_string_to_integer_list(
@@ -107,7 +108,7 @@ def _attention_sublayer(x: tf.Tensor, memory: tf.Tensor | None, bias: tf.Tensor 
     return layers.postprocess(x, y, hparams)
 
 
-def _feed_forward_sublayer(x: tf.Tensor, hparams: Any, pad_remover: Any = None) -> tf.Tensor:
+def _feed_forward_sublayer(x: tf.Tensor, hparams: HParams, pad_remover: Any = None) -> tf.Tensor:
     """One feed-forward sub-layer with its pre- and postprocessing. Shapes as x."""
     with tf.variable_scope("ffn"):
         y = layers.preprocess(x, hparams)
@@ -120,7 +121,7 @@ def _feed_forward_sublayer(x: tf.Tensor, hparams: Any, pad_remover: Any = None) 
         return layers.postprocess(x, y, hparams)
 
 
-def encoder(x: tf.Tensor, bias: tf.Tensor, hparams: Any, nonpadding: tf.Tensor | None = None,
+def encoder(x: tf.Tensor, bias: tf.Tensor, hparams: HParams, nonpadding: tf.Tensor | None = None,
             save_weights_to: dict | None = None, edges: tf.Tensor | None = None) -> tf.Tensor:
     """The encoder stack.
 
@@ -154,7 +155,7 @@ def encoder(x: tf.Tensor, bias: tf.Tensor, hparams: Any, nonpadding: tf.Tensor |
 
 
 def decoder(x: tf.Tensor, memory: tf.Tensor | None, self_bias: tf.Tensor | None,
-            cross_bias: tf.Tensor | None, hparams: Any, cache: dict | None = None,
+            cross_bias: tf.Tensor | None, hparams: HParams, cache: dict | None = None,
             save_weights_to: dict | None = None) -> tf.Tensor:
     """The decoder stack, over whole sentences or for one cached step.
 
@@ -207,7 +208,7 @@ def _restore_static_heads(cache: dict, cross_bias: tf.Tensor | None, heads: int)
                     layer_cache[key].set_shape([None, heads, None, None])
 
 
-def _attend_to_memory(x: tf.Tensor, memory: tf.Tensor, bias: tf.Tensor | None, hparams: Any,
+def _attend_to_memory(x: tf.Tensor, memory: tf.Tensor, bias: tf.Tensor | None, hparams: HParams,
                       cache: dict | None, save_weights_to: dict | None) -> tf.Tensor:
     """The attention to the encoder. In a cached step the beams are queries of one sentence."""
     shape = common_layers.shape_list(x)
@@ -218,7 +219,7 @@ def _attend_to_memory(x: tf.Tensor, memory: tf.Tensor, bias: tf.Tensor | None, h
     return ops.reshape(x, shape)
 
 
-def init_cache(cache: dict | None, hparams: Any, batch_size: int | tf.Tensor,
+def init_cache(cache: dict | None, hparams: HParams, batch_size: int | tf.Tensor,
                attention_init_length: int, encoder_output: tf.Tensor | None,
                encoder_decoder_attention_bias: tf.Tensor | None, scope_prefix: str) -> dict:
     """The cache before the first step, with the encoder's keys and values.

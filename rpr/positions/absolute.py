@@ -1,11 +1,11 @@
 """Absolute positions, added to the embedded words (Vaswani et al. 2017, section 3.5)."""
 import math
-from typing import Any
 
 import tensorflow.compat.v1 as tf
 
 from rpr.positions.registry import register
 from rpr.positions.scheme import Scheme, check_length
+from rpr.utils.interfaces import HParams
 
 
 def sinusoid(positions: tf.Tensor, channels: int) -> tf.Tensor:
@@ -68,7 +68,7 @@ class ScaledSinusoid(Scheme):
     """Sinusoids times a learned scalar per side, initially 1, added to the embedded words."""
     supports_additive = True
 
-    def __init__(self, hparams: Any, side: str) -> None:
+    def __init__(self, hparams: HParams, side: str) -> None:
         self._name = f"{side}_sinusoid_scale"
 
     def embed(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
@@ -81,7 +81,7 @@ class Learned(Scheme):
     """One learned vector per position, max_length of them, added to the embedded words."""
     supports_additive = True
 
-    def __init__(self, hparams: Any, side: str) -> None:
+    def __init__(self, hparams: HParams, side: str) -> None:
         self._length = self.longest = hparams.max_length
         self._name = f"{side}_positional_embedding"          # T2T's variable name
         if self._length < 1:

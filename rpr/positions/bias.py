@@ -4,7 +4,6 @@ Most of the cost of such a bias is expanding it to all pairs of query and key, s
 a bias expand it once.
 """
 import math
-from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -13,6 +12,7 @@ from rpr.positions.layout import Layout, t5_buckets
 from rpr.positions.registry import register
 from rpr.positions.scheme import Scheme
 from rpr.positions.skew import skew
+from rpr.utils.interfaces import HParams
 from rpr.utils.settings import Setting
 
 
@@ -76,7 +76,7 @@ class T5Bias(Scheme):
         Setting("t5_share_layers", True, "one table of T5 biases for all layers of a stack"),
     )
 
-    def __init__(self, hparams: Any, side: str) -> None:
+    def __init__(self, hparams: HParams, side: str) -> None:
         self._heads, self._num_buckets = hparams.num_heads, hparams.t5_num_buckets
         self._max_distance, self._share = hparams.t5_max_distance, hparams.t5_share_layers
         if self._num_buckets % 2:
@@ -99,7 +99,7 @@ class Alibi(Scheme):
     """Fixed biases in proportion to the distance, one slope per head (Press et al. 2022)."""
     supports_additive = True
 
-    def __init__(self, hparams: Any, side: str) -> None:
+    def __init__(self, hparams: HParams, side: str) -> None:
         self._heads = hparams.num_heads
 
     def bias(self, layout: Layout, dtype: tf.DType) -> tf.Tensor:

@@ -8,7 +8,6 @@ later code, see `rpr.positions.layout.log_buckets`.
 The product of each word with the row of each bucket is computed once. The products are then copied
 to the pairs, with sentences and heads as the last axis, so that each copy is a stretch of memory.
 """
-from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -18,6 +17,7 @@ from rpr.positions.layout import Layout, log_buckets
 from rpr.positions.registry import register
 from rpr.positions.scheme import Scheme
 from rpr.positions.skew import scores_by_distance
+from rpr.utils.interfaces import HParams
 from rpr.utils.settings import Setting
 
 
@@ -120,7 +120,7 @@ class Deberta(Scheme):
                 minimum=1),
     )
 
-    def __init__(self, hparams: Any, side: str) -> None:
+    def __init__(self, hparams: HParams, side: str) -> None:
         self._hidden, self._side = hparams.hidden_size, hparams.deberta_num_buckets
         self._max_distance = hparams.deberta_max_distance
         if self._side % 2:

@@ -4,7 +4,6 @@ A table has one row a_c for each label c; label 0 is that of a pair without an e
 label of a distance, the label of an edge differs between the examples of a batch.
 """
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -13,6 +12,7 @@ from rpr.positions import relative
 from rpr.positions.layout import Layout
 from rpr.positions.registry import register
 from rpr.positions.scheme import get_table
+from rpr.utils.interfaces import HParams
 from rpr.utils.settings import Setting
 
 
@@ -110,7 +110,7 @@ class Graph(relative.Relative):
                 minimum=1),
     )
 
-    def __init__(self, hparams: Any, side: str) -> None:
+    def __init__(self, hparams: HParams, side: str) -> None:
         super().__init__(hparams, side)
         self._labels = hparams.num_edge_labels
         self._may_have_edges = side == "inputs"

@@ -1,8 +1,8 @@
 """The registry of position schemes, and how the hparam `position` becomes a scheme."""
 from collections.abc import Callable
-from typing import Any
 
 from rpr.positions.scheme import Scheme, SumOfSchemes
+from rpr.utils.interfaces import HParams
 from rpr.utils.settings import Setting
 
 # The values of the hparam `position`. The first line of each docstring is shown by `rpr list`.
@@ -54,7 +54,7 @@ def _settings_of(scheme: type[Scheme]) -> list[str]:
     return [*(setting.name for setting in scheme.settings), *scheme.t2t_settings]
 
 
-def build(hparams: Any, side: str, has_edges: bool = True) -> Scheme:
+def build(hparams: HParams, side: str, has_edges: bool = True) -> Scheme:
     """Makes the scheme of one side, for one pass through its stack.
 
     The hparam `encoder_position` or `decoder_position` names it; if that is empty, `position`.
@@ -106,7 +106,7 @@ def _check_names(names: list[str], setting: str) -> None:
         raise ValueError(f"{setting}: none cannot be part of a sum; {allowed}")
 
 
-def _check_settings(names: list[str], hparams: Any) -> None:
+def _check_settings(names: list[str], hparams: HParams) -> None:
     for name in names:
         for setting in SCHEMES[name].settings:
             error = setting.error(hparams.get(setting.name))

@@ -12,7 +12,6 @@ materialises a_ij for every pair. Here one of two algorithms avoids that, depend
   row of every distance, and the products are moved to their pairs.
 """
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -22,6 +21,7 @@ from rpr.positions.registry import register
 from rpr.positions.relative_band import Band
 from rpr.positions.scheme import Scheme, check_length, get_table
 from rpr.positions.skew import scores_by_distance, unskew
+from rpr.utils.interfaces import HParams
 from rpr.utils.settings import Setting
 
 MAX_CLIP = 100_000                       # a larger clipping distance only costs memory
@@ -92,7 +92,7 @@ def clip_distances(table: tf.Tensor, left: int | None) -> tuple[int, int]:
     return left, rows - 1 - left
 
 
-def clip_of(hparams: Any, direction: str) -> int:
+def clip_of(hparams: HParams, direction: str) -> int:
     """The clipping distance of one direction.
 
     Args:
@@ -123,7 +123,7 @@ class Relative(Scheme):
     )
     t2t_settings = ("max_relative_position", "heads_share_relative_embedding")
 
-    def __init__(self, hparams: Any, side: str) -> None:
+    def __init__(self, hparams: HParams, side: str) -> None:
         k = hparams.max_relative_position                    # one of T2T's hparams
         if not 0 <= k <= MAX_CLIP:
             raise ValueError(f"max_relative_position={k}: must be an integer at least 0 and at "
@@ -170,7 +170,7 @@ class RelativeUnclipped(Scheme):
     t2t_settings = ("heads_share_relative_embedding",)
     query_key_method = "score_term"
 
-    def __init__(self, hparams: Any, side: str) -> None:
+    def __init__(self, hparams: HParams, side: str) -> None:
         self._length = self.longest = hparams.max_length
         if self._length < 1:
             raise ValueError(f"max_length={self._length}: position=relative_unclipped needs a "

@@ -1,11 +1,11 @@
 """Queries and keys rotated by angles in proportion to their positions (Su et al. 2021)."""
-from typing import Any
 
 import tensorflow.compat.v1 as tf
 
 from rpr.positions.layout import Layout
 from rpr.positions.registry import register
 from rpr.positions.scheme import Scheme
+from rpr.utils.interfaces import HParams
 from rpr.utils.settings import Setting
 
 
@@ -59,7 +59,7 @@ class Rotary(Scheme):
                 above=0, maximum=1),
     )
 
-    def __init__(self, hparams: Any, side: str) -> None:
+    def __init__(self, hparams: HParams, side: str) -> None:
         depth = (hparams.attention_key_channels or hparams.hidden_size) // hparams.num_heads
         self._base, fraction = hparams.rotary_base, hparams.rotary_fraction
         self._channels = int(depth * fraction + 1e-6) // 2 * 2       # 0.58 * 100 < 58

@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from rpr.nn.dropout import stable_hash
 from rpr.positions.layout import Layout
+from rpr.utils.interfaces import HParams
 from rpr.utils.settings import Setting
 
 
@@ -38,7 +39,7 @@ class Scheme:
     longest: int | None = None
     supports_additive = False
 
-    def __init__(self, hparams: Any, side: str) -> None:
+    def __init__(self, hparams: HParams, side: str) -> None:
         """Reads the hparams that the scheme needs.
 
         Args:

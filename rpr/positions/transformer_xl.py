@@ -1,5 +1,4 @@
 """Sinusoids of the distance as keys, with a content and a position bias (Dai et al. 2019)."""
-from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -10,6 +9,7 @@ from rpr.positions.layout import Layout
 from rpr.positions.registry import register
 from rpr.positions.scheme import Scheme
 from rpr.positions.skew import scores_by_distance
+from rpr.utils.interfaces import HParams
 
 
 def scores(q: tf.Tensor, k: tf.Tensor, rows: tf.Tensor, u: tf.Tensor, v: tf.Tensor,
@@ -36,7 +36,7 @@ class TransformerXL(Scheme):
     """Sinusoids of the distance as keys, with two learned biases (Dai et al. 2019)."""
     query_key_method = "scores"
 
-    def __init__(self, hparams: Any, side: str) -> None:
+    def __init__(self, hparams: HParams, side: str) -> None:
         self._hidden = hparams.hidden_size
 
     def scores(self, q: tf.Tensor, k: tf.Tensor, layout: Layout) -> tf.Tensor:

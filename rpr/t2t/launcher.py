@@ -9,6 +9,8 @@ import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from absl.flags import FlagValues
+
 from rpr.t2t import compat
 from rpr.utils import console
 from rpr.utils.errors import UserError, resource_error
@@ -157,7 +159,7 @@ def _help(program: str, defined_flags: Any) -> str:
     return "\n".join(lines)
 
 
-def need(flags: Any, *names: str) -> None:
+def need(flags: FlagValues, *names: str) -> None:
     """Refuses a command line on which one of these flags is missing."""
     for name in names:
         if not flags[name].value:

@@ -16,6 +16,7 @@ from rpr.problems import checks
 from rpr.t2t import registration
 from rpr.utils import console, files
 from rpr.utils.errors import UserError
+from rpr.utils.interfaces import HParams, Problem
 
 TRAINED_WITH = "rpr.json"
 
@@ -27,7 +28,7 @@ _DECODING = _REPORTING | {
     "sampling_keep_top_k", "eval_drop_long_sequences", "split_to_length"}
 
 
-def parse_hparams(hparams: Any, overrides: str) -> dict[str, Any]:
+def parse_hparams(hparams: HParams, overrides: str) -> dict[str, Any]:
     """Applies `name=value,...`; T2T answers an unknown name with a traceback or with nothing.
 
     Args:
@@ -56,7 +57,7 @@ def parse_hparams(hparams: Any, overrides: str) -> dict[str, Any]:
     return {name: value for name, value in hparams.values().items() if name in named}
 
 
-def check_supported(model: str, hparams: Any) -> None:
+def check_supported(model: str, hparams: HParams) -> None:
     """Refuses hparams that are out of range or that a model of this project does not support.
 
     Args:
@@ -74,7 +75,7 @@ def check_supported(model: str, hparams: Any) -> None:
             raise UserError(f"--hparams: {error}") from None
 
 
-def say_what_has_no_effect(model: str, hparams: Any, overrides: dict[str, Any]) -> None:
+def say_what_has_no_effect(model: str, hparams: HParams, overrides: dict[str, Any]) -> None:
     """Names, on the terminal and in the log, the values that the training will not read.
 
     Args:
@@ -89,7 +90,7 @@ def say_what_has_no_effect(model: str, hparams: Any, overrides: dict[str, Any]) 
             logging.getLogger("tensorflow").warning(line)          # for train.log
 
 
-def check_reads_source(hparams: Any) -> None:
+def check_reads_source(hparams: HParams) -> None:
     """Refuses a model that reads its source as the beginning of the target.
 
     T2T's decoder gives such a model this beginning; other searches do not.
@@ -169,7 +170,7 @@ def remember_training(output_dir: str, **values: Any) -> None:
                            json.dumps(values, indent=1, sort_keys=True) + "\n")
 
 
-def vocabularies(problem: Any, data_dir: str) -> dict[str, str]:
+def vocabularies(problem: Problem, data_dir: str) -> dict[str, str]:
     """SHA-256 of each vocabulary file of a text problem, by file name."""
     paths = {name: os.path.join(data_dir, name) for name in checks.vocabulary_files(problem)}
     return {name: files.sha256(path) for name, path in paths.items() if os.path.exists(path)}

@@ -8,12 +8,12 @@ import pkgutil
 import sys
 import traceback
 from collections.abc import Iterable
-from typing import Any
 
 from tensor2tensor.utils import registry
 from tensor2tensor.utils import usr_dir as t2t_usr_dir
 
 from rpr.utils.errors import UserError
+from rpr.utils.interfaces import HParams, Problem
 
 
 def check_choice(kind: str, flag: str, name: str | None, names: Iterable[str]) -> None:
@@ -41,13 +41,13 @@ def check_model(name: str | None) -> None:
     check_choice("model", "model", name, registered_names("model", name))
 
 
-def registered_hparams(name: str | None) -> Any:
+def registered_hparams(name: str | None) -> HParams:
     """The hparams of a registered set; an unknown name is refused."""
     check_choice("hparams set", "hparams_set", name, registered_names("hparams", name))
     return registry.hparams(name)
 
 
-def find_problem(name: str | None) -> Any:
+def find_problem(name: str | None) -> Problem:
     """The problem of --problem, which may have T2T's suffixes _rev and _copy.
 
     An unknown name is refused.

@@ -1,7 +1,7 @@
 """Builds hparams, and finds trained models."""
 import dataclasses
 import os
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tensor2tensor.utils import hparams_lib, trainer_lib
 
@@ -9,10 +9,10 @@ from rpr.problems.checks import check_data
 from rpr.t2t import checkpoints, preflight, registration
 from rpr.utils.errors import UserError
 from rpr.utils.files import refuse_pattern
-from rpr.utils.interfaces import ModelRequest
+from rpr.utils.interfaces import HParams, ModelRequest
 
 
-def build_hparams(request: ModelRequest, decoding: bool = False) -> Any:
+def build_hparams(request: ModelRequest, decoding: bool = False) -> HParams:
     """Builds hparams: the registered set, then --hparams. Everything else uses this function.
 
     If the output directory holds a model, the hparams must be those it was made with. Decoding
@@ -54,7 +54,7 @@ class TrainedModel(NamedTuple):
       request: what was asked for, with this checkpoint.
     """
     name: str
-    hparams: Any
+    hparams: HParams
     checkpoint: str
     request: ModelRequest
 

@@ -8,13 +8,13 @@ the modes: towers, mirrored replicas, several machines, accumulated batches, hal
 import dataclasses
 import json
 import os
-from typing import Any
 
 import tensorflow.compat.v1 as tf
 from tensor2tensor.bin import t2t_trainer
 from tensor2tensor.utils import expert_utils, misc_utils
 
 from rpr.utils.errors import UserError
+from rpr.utils.interfaces import HParams
 
 # What to do instead of using parameter servers.
 USE_MIRRORING = ("T2T's parameter servers do not work on TensorFlow 2; start the same command on "
@@ -122,13 +122,13 @@ class DeviceRequest:
         """Whether this process writes what the training gives."""
         return not self.machines or self.machines.index == 0
 
-    def batches_per_step(self, hparams: Any) -> int:
+    def batches_per_step(self, hparams: HParams) -> int:
         """How many batches this process reads for one update of the weights."""
         replicas = max(1, self.per_machine) if self.is_mirrored else 1
         return replicas * (hparams.optimizer_multistep_accumulate_steps or 1)
 
 
-def check(request: DeviceRequest, hparams: Any, schedule: str = "train",
+def check(request: DeviceRequest, hparams: HParams, schedule: str = "train",
           save_checkpoints_secs: int = 0) -> None:
     """Refuses combinations that would train something else than was asked for, or not at all.
 
@@ -181,7 +181,7 @@ def _check_machines(request: DeviceRequest, schedule: str) -> None:
                         "continuous_train_and_eval (which evaluates once, at the end)")
 
 
-def _check_precision(hparams: Any) -> None:
+def _check_precision(hparams: HParams) -> None:
     if hparams.activation_dtype not in ("float32", "bfloat16"):
         raise UserError(f"--hparams: activation_dtype={hparams.activation_dtype}: float32 or "
                         "bfloat16; --gpu_automatic_mixed_precision computes in float16")
@@ -193,7 +193,7 @@ def _check_precision(hparams: Any) -> None:
                         f"{hparams.activation_dtype}: one of the two")
 
 
-def run_config(request: DeviceRequest, hparams: Any, threads: int) -> tf.estimator.RunConfig:
+def run_config(request: DeviceRequest, hparams: HParams, threads: int) -> tf.estimator.RunConfig:
     """T2T's RunConfig on the requested devices.
 
     Args:

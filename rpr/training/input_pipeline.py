@@ -22,6 +22,7 @@ from tensor2tensor.utils import data_reader
 
 from rpr.training.data_order import DataOrder
 from rpr.utils.errors import UserError
+from rpr.utils.interfaces import HParams, Problem
 
 BATCH_NUMBER = "batch_number"                         # a feature: int64 scalar
 _FRAME, _HEADER = 16, 12                              # bytes of a TFRecord around and before data
@@ -44,7 +45,7 @@ class Stream(NamedTuple):
     step: int
 
 
-def reproducible_input(problem: Any, hparams: Any, data_dir: str,
+def reproducible_input(problem: Problem, hparams: HParams, data_dir: str,
                        stream: Callable[[], Stream]) -> InputFunction:
     """An Estimator's input function whose batches are a function of seed and number.
 
@@ -74,7 +75,7 @@ def reproducible_input(problem: Any, hparams: Any, data_dir: str,
     return input_fn
 
 
-def _can_index(problem: Any, hparams: Any, paths: Sequence[str]) -> bool:
+def _can_index(problem: Problem, hparams: HParams, paths: Sequence[str]) -> bool:
     """Whether each record is one example of a text problem, in local files."""
     kind, base = type(problem), t2t_problem.Problem
     return (kind.dataset is base.dataset and kind.input_fn is base.input_fn
@@ -84,7 +85,7 @@ def _can_index(problem: Any, hparams: Any, paths: Sequence[str]) -> bool:
 
 
 @tf.autograph.experimental.do_not_convert             # no Python control flow depends on tensors
-def _indexed(problem: Any, hparams: Any, data_dir: str, paths: Sequence[str], towers: int,
+def _indexed(problem: Problem, hparams: HParams, data_dir: str, paths: Sequence[str], towers: int,
              stream: Stream, config: Any) -> Any:
     """Batches read by their numbers."""
     _prepare_hparams(problem, hparams, data_dir)
@@ -127,7 +128,7 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _prepare_hparams(problem: Any, hparams: Any, data_dir: str) -> None:
+def _prepare_hparams(problem: Problem, hparams: HParams, data_dir: str) -> None:
     """What T2T's `Problem.dataset` does before it reads."""
     if not hparams.get("data_dir"):
         (hparams.set_hparam if "data_dir" in hparams else hparams.add_hparam)("data_dir", data_dir)
@@ -170,7 +171,7 @@ class Records:
                         dtype=object)
 
 
-def _unprocessed_fields(problem: Any, hparams: Any) -> dict | None:
+def _unprocessed_fields(problem: Problem, hparams: HParams) -> dict | None:
     """The fields of a problem's records if all are ids that reach the model as they are."""
     fields, decoders = problem.example_reading_spec()
     unprocessed = (
@@ -226,7 +227,8 @@ def _scan(paths: Sequence[str], length: Callable[[tf.Tensor], tf.Tensor], sessio
     return sizes, lengths, np.bincount(file, minlength=len(paths))
 
 
-def _order(problem: Any, hparams: Any, lengths: np.ndarray, towers: int, seed: int) -> DataOrder:
+def _order(problem: Problem, hparams: HParams, lengths: np.ndarray, towers: int, seed: int
+           ) -> DataOrder:
     """The order of the examples that T2T would use, in T2T's buckets."""
     scheme = data_reader.hparams_to_batching_scheme(
         hparams, shard_multiplier=towers,
@@ -242,8 +244,8 @@ def _order(problem: Any, hparams: Any, lengths: np.ndarray, towers: int, seed: i
 
 
 @tf.autograph.experimental.do_not_convert
-def _sequential(problem: Any, hparams: Any, data_dir: str, paths: Sequence[str], towers: int,
-                stream: Stream, config: Any) -> Any:
+def _sequential(problem: Problem, hparams: HParams, data_dir: str, paths: Sequence[str],
+                towers: int, stream: Stream, config: Any) -> Any:
     """T2T's own batches, in an order that depends on the seed only; those before `first` are read
     and discarded."""
     del paths, towers

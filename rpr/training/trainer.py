@@ -21,6 +21,7 @@ from rpr.training.worker_group import WorkerGroup
 from rpr.utils import metrics_log
 from rpr.utils.console import say
 from rpr.utils.errors import UserError
+from rpr.utils.interfaces import HParams, Problem
 
 # When another machine is lost, TensorFlow's error may come before the worker group notices.
 _LOSS_NOTICED_WITHIN = 15.0                           # seconds
@@ -63,7 +64,7 @@ class TrainingRequest:
     t2t_flags: Mapping[str, Any]
 
 
-def run(request: TrainingRequest, hparams: Any, prepare_output: Callable[[], None]) -> None:
+def run(request: TrainingRequest, hparams: HParams, prepare_output: Callable[[], None]) -> None:
     """Trains, and evaluates if the schedule says so.
 
     Args:
@@ -96,7 +97,7 @@ def run(request: TrainingRequest, hparams: Any, prepare_output: Callable[[], Non
     group.leave()
 
 
-def _train(request: TrainingRequest, hparams: Any, prepare_output: Callable[[], None]) -> None:
+def _train(request: TrainingRequest, hparams: HParams, prepare_output: Callable[[], None]) -> None:
     output_dir = request.output_dir
     tf.logging.set_verbosity(tf.logging.INFO)
     is_chief = request.devices.is_chief
@@ -206,7 +207,7 @@ def _is_evaluated(estimator: tf.estimator.Estimator, metrics_path: str) -> bool:
     return last.get("step") == int(estimator.get_variable_value("global_step"))
 
 
-def _stream(request: TrainingRequest, hparams: Any) -> input_pipeline.Stream:
+def _stream(request: TrainingRequest, hparams: HParams) -> input_pipeline.Stream:
     """The batches that this process reads, beginning after those of the last checkpoint."""
     checkpoint = tf.train.latest_checkpoint(request.output_dir)
     step = int(tf.train.load_variable(checkpoint, "global_step")) if checkpoint else 0
@@ -216,7 +217,7 @@ def _stream(request: TrainingRequest, hparams: Any) -> input_pipeline.Stream:
     return input_pipeline.Stream(request.seed, done * processes + index, processes)
 
 
-def _training_files(problem: Any, data_dir: str) -> dict[str, int]:
+def _training_files(problem: Problem, data_dir: str) -> dict[str, int]:
     """The number of training files and their bytes together."""
     paths = tf.gfile.Glob(problem.filepattern(data_dir, tf.estimator.ModeKeys.TRAIN))
     return {"files": len(paths), "bytes": sum(tf.gfile.Stat(path).length for path in paths)}

@@ -1,5 +1,10 @@
-"""What the packages hand to each other: the model that a command asks for."""
+"""What the packages hand to each other: the model that a command asks for, hparams, problems.
+
+Hparams and problems are T2T's objects. These protocols declare what the code here uses of them.
+"""
 import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,3 +33,231 @@ class ModelRequest:
         """The model that parsed flags name, T2T's or argparse's."""
         return cls(**{field.name: getattr(flags, field.name, None) or ""
                       for field in dataclasses.fields(cls)})
+
+
+class Vocabulary(Protocol):
+    """A T2T `TextEncoder`."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Symbols, padding and end mark included."""
+
+    def encode(self, s: str) -> list[int]:
+        """The ids of a text, without end mark."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids."""
+
+    def decode_list(self, ids: Sequence[int]) -> list[str]:
+        """Each sub-word as text."""
+
+
+class ProblemHParams(Protocol):
+    """`problem_hparams`: what a problem says of its features, each by name."""
+    modality: dict[str, Any]
+    vocabulary: dict[str, Vocabulary]
+    vocab_size: dict[str, int]
+    batch_size_multiplier: int
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A value, or the default where there is none of this name."""
+
+
+class Problem(Protocol):
+    """A T2T `Problem`."""
+    name: str
+    decode_hooks: Sequence[Any]
+    dataset: Callable[..., Any]
+    input_fn: Callable[..., Any]
+    preprocess: Callable[..., Any]
+    preprocess_example: Callable[..., Any]
+    decode_example: Callable[[Any], dict[str, Any]]
+    maybe_reverse_and_copy: Callable[[dict[str, Any]], dict[str, Any]]
+    example_reading_spec: Callable[[], tuple[dict[str, Any], Any]]
+
+    def dataset_filename(self) -> str:
+        """The beginning of the names of its files."""
+
+    def filepattern(self, data_dir: str, mode: str) -> str:
+        """Matches the TFRecords of a mode of the Estimator."""
+
+    def generate_data(self, data_dir: str, tmp_dir: str) -> None:
+        """Writes vocabulary and TFRecords."""
+
+    def get_feature_encoders(self, data_dir: str | None = None) -> dict[str, Vocabulary]:
+        """The vocabularies, read from the directory."""
+
+    def get_hparams(self, model_hparams: "HParams | None" = None) -> ProblemHParams:
+        """Its `problem_hparams`."""
+
+    def max_length(self, model_hparams: "HParams") -> int:
+        """The longest example of a training, in sub-words."""
+
+    def make_estimator_input_fn(self, mode: str, hparams: "HParams", **options: Any) -> Any:
+        """An Estimator's input function."""
+
+
+class TextProblem(Problem, Protocol):
+    """A problem of parallel text, such as `rpr.problems.translation.TranslationProblem`."""
+    extra_test_sets: Sequence[str]
+    was_reversed: bool
+    packed_length: int | None
+    get_or_create_vocab: Callable[..., Any]
+    generate_samples: Callable[..., Iterator[dict[str, str]]]
+    generate_encoded_samples: Callable[..., Iterator[dict[str, Any]]]
+    _maybe_pack_examples: Callable[[Iterator[dict[str, Any]]], Iterator[dict[str, Any]]]
+
+    @property
+    def dataset_splits(self) -> list[dict[str, Any]]:
+        """T2T's split and number of files of each split."""
+
+    def sources(self, tmp_dir: str) -> dict[str, str]:
+        """The files that the text comes from: {name: digest}."""
+
+    def documents(self, split: str, tmp_dir: str) -> list[str] | None:
+        """The name of the document of each pair of a split; None: not known."""
+
+    def write_text(self, split: str, tmp_dir: str, source_path: str, target_path: str) -> int:
+        """Writes a split as two text files; returns the number of lines."""
+
+
+class HParams(Protocol):
+    """T2T's `HParams`: values by name, as attributes. docs/hparams.md describes ours.
+
+    A set has those of its model only: `get` is for the ones that another model lacks.
+    """
+    problem: Problem
+    problem_hparams: ProblemHParams
+    data_dir: str
+    model_dir: str
+    mode: str
+    # The body of the model.
+    hidden_size: int
+    filter_size: int
+    kernel_width: int
+    num_heads: int
+    num_hidden_layers: int
+    num_encoder_layers: int
+    num_decoder_layers: int
+    attention_key_channels: int
+    attention_value_channels: int
+    self_attention_type: str
+    layer_preprocess_sequence: str
+    layer_postprocess_sequence: str
+    norm_type: str
+    norm_epsilon: float
+    norm_after_embedding: bool
+    masked_softmax: bool
+    use_pad_remover: bool
+    encoder: str
+    attention_flavour: str
+    compatibility: str
+    prepend_mode: str
+    scheduled_sampling_prob: float
+    sampling_method: str
+    sampling_temp: float
+    activation_dtype: str
+    weight_dtype: str
+    gpu_automatic_mixed_precision: bool
+    # Positions.
+    pos: str
+    position: str
+    max_relative_position: int
+    heads_share_relative_embedding: bool
+    relative_keys: bool
+    relative_values: bool
+    num_edge_labels: int
+    rotary_base: float
+    rotary_fraction: float
+    deberta_num_buckets: int
+    deberta_max_distance: int
+    t5_num_buckets: int
+    t5_max_distance: int
+    t5_share_layers: bool
+    # Embeddings and logits; functions by feature in the dicts.
+    shared_embedding_and_softmax_weights: bool
+    symbol_modality_num_shards: int
+    multiply_embedding_mode: str
+    pretrained_source_embeddings: str
+    pretrained_target_embeddings: str
+    factored_logits: bool
+    bottom: dict[str, Any]
+    top: dict[str, Any]
+    loss: dict[str, Any]
+    name: dict[str, Any]
+    # Dropout: shares of what is dropped.
+    dropout: float
+    attention_dropout: float
+    layer_prepostprocess_dropout: float
+    layer_prepostprocess_dropout_broadcast_dims: str
+    relu_dropout: float
+    symbol_dropout: float
+    # Batches; lengths in sub-words.
+    batch_size: int
+    use_fixed_batch_size: bool
+    pack_dataset: bool
+    min_length: int
+    max_length: int
+    max_input_seq_length: int
+    max_target_seq_length: int
+    split_to_length: int
+    # Training.
+    label_smoothing: float
+    loss_per_sentence: bool
+    weight_decay: float
+    clip_grad_norm: float
+    optimizer: str
+    optimizer_adam_epsilon: float
+    optimizer_momentum_momentum: float
+    optimizer_momentum_nesterov: bool
+    optimizer_multistep_accumulate_steps: int
+    learning_rate: float
+    learning_rate_schedule: str
+    learning_rate_constant: float
+    learning_rate_decay_scheme: str
+    learning_rate_warmup_steps: int
+    learning_rate_restart_steps: int
+    learning_rate_restart_t_mul: float
+    learning_rate_restart_m_mul: float
+    learning_rate_restart_alpha: float
+
+    def __contains__(self, name: str) -> bool:
+        """Whether the set has this hparam."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A value, or the default where there is none of this name."""
+
+    def values(self) -> dict[str, Any]:
+        """All values by name."""
+
+    def parse(self, values: str) -> "HParams":
+        """Applies overrides, "name=value,..."."""
+
+    def add_hparam(self, name: str, value: Any) -> None:
+        """Adds a new hparam."""
+
+    def set_hparam(self, name: str, value: Any) -> None:
+        """Sets an hparam of the set."""
+
+
+class DecodeHParams(Protocol):
+    """T2T's decode hparams: those of the beam search and of its input and output."""
+    beam_size: int
+    alpha: float
+    extra_length: int
+    batch_size: int
+    max_input_size: int
+    return_beams: bool
+    write_beam_scores: bool
+    delimiter: str
+    log_results: bool
+    skip_eos_postprocess: bool
+    multiproblem_task_id: int
+    shards: int
+    shard_id: int
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A value, or the default where there is none of this name."""
+
+    def values(self) -> Mapping[str, Any]:
+        """All values by name."""
