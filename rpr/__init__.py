@@ -37,5 +37,10 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'rpr' has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    """With the functions of `__getattr__`, for completion and `help`."""
+    return sorted({*globals(), *__all__})
+
+
 if "tensor2tensor" in sys.modules:
     register()

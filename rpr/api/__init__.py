@@ -11,6 +11,7 @@ from rpr.utils.errors import UserError
 if TYPE_CHECKING:
     from rpr.api.models import LoadedModel
     from rpr.inference.model_session import ModelSession
+    from rpr.report.study_reader import RunResult
 
 
 def load(run: str, *, data_dir: str | None = None, usr_dir: str | None = None,
@@ -115,7 +116,7 @@ def _prepare(usr_dir: str | None) -> None:
     registration.register(usr_dir)
 
 
-def _any_baseline(path):
+def _any_baseline(path: str) -> str | None:
     """A directory of runs names no baseline, and rows need none: the first run stands in."""
     if os.path.exists(os.path.join(path, "study.json")) or not os.path.isdir(path):
         return None
@@ -123,7 +124,7 @@ def _any_baseline(path):
         os.path.join(path, name, gin_files.RUN_FILE))), None)
 
 
-def _chrf(path, run):
+def _chrf(path: str, run: "RunResult") -> float | None:
     from rpr.report import study_reader
     scores = study_reader.run_directory_of(path, run).read_scores()
     return scores.get("chrf", {}).get("score") if run.state == "done" else None

@@ -1,6 +1,7 @@
 """`rpr report`: compares the runs of a study in tables, figures and one HTML page."""
 import argparse
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rpr.cli.arguments import Parser, whole_number
@@ -11,6 +12,7 @@ from rpr.utils.errors import UserError
 
 if TYPE_CHECKING:
     from rpr.report.comparison import Measure
+    from rpr.report.results import ArmResult, StudyResults
 
 MOST_MODELS = 10                                      # drawn unless --plot_model names some
 MOST_SAMPLES = 1000                                   # a page with more opens slowly
@@ -124,7 +126,7 @@ def _is_record(path: str) -> bool:
         os.path.exists(os.path.join(path, name, gin_files.RUN_FILE)) for name in os.listdir(path))
 
 
-def _arms_to_draw(results, names):
+def _arms_to_draw(results: "StudyResults", names: Sequence[str]) -> "list[ArmResult]":
     """The finished arms whose models are analysed and drawn."""
     if not names:
         return results.featured(MOST_MODELS)
@@ -136,7 +138,7 @@ def _arms_to_draw(results, names):
     return [done[name] for name in names]
 
 
-def _analyse(path, arms, usr_dir):
+def _analyse(path: str, arms: "Sequence[ArmResult]", usr_dir: str | None) -> None:
     from rpr.report import model_analysis, study_reader
     model_analysis.analyse_models([study_reader.run_directory_of(path, arm.done[0])
                                    for arm in arms], usr_dir)

@@ -63,21 +63,21 @@ class Batches:
                 files.write_atomically(key_file, self._key)
             yield
 
-    def _is_ours(self):
+    def _is_ours(self) -> bool:
         if os.path.islink(self._folder) or not os.path.isdir(self._folder):
             return False
         names = os.listdir(self._folder)
         return all(map(_OUR_FILES.fullmatch, names)) and (
             not names or any(_KEY_FILE in name for name in names))
 
-    def _has_key(self, key_file):
+    def _has_key(self, key_file: str) -> bool:
         try:
             with open(key_file, encoding="utf-8") as text:
                 return text.read() == self._key
         except FileNotFoundError:                     # killed before it was written
             return False
 
-    def _remove_files(self, but=()):
+    def _remove_files(self, but: Sequence[str] = ()) -> None:
         """Removes the files; the key file late, so that an interrupted removal can be repeated."""
         for name in sorted(set(os.listdir(self._folder)) - set(but),
                            key=lambda name: (name == _LOCK_FILE, name == _KEY_FILE)):
@@ -121,7 +121,7 @@ class Batches:
         """Best hypotheses that stopped at the length limit; all batches must be finished."""
         return sum(self._read(number)["cut"] for number in range(len(self._batches)))
 
-    def _read(self, number):
+    def _read(self, number: int) -> dict[str, Any]:
         with open(self.path(number), encoding="utf-8") as text:
             return json.load(text)
 

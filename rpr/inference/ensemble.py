@@ -68,7 +68,8 @@ def build_estimator(members: Sequence[trained_model.TrainedModel], decode_hparam
       members: the models.
       decode_hparams: T2T's.
     """
-    def model_fn(features, labels, mode):
+    def model_fn(features: dict[str, tf.Tensor], labels: None, mode: str
+                 ) -> tf.estimator.EstimatorSpec:
         del labels
         models = []
         for number, member in enumerate(members):
@@ -81,7 +82,7 @@ def build_estimator(members: Sequence[trained_model.TrainedModel], decode_hparam
                                   for variable in tf.global_variables(scope.name + "/")})
                   for _, scope in models]
 
-        def restore(scaffold, session):
+        def restore(scaffold: tf.train.Scaffold, session: tf.Session) -> None:
             del scaffold
             for saver, member in zip(savers, members, strict=True):
                 saver.restore(session, member.checkpoint)
@@ -123,7 +124,7 @@ def decode(features: dict[str, tf.Tensor], models: Sequence[tuple[Any, Any]],
         model_steps.append(step)
         initial_caches.append(cache)
 
-    def ensemble_step(ids, caches):
+    def ensemble_step(ids: tf.Tensor, caches: list[Any]) -> tuple[tf.Tensor, list[Any]]:
         logits, next_caches = [], []
         for (model, scope), step, cache in zip(models, model_steps, caches, strict=True):
             with tf.variable_scope(scope, auxiliary_name_scope=False), \

@@ -1,6 +1,6 @@
 """Translations of a trained model with their probabilities, and its attention weights."""
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -58,7 +58,7 @@ class Inspector(ModelSession):
         """The ids of a line of text with the end mark; side: "inputs" or "targets"."""
         return [*self._vocabularies[side].encode(text.strip()), EOS]
 
-    def tokens(self, ids: Sequence[int], side: str = "targets") -> list[str]:
+    def tokens(self, ids: Iterable[int], side: str = "targets") -> list[str]:
         """The sub-words of ids as text; ⏎ stands for the end mark."""
         names = self._vocabularies[side].decode_list(list(ids))
         return ["⏎" if number == EOS else name for number, name in zip(ids, names, strict=True)]
@@ -76,7 +76,8 @@ class Inspector(ModelSession):
         return [self._translation(*parts)
                 for parts in zip(hypotheses, scores, log_probabilities, strict=True)]
 
-    def _translation(self, ids, score, log_probabilities):
+    def _translation(self, ids: np.ndarray, score: float, log_probabilities: np.ndarray
+                     ) -> Translation:
         words = ids[:-1] if ids[-1] == EOS else ids
         return Translation(one_line(self._vocabularies["targets"].decode(words)), float(score), ids,
                            self.tokens(ids), np.exp(log_probabilities[:len(ids)]))

@@ -4,7 +4,7 @@ The graph is built once: teacher-forced logits, attention weights, and the beam 
 weights. Ids are those of the problem's vocabularies; 0 is padding and 1 ends a sentence.
 """
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -156,14 +156,14 @@ class ModelSession:
         fetched = self._session.run(self._attention, self._feed(inputs, targets))
         return AttentionWeights(*(np.asarray(layers, np.float32) for layers in fetched))
 
-    def _feed(self, inputs, targets):
+    def _feed(self, inputs: Sentences, targets: Sentences) -> dict[tf.Tensor, np.ndarray]:
         features = self._as_features("inputs", inputs), self._as_features("targets", targets)
         if len(features[0]) != len(features[1]):
             raise UserError(f"{len(features[0])} inputs and {len(features[1])} targets: as many "
                             "are needed")
         return dict(zip((self._inputs, self._targets), features, strict=True))
 
-    def _as_features(self, name, sentences):
+    def _as_features(self, name: str, sentences: Sentences) -> np.ndarray:
         """Sentences in T2T's layout, int32 [batch, length, 1, 1]."""
         try:
             rows = [np.asarray(sentence) for sentence in sentences]
@@ -196,10 +196,11 @@ def pad(sentences: Sentences) -> np.ndarray:
     return ids
 
 
-def _attention_by_kind(recorded):
+def _attention_by_kind(recorded: Mapping[str, tf.Tensor]) -> tuple[list[tf.Tensor], ...]:
     """Sorts T2T's dict of attention tensors: lists over layers for encoder, decoder and cross, each
     tensor [batch, heads, queries, keys]."""
-    kinds = {"encoder/self": {}, "decoder/self": {}, "decoder/encdec": {}}
+    kinds: dict[str, dict[int, tf.Tensor]] = {
+        "encoder/self": {}, "decoder/self": {}, "decoder/encdec": {}}
     for name, tensor in recorded.items():
         match = re.search(r"/(encoder|decoder)/(?:layer_(\d+)/)?(self|encdec)_attention/", name)
         if match and not name.endswith("/logits"):

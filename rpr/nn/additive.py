@@ -1,7 +1,9 @@
 """Additive compatibility of query and key: v . tanh(q_i + k_j + a_ij)."""
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 
-from rpr.nn.ops import accumulator_dtype, shape_list
+from rpr.nn.ops import WithGradient, accumulator_dtype, shape_list
 
 
 def additive_logits(q: tf.Tensor, k: tf.Tensor, vector: tf.Tensor,
@@ -29,23 +31,24 @@ def additive_logits(q: tf.Tensor, k: tf.Tensor, vector: tf.Tensor,
 
 
 @tf.custom_gradient
-def _logits(q, k, vector, a):
+def _logits(q: tf.Tensor, k: tf.Tensor, vector: tf.Tensor, a: tf.Tensor) -> WithGradient:
     length = shape_list(q)[2]
     by_query = (tf.transpose(q, [2, 0, 1, 3]), tf.transpose(a, [2, 0, 1, 3, 4]))
 
-    def hidden(query, a):                                    # [batch, heads, keys, depth]
+    def hidden(query: tf.Tensor, a: tf.Tensor) -> tf.Tensor:     # [batch, heads, keys, depth]
         return tf.tanh(query[:, :, None] + k + a)
 
-    def project(x):                                          # [batch, heads, keys]
+    def project(x: tf.Tensor) -> tf.Tensor:                  # [batch, heads, keys]
         return tf.matmul(x, vector[:, :, None])[..., 0]
 
     logits = tf.map_fn(lambda query_and_a: project(hidden(*query_and_a)), by_query,
                        fn_output_signature=q.dtype, parallel_iterations=1)
 
-    def gradient(dlogits):
+    def gradient(dlogits: tf.Tensor) -> tuple[tf.Tensor, ...]:
         dlogits, dtype = tf.transpose(dlogits, [2, 0, 1, 3]), accumulator_dtype(q.dtype)
 
-        def step(i, dk, dvector, dqueries, da):
+        def step(i: tf.Tensor, dk: tf.Tensor, dvector: tf.Tensor, dqueries: tf.TensorArray,
+                 da: tf.TensorArray) -> tuple[Any, ...]:
             x = hidden(by_query[0][i], by_query[1][i])
             dlogit = dlogits[i]                              # [batch, heads, keys]
             dvector += tf.cast(tf.reduce_sum(tf.matmul(dlogit[:, :, None], x), axis=[0, 2]), dtype)

@@ -7,7 +7,7 @@ shapes once for all layers.
 """
 import tensorflow.compat.v1 as tf
 
-from rpr.nn.ops import shape_list
+from rpr.nn.ops import WithGradient, shape_list
 
 
 def add_band(x: tf.Tensor, band: tf.Tensor, lowest: int | tf.Tensor, highest: int | tf.Tensor,
@@ -29,7 +29,7 @@ def add_band(x: tf.Tensor, band: tf.Tensor, lowest: int | tf.Tensor, highest: in
       [batch, heads, queries, keys].
     """
     @tf.custom_gradient
-    def forward(x, band):
+    def forward(x: tf.Tensor, band: tf.Tensor) -> WithGradient:
         taken = _take_band(x, lowest, highest, queries)
         return (set_band(x, taken + band, lowest, highest, queries),
                 lambda dy: (dy, take_band(dy, lowest, highest, queries)))
@@ -43,7 +43,7 @@ def take_band(x: tf.Tensor, lowest: int | tf.Tensor, highest: int | tf.Tensor,
     Args are those of `add_band`; the result has the shape of its `band`.
     """
     @tf.custom_gradient
-    def forward(x):
+    def forward(x: tf.Tensor) -> WithGradient:
         return (_take_band(x, lowest, highest, queries),
                 lambda dy: add_band(tf.zeros_like(x), dy, lowest, highest, queries))
     return forward(x)

@@ -1,9 +1,12 @@
 """Tensor operations that TensorFlow lacks, or that are faster on CPU than TensorFlow's own."""
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
 HALF_PRECISION = (tf.float16, tf.bfloat16)
+# What a function of `tf.custom_gradient` returns: its value and its gradient.
+WithGradient = tuple[tf.Tensor, Callable[..., Any]]
 
 
 def shape_list(x: tf.Tensor) -> list:
@@ -59,8 +62,8 @@ def gather_rows(x: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
         return gather_rows(tf.reshape(x, [heads * rows, width]), first + indices)
 
     @tf.custom_gradient
-    def forward(x):
-        def gradient(dy):
+    def forward(x: tf.Tensor) -> WithGradient:
+        def gradient(dy: tf.Tensor) -> tf.Tensor:
             count, width = shape_list(x)
             return sum_rows(tf.reshape(dy, [-1, width]), tf.reshape(indices, [-1]), count)
         return tf.gather(x, indices), gradient

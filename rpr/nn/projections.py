@@ -1,7 +1,7 @@
 """Projections (dense layers without bias), and the division of their channels among the heads."""
 import tensorflow.compat.v1 as tf
 
-from rpr.nn.ops import reshape, shape_list
+from rpr.nn.ops import WithGradient, reshape, shape_list
 
 
 def split_heads(x: tf.Tensor, heads: int) -> tf.Tensor:
@@ -44,7 +44,7 @@ def _matmul(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         return tf.matmul(x, kernel)
 
     @tf.custom_gradient
-    def forward(x, kernel):
+    def forward(x: tf.Tensor, kernel: tf.Tensor) -> WithGradient:
         # For these shapes, with a transposed matrix and several threads, oneDNN multiplies a batch
         # of one faster than two matrices; see docs/performance.md.
         return tf.matmul(x, kernel), lambda dy: (

@@ -45,7 +45,7 @@ def reachable_rows(embeddings: tf.Tensor, layout: Layout,
     """
     side, (smallest, largest) = shape_list(embeddings)[0] // 2, _distance_limits(layout)
 
-    def rows(first_distance, last_distance):
+    def rows(first_distance: tf.Tensor, last_distance: tf.Tensor) -> tf.Tensor:
         first, last = (_bucket(distance, side, max_distance) + side
                        for distance in (first_distance, last_distance))
         inner = shape_list(embeddings)[1:]
@@ -71,7 +71,7 @@ def score_terms(q: tf.Tensor, k: tf.Tensor, k_rows: tf.Tensor, q_rows: tf.Tensor
     Returns:
       [batch, heads, queries, keys] of the dtype of q.
     """
-    def labels(table, distances, smallest):
+    def labels(table: tf.Tensor, distances: tf.Tensor, smallest: tf.Tensor) -> tf.Tensor:
         """Indices into the reachable rows; any index for masked pairs."""
         first = _bucket(tf.cast(smallest, distances.dtype), buckets_per_side, max_distance)
         return tf.clip_by_value(_bucket(distances, buckets_per_side, max_distance) - first,

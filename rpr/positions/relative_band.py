@@ -15,7 +15,7 @@ is kept for the gradient.
 import tensorflow.compat.v1 as tf
 
 from rpr.nn import diagonals
-from rpr.nn.ops import static_max, static_min
+from rpr.nn.ops import WithGradient, static_max, static_min
 from rpr.positions.layout import Layout
 
 
@@ -48,7 +48,7 @@ class Band:
         right = 0 if causal else static_max(1, static_min(right_clip, m - 1 - offset))
         lowest, highest = offset - left + 1, offset + right
 
-        def one_hot(labels):
+        def one_hot(labels: int | tf.Tensor) -> tf.Tensor:
             # A product with one-hot rows has a faster gradient than tf.gather.
             return tf.one_hot(tf.clip_by_value(labels, 0, num_rows - 1), num_rows,
                               dtype=table.dtype.base_dtype)
@@ -78,7 +78,7 @@ class Band:
             return diagonals.add_band(x, by_row, *self._diagonals)
 
         @tf.custom_gradient
-        def forward(x, by_row):
+        def forward(x: tf.Tensor, by_row: tf.Tensor) -> WithGradient:
             y = tf.broadcast_to(by_row[:, :, -1, :, None], tf.shape(x))
             y = tf.linalg.band_part(y, -1, self._diagonals[1])      # works in place
             y = diagonals.set_band(y, by_row[:, :, :-1], *self._diagonals)
@@ -100,10 +100,10 @@ class Band:
           [batch, heads, queries, depth].
         """
         @tf.custom_gradient
-        def forward(weights, v, rows):
+        def forward(weights: tf.Tensor, v: tf.Tensor, rows: tf.Tensor) -> WithGradient:
             sums = self.sums(weights)
 
-            def gradient(dz):
+            def gradient(dz: tf.Tensor) -> tuple[tf.Tensor, ...]:
                 drows = tf.reduce_sum(tf.matmul(sums, dz), axis=[0, 1][:4 - rows.shape.rank])
                 return (self.add(tf.matmul(dz, v, transpose_b=True),
                                  tf.matmul(rows, dz, transpose_b=True)),

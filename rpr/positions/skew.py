@@ -6,7 +6,7 @@ before, which padding and reshaping do without an index.
 """
 import tensorflow.compat.v1 as tf
 
-from rpr.nn.ops import matmul_shared, shape_list
+from rpr.nn.ops import WithGradient, matmul_shared, shape_list
 from rpr.positions.layout import Layout
 
 
@@ -31,7 +31,7 @@ def skew(x: tf.Tensor, layout: Layout) -> tf.Tensor:
     width = m if layout.causal else n + m - 1                # of a row after reshaping
 
     @tf.custom_gradient
-    def forward(x):
+    def forward(x: tf.Tensor) -> WithGradient:
         y = tf.reshape(x, [*outer, n * (width + 1)])[..., n - 1:n - 1 + n * width]
         y = tf.reshape(y, [*outer, n, width])
         return y if layout.causal else y[..., :m], lambda dy: unskew(dy, layout)
@@ -54,7 +54,7 @@ def unskew(x: tf.Tensor, layout: Layout) -> tf.Tensor:
     width = m if layout.causal else n + m - 1                # as in `skew`
 
     @tf.custom_gradient
-    def forward(x):
+    def forward(x: tf.Tensor) -> WithGradient:
         before = n - 1 if layout.causal else 0
         if not layout.causal:
             x = tf.pad(x, [[0, 0]] * (len(outer) + 1) + [[n - 1, 0]])

@@ -56,7 +56,7 @@ def find_checkpoint(path_or_dir: str, model: str, flag: str) -> str:
     return path
 
 
-def _hint(directory, flag):
+def _hint(directory: str, flag: str) -> str:
     """Where the checkpoints of a run directory are."""
     inner = [name for name in ("model", "average") if newest(os.path.join(directory, name))]
     if not inner:
@@ -115,7 +115,7 @@ def repair_state(directory: str) -> str | None:
     return path
 
 
-def _named(directory):
+def _named(directory: str) -> str | None:
     """The checkpoint that the state file names, which may be gone; None if it names none."""
     try:
         return tf.train.latest_checkpoint(directory)
@@ -129,7 +129,7 @@ def by_step(directory: str) -> list[str]:
         os.path.join(glob.escape(directory), "model.ckpt-*.index"))), key=_step)
 
 
-def _step(path):
+def _step(path: str) -> int:
     digits = path.rpartition("-")[2]
     return int(digits) if digits.isdigit() else -1
 

@@ -10,9 +10,11 @@ import os
 import sys
 import types
 from collections.abc import Callable
+from typing import Any
 
 from rpr.t2t import optimizers
 from rpr.utils.errors import UserError
+from rpr.utils.interfaces import HParams, Problem
 
 USE_INSTEAD = ("start it with this project's launchers (t2t-trainer, t2t-decoder, ... or rpr "
                "train, rpr decode, ...), or call rpr.register() before tensor2tensor is imported")
@@ -57,7 +59,7 @@ def install() -> None:
     _installed = True
 
 
-def _numpy_aliases():
+def _numpy_aliases() -> None:
     """T2T's readers and metrics use np.bool, np.int, ..., which NumPy 1.24 removed."""
     import numpy as np
     for kind in (bool, int, float, object, str):
@@ -65,7 +67,7 @@ def _numpy_aliases():
             setattr(np, kind.__name__, kind)
 
 
-def _tensorflow_aliases():
+def _tensorflow_aliases() -> None:
     """tf_slim 1.1 takes Tensor and IndexedSlices from framework.ops, where TF 2.15 has neither.
     Without them optimize_loss fails at the first training step."""
     from tensorflow.python.framework import indexed_slices, ops, tensor
@@ -73,7 +75,7 @@ def _tensorflow_aliases():
     ops.IndexedSlices = indexed_slices.IndexedSlices
 
 
-def _tensorflow_1_behavior():
+def _tensorflow_1_behavior() -> None:
     """In TF2 mode common_layers.layers() returns Keras layers. Then every tower of --worker_gpu=N
     and every eager call trains its own weights. Control flow v2 breaks beam search ("Tensor is
     unhashable"), and avg_all, avg_checkpoints and --score_file fail on tf.placeholder()."""
@@ -84,7 +86,7 @@ def _tensorflow_1_behavior():
     tf.logging.set_verbosity(verbosity)
 
 
-def _absent_modules():
+def _absent_modules() -> None:
     """T2T imports these modules at its top level and never calls them for translation. They are not
     installed (or, like gym, no longer run): ModuleNotFoundError at import."""
     _stand_in("tensorflow_addons", optimizers=types.SimpleNamespace(LazyAdam=None))
@@ -93,14 +95,14 @@ def _absent_modules():
     _stand_in("oauth2client.client", GoogleCredentials=None)
 
 
-def _slow_modules():
+def _slow_modules() -> None:
     """tensorflow_probability and scipy.signal are needed for losses and audio only, and slow down
     every start. They are imported when first used."""
     _deferred("tensorflow_probability")
     _deferred("scipy.signal")
 
 
-def _unicode_tables():
+def _unicode_tables() -> None:
     """At import T2T looks up the category of every code point three times, which takes about 1.5 s.
     All letters, numbers, punctuation and symbols lie in the first planes."""
     last, sys.maxunicode = sys.maxunicode, 0x40000
@@ -111,22 +113,22 @@ def _unicode_tables():
         sys.maxunicode = last
 
 
-def _translation_path():
+def _translation_path() -> None:
     """tensor2tensor.models and .problems import every model and every data set, which is slow, and
     some cannot be imported any more. These packages look up registered names instead;
     `rpr.t2t.registration` imports the others when a name is not registered."""
     import tensor2tensor
     root = os.path.dirname(tensor2tensor.__file__)
 
-    def model(name):
+    def model(name: str) -> type:
         from tensor2tensor.utils import registry
         return registry.model(name)
 
-    def problem(name):
+    def problem(name: str) -> Problem:
         from tensor2tensor.utils import registry
         return registry.problem(name)
 
-    def available():
+    def available() -> list[str]:
         from tensor2tensor.utils import registry
         return registry.list_base_problems()
 
@@ -137,7 +139,7 @@ def _translation_path():
         _stand_in("tensor2tensor.envs.env_problem_utils")
 
 
-def _contrib():
+def _contrib() -> None:
     """tensor2tensor.utils.contrib uses tf.contrib, which TF2 removed. With TF2 it takes Keras
     optimizers (no colocation with the towers, no TF1 Saver slots) and calls RunConfig in a way that
     deletes the same keys twice (KeyError). Its TF1 branches work once the few names of tf.contrib
@@ -150,7 +152,7 @@ def _contrib():
     from tensorflow.python.util import nest
     namespace = types.SimpleNamespace
 
-    def run_config(master=None, evaluation_master=None, **kwargs):
+    def run_config(master: Any = None, evaluation_master: Any = None, **kwargs: Any) -> Any:
         del master, evaluation_master                # TF2's RunConfig reads them from TF_CONFIG
         return tf.estimator.RunConfig(**kwargs)
 
@@ -178,7 +180,7 @@ def _contrib():
     contrib.is_tf2 = False
 
 
-def _no_autograph():
+def _no_autograph() -> None:
     """A T2T model is a Keras layer, and TF 2.15 rewrites the source of a layer's `call` and of all
     that it calls with AutoGraph. That takes most of the time of building the graph, for code
     without Python control flow over tensors. The functions of a data set are rewritten too."""
@@ -190,14 +192,14 @@ def _no_autograph():
     problem.Problem.input_fn = not_converted(problem.Problem.input_fn)
 
 
-def _no_graph_as_text():
+def _no_graph_as_text() -> None:
     """Estimator writes the graph of a training as text (graph.pbtxt), which takes seconds and which
     nothing reads: TensorBoard has the graph in its event file."""
     from tensorflow.python.training import training_util
     training_util.write_graph = lambda *args, **kwargs: None
 
 
-def _examples_in_place():
+def _examples_in_place() -> None:
     """T2T makes a data set of each example and reads it in a thread, which takes two fifths of the
     input pipeline's time. That is needed only if one example becomes several."""
     import tensorflow.compat.v1 as tf
@@ -205,7 +207,8 @@ def _examples_in_place():
     preprocess = problem.Problem.preprocess
 
     @tf.autograph.experimental.do_not_convert
-    def in_place(self, dataset, mode, hparams, interleave=True):
+    def in_place(self: Problem, dataset: tf.data.Dataset, mode: str, hparams: HParams,
+                 interleave: bool = True) -> tf.data.Dataset:
         mapped = dataset.map(lambda example: self.preprocess_example(example, mode, hparams))
         if isinstance(tf.data.get_output_classes(mapped), tf.data.DatasetSpec):
             return preprocess(self, dataset, mode, hparams, interleave)
@@ -214,7 +217,7 @@ def _examples_in_place():
     problem.Problem.preprocess = in_place
 
 
-def _ordered_input():
+def _ordered_input() -> None:
     """T2T lets threads decide which file is read next (sloppy=True), and skips a random number of
     records whenever it starts to read: no two trainings would see the same batches."""
     import functools
@@ -224,14 +227,14 @@ def _ordered_input():
     interleave = tf.data.experimental.parallel_interleave
 
     @functools.wraps(interleave)
-    def ordered_interleave(*args, sloppy=False, **kwargs):
+    def ordered_interleave(*args: Any, sloppy: bool = False, **kwargs: Any) -> Any:
         return interleave(*args, sloppy=False, **kwargs)
 
     tf.data.experimental.parallel_interleave = ordered_interleave
     problem.Problem.skip_random_fraction_when_training = False
 
 
-def _tokens_of_all_replicas():
+def _tokens_of_all_replicas() -> None:
     """A replica of a tf.distribute strategy divides its loss by its own tokens before the mean over
     replicas is taken, which gives a token in a smaller batch more weight. T2T's towers, and one
     device with the whole batch, divide the sum of all losses by the number of all tokens."""
@@ -239,10 +242,10 @@ def _tokens_of_all_replicas():
     from tensor2tensor.utils import t2t_model
     average = t2t_model.average_sharded_losses
 
-    def average_sharded_losses(sharded_losses):
+    def average_sharded_losses(sharded_losses: list[dict[str, Any]]) -> dict[str, tf.Tensor]:
         replica = tf.distribute.get_replica_context()
         if not replica or replica.num_replicas_in_sync == 1:
-            training = [shard.get("training") for shard in sharded_losses]
+            training: list[Any] = [shard.get("training") for shard in sharded_losses]
             if all(isinstance(loss, tuple) for loss in training):
                 tf.add_to_collection(optimizers.TOKENS,
                                      tf.add_n([tokens for _, tokens in training]))
@@ -260,7 +263,7 @@ def _tokens_of_all_replicas():
     t2t_model.average_sharded_losses = average_sharded_losses
 
 
-def _a_step_is_an_update():
+def _a_step_is_an_update() -> None:
     """T2T's multistep_adam counts batches as steps, so that the learning rate follows fractions of
     updates and every setting in steps has to be multiplied. It also averages the gradients of the
     batches; see `optimizers.multistep_adam`."""
@@ -271,14 +274,14 @@ def _a_step_is_an_update():
                                                          tf.float32)
 
 
-def _batch_of_each_tower():
+def _batch_of_each_tower() -> None:
     """With use_fixed_batch_size T2T's towers divide one batch among them. Otherwise batch_size is
     the batch of each tower."""
     import tensorflow.compat.v1 as tf
     from tensor2tensor.utils import data_reader, hparams_lib
     input_fn = data_reader.input_fn
 
-    def for_all_towers(*args, config=None, **kwargs):
+    def for_all_towers(*args: Any, config: Any = None, **kwargs: Any) -> Any:
         *before, mode, hparams = args
         towers = getattr(config, "data_parallelism", None)
         if hparams.use_fixed_batch_size and towers and mode == tf.estimator.ModeKeys.TRAIN:
@@ -289,19 +292,21 @@ def _batch_of_each_tower():
     data_reader.input_fn = for_all_towers
 
 
-def _evaluation_without_batches():
+def _evaluation_without_batches() -> None:
     """Estimator's loss of an evaluation is the mean of the batches' means, and T2T's approximate
     BLEU and ROUGE count padding: all three change with batch_size."""
     from tensor2tensor.utils import metrics
     from tensorflow_estimator.python.estimator import estimator
     create, verify = metrics.create_evaluation_metrics, estimator._verify_and_create_loss_metric
 
-    def create_evaluation_metrics(problems, model_hparams):
+    def create_evaluation_metrics(problems: list[Problem], model_hparams: HParams
+                                  ) -> dict[str, Any]:
         from rpr.t2t import evaluation_metrics
         return {name: evaluation_metrics.OF_SENTENCES.get(name.rpartition("/")[2], metric)
                 for name, metric in create(problems, model_hparams).items()}
 
-    def verify_and_create_loss_metric(eval_metric_ops, loss, distribution=None):
+    def verify_and_create_loss_metric(eval_metric_ops: dict[str, Any], loss: Any,
+                                      distribution: Any = None) -> dict[str, Any]:
         from rpr.t2t import evaluation_metrics
         metrics_with_loss = verify(eval_metric_ops, loss, distribution)
         per_token = evaluation_metrics.loss_per_token(metrics_with_loss)
@@ -319,7 +324,8 @@ def read_bleu_texts_with(read_lines: Callable[[str], list[str]]) -> None:
     """
     from tensor2tensor.utils import bleu_hook
 
-    def bleu_wrapper(ref_filename, hyp_filename, case_sensitive=False):
+    def bleu_wrapper(ref_filename: str, hyp_filename: str, case_sensitive: bool = False
+                     ) -> float:
         expected, translated = ([
             bleu_hook.bleu_tokenize(line if case_sensitive else line.lower())
             for line in read_lines(path)] for path in (ref_filename, hyp_filename))
@@ -331,7 +337,7 @@ def read_bleu_texts_with(read_lines: Callable[[str], list[str]]) -> None:
     bleu_hook.bleu_wrapper = bleu_wrapper
 
 
-def _attach(name, module):
+def _attach(name: str, module: types.ModuleType) -> types.ModuleType:
     """Makes a module available as `import name` and as `parent.name`."""
     sys.modules[name] = module
     parent, _, child = name.rpartition(".")
@@ -340,7 +346,7 @@ def _attach(name, module):
     return module
 
 
-def _stand_in(name, **attributes):
+def _stand_in(name: str, **attributes: Any) -> types.ModuleType:
     module = types.ModuleType(name)
     module.__path__ = []                             # a package, so that submodules may be attached
     module.__dict__.update(attributes)
@@ -350,7 +356,7 @@ def _stand_in(name, **attributes):
 class _Deferred(types.ModuleType):
     """Imports the module of its name when an attribute is first accessed."""
 
-    def __getattr__(self, attribute):
+    def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("__"):
             raise AttributeError(attribute)
         if sys.modules.get(self.__name__) is self:
@@ -358,7 +364,7 @@ class _Deferred(types.ModuleType):
         return getattr(importlib.import_module(self.__name__), attribute)
 
 
-def _deferred(name):
+def _deferred(name: str) -> None:
     if name not in sys.modules:
         module = _Deferred(name)
         module.__path__ = []

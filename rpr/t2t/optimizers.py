@@ -2,6 +2,7 @@
 
 TensorFlow is imported by the functions, since `compat` imports this module before the logs exist.
 """
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 # Graph collection with the number of target tokens that the loss of the batch is divided by.
@@ -38,7 +39,7 @@ def multistep_adam() -> type:
             super().__init__(*args, **kwargs)
             self._n = n
 
-        def _create_slots(self, var_list):
+        def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
             super()._create_slots(var_list)
             first = min(var_list, key=lambda variable: variable.name)
             self._create_non_slot_variable(0, "batches", first)
@@ -46,7 +47,9 @@ def multistep_adam() -> type:
             for variable in var_list:
                 self._zeros_slot(variable, "sum", self._name)
 
-        def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+        def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, tf.Variable]],
+                            global_step: tf.Variable | None = None, name: str | None = None
+                            ) -> tf.Operation:
             pairs = [(tf.convert_to_tensor(gradient), variable)
                      for gradient, variable in grads_and_vars if gradient is not None]
             variables = [variable for _, variable in pairs]
@@ -62,7 +65,7 @@ def multistep_adam() -> type:
             with tf.control_dependencies(added):
                 due = tf.equal(tf.identity(batches.read_value()), self._n)
 
-            def update():
+            def update() -> tf.Operation:
                 total = tf.maximum(tokens.read_value(), 1.0)
                 means = [sum_.read_value() / total for sum_ in sums]
                 updated = super(MultistepAdamOptimizer, self).apply_gradients(
@@ -87,7 +90,8 @@ def lazy_adam() -> type:
 
     class LazyAdamOptimizer(tf.train.AdamOptimizer):
 
-        def _rows(self, variable, gradient, indices):
+        def _rows(self, variable: tf.Variable, gradient: tf.Tensor, indices: tf.Tensor
+                  ) -> tuple[tf.Tensor, ...]:
             """The new moments of these rows, and their update."""
             dtype = variable.dtype.base_dtype
             beta1_power, beta2_power = (tf.cast(x, dtype) for x in self._get_beta_accumulators())
@@ -99,14 +103,15 @@ def lazy_adam() -> type:
             v_rows = beta2 * tf.gather(v, indices) + (1 - beta2) * tf.square(gradient)
             return m, v, m_rows, v_rows, rate * m_rows / (tf.sqrt(v_rows) + epsilon)
 
-        def _apply_sparse(self, grad, var):
+        def _apply_sparse(self, grad: tf.IndexedSlices, var: tf.Variable) -> tf.Operation:
             m, v, m_rows, v_rows, step = self._rows(var, grad.values, grad.indices)
             locking = self._use_locking
             return tf.group(tf.scatter_sub(var, grad.indices, step, use_locking=locking),
                             tf.scatter_update(m, grad.indices, m_rows, use_locking=locking),
                             tf.scatter_update(v, grad.indices, v_rows, use_locking=locking))
 
-        def _resource_apply_sparse(self, grad, var, indices):
+        def _resource_apply_sparse(self, grad: tf.Tensor, var: tf.Variable, indices: tf.Tensor
+                                   ) -> tf.Operation:
             m, v, m_rows, v_rows, step = self._rows(var, grad, indices)
             ops = resource_variable_ops
             return tf.group(ops.resource_scatter_sub(var.handle, indices, step),

@@ -3,7 +3,7 @@
 Hparams and problems are T2T's objects. These protocols declare what the code here uses of them.
 """
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 
@@ -45,10 +45,10 @@ class Vocabulary(Protocol):
     def encode(self, s: str) -> list[int]:
         """The ids of a text, without end mark."""
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Iterable[int]) -> str:
         """The text of ids."""
 
-    def decode_list(self, ids: Sequence[int]) -> list[str]:
+    def decode_list(self, ids: Iterable[int]) -> list[str]:
         """Each sub-word as text."""
 
 

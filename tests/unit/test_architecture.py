@@ -148,6 +148,16 @@ def test_the_command_line_and_experiments_import_no_tensorflow():
     assert not {"tensorflow", "tensor2tensor"} & set(loaded)
 
 
+def test_help_shows_the_functions_of_rpr_and_imports_no_tensorflow():
+    code = """import pydoc, sys, rpr
+assert {"build", "load", "register", "results"} <= set(dir(rpr))
+print(pydoc.plain(pydoc.render_doc(rpr)), "tensorflow" in sys.modules)"""
+    text = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+                          cwd=ROOT).stdout
+    assert all(f"    {name}(" in text for name in ("build", "load", "register", "results"))
+    assert text.rstrip().endswith("False")
+
+
 def test_nn_and_positions_import_no_tensor2tensor():
     names = [module for module in MODULES if package_of(module) in ("nn", "positions")]
     assert "tensor2tensor" not in loaded_by(names)
