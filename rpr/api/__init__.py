@@ -5,7 +5,7 @@ TensorFlow and T2T are imported by the first call that needs them, not by `impor
 import os
 from typing import TYPE_CHECKING, Any
 
-from rpr.experiments import gin_files
+from rpr.experiments import gin_files, run_directory
 from rpr.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ def load(run: str, *, data_dir: str | None = None, usr_dir: str | None = None,
       rpr.utils.errors.UserError: there is no run, no data or no checkpoint.
     """
     _prepare(usr_dir)
-    from rpr.api import models
-    return models.load(run, data_dir, usr_dir, beam_size, alpha)
+    from rpr.api.models import LoadedModel
+    return LoadedModel(*run_directory.find_model(run, data_dir, usr_dir), beam_size, alpha)
 
 
 def build(hparams_set: str, hparams: str = "", *, model: str = "rpr_transformer",

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from tensor2tensor.data_generators import problem_hparams
 
-from rpr.experiments import run_directory
 from rpr.experiments.config import Run
 from rpr.inference import inspector
 from rpr.inference.attention_plots import draw_attention
@@ -15,6 +14,7 @@ from rpr.inference.inspector import Inspector, Translation, until_end
 from rpr.inference.model_session import AttentionWeights, ModelSession
 from rpr.t2t import preflight, registration, trained_model
 from rpr.utils.errors import UserError
+from rpr.utils.interfaces import ModelRequest
 from rpr.utils.settings import Setting
 
 _BEAM_SIZE = Setting("beam_size", 4, minimum=1)
@@ -57,8 +57,12 @@ class LoadedModel:
       checkpoint: path of the weights, without suffix.
     """
 
-    def __init__(self, run: Run, trained: trained_model.TrainedModel, beam_size: int,
-                 alpha: float) -> None:
+    def __init__(self, run: Run, request: ModelRequest, beam_size: int | None = None,
+                 alpha: float | None = None) -> None:
+        beam_size = run.beam_size if beam_size is None else beam_size
+        alpha = run.alpha if alpha is None else alpha
+        _check_search(beam_size, alpha)
+        trained = trained_model.find_trained_model(request)
         self.run, self.checkpoint = run, trained.checkpoint
         self._inspector = Inspector(trained, beam_size, alpha)
 
@@ -137,16 +141,6 @@ class LoadedModel:
           the hparam max_relative_position_left to distance r - max_relative_position_left.
         """
         return inspector.relative_tables(self.checkpoint)
-
-
-def load(path: str, data_dir: str | None, usr_dir: str | None, beam_size: int | None,
-         alpha: float | None) -> LoadedModel:
-    """See `rpr.api.load`."""
-    run, request = run_directory.find_model(path, data_dir, usr_dir)
-    beam_size = run.beam_size if beam_size is None else beam_size
-    alpha = run.alpha if alpha is None else alpha
-    _check_search(beam_size, alpha)
-    return LoadedModel(run, trained_model.find_trained_model(request), beam_size, alpha)
 
 
 def build(hparams_set: str, hparams: str, model: str, vocabulary_size: int,

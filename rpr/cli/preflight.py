@@ -4,7 +4,6 @@ import multiprocessing
 import os
 from collections.abc import Iterable
 from concurrent import futures
-from typing import Any
 
 from rpr.evaluation import test_sets
 from rpr.experiments import gin_files, provenance
@@ -12,7 +11,7 @@ from rpr.experiments.config import Run
 from rpr.experiments.run_directory import RunDirectory, sacrebleu_test_set
 from rpr.utils.console import QuietLogs, say
 from rpr.utils.errors import UserError
-from rpr.utils.interfaces import Problem
+from rpr.utils.interfaces import ModelRequest, Problem
 from rpr.utils.processes import with_parent
 
 
@@ -61,13 +60,15 @@ def _check(runs: list[Run]) -> list[str]:
         from rpr.t2t import preflight, registration
     finally:
         logs.end()
-    read = preflight.check_runs(runs)
+    read = preflight.check_runs([
+        ModelRequest(run.model, run.problem, run.hparams_set, run.hparams,
+                     t2t_usr_dir=run.usr_dir) for run in runs])
     for run in runs:
         _check_test_sets(run, registration.find_problem(run.problem))
     return [repr(sorted(hparams.items())) for hparams in read]
 
 
-def _check_test_sets(run: Any, problem: Problem) -> None:
+def _check_test_sets(run: Run, problem: Problem) -> None:
     """Refuses test sets that neither the problem nor sacreBLEU has."""
     if run.test_set:
         test_sets.check_test_set(run.test_set, run.language_pair, "run.test_set",

@@ -1,9 +1,9 @@
 """`rpr score`: BLEU, chrF and TER of one or more systems, with signatures and a paired test."""
+import argparse
 import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from rpr.cli.arguments import Parser, whole_number
 from rpr.evaluation import scoring
@@ -117,7 +117,7 @@ def main(argv: Sequence[str]) -> None:
           end="\n" * (args.json != "-"))
 
 
-def _documents(args: Any, test: str | None) -> list[str] | None:
+def _documents(args: argparse.Namespace, test: str | None) -> list[str] | None:
     """The document of each sentence, where it is known and the jackknife test is made."""
     if args.documents and test != "jackknife":
         raise UserError(f"--documents={args.documents}: only the jackknife test of two or more "

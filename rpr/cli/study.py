@@ -1,6 +1,6 @@
 """`rpr study`: all runs of a study, on this machine or as jobs of a cluster."""
+import argparse
 import os
-from typing import Any
 
 from rpr.cli.arguments import Parser, whole_number
 from rpr.cli.preflight import check_new_runs
@@ -63,7 +63,7 @@ def main(argv: list[str]) -> None:
     say(f"{study_dir}: done", style="bold green")
 
 
-def _workers(args: Any, runs: list[studies.StudyRun], study_dir: str
+def _workers(args: argparse.Namespace, runs: list[studies.StudyRun], study_dir: str
              ) -> tuple[scheduler.Workers, int, list[str]]:
     """Where the runs run, how many at the same time, and more flags of `rpr run`."""
     if args.cluster:                                  # the first job makes the data

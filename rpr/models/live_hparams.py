@@ -5,11 +5,11 @@ value that is set for another one changes nothing, and an experiment over it com
 itself.
 """
 from collections.abc import Iterable
-from typing import Any
 
 from tensor2tensor.utils import misc_utils
 
 from rpr.positions.registry import unused_settings
+from rpr.utils.interfaces import HParams
 
 _DECAY = ("learning_rate_decay_steps", "learning_rate_decay_staircase", "learning_rate_decay_rate")
 # {factor of learning_rate_schedule: what it reads}
@@ -54,7 +54,7 @@ _NEVER = dict.fromkeys((
 _NEVER["dropout"] = "layer_prepostprocess_dropout, attention_dropout and relu_dropout"
 
 
-def without_effect(model: str, hparams: Any) -> dict[str, str]:
+def without_effect(model: str, hparams: HParams) -> dict[str, str]:
     """The hparams that a training of a model does not read.
 
     Args:
@@ -88,7 +88,7 @@ def _others(groups: Iterable[Iterable[str]], read: Iterable[str], setting: str) 
     return {name: why for group in groups for name in group if name not in read}
 
 
-def _positions(hparams: Any) -> dict[str, str]:
+def _positions(hparams: HParams) -> dict[str, str]:
     """The settings of schemes that neither side uses."""
     sides = [hparams.get(f"{side}_position") or hparams.position for side in ("encoder", "decoder")]
     unused = set.intersection(*map(unused_settings, sides))

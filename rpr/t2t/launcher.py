@@ -79,7 +79,7 @@ def launch(command_name: str, argv: list[str],
         logs.end()
 
 
-def parse(argv: list[str], program: str) -> tuple[Any, list[str]]:
+def parse(argv: list[str], program: str) -> tuple[FlagValues, list[str]]:
     """Parses the flags that the modules imported so far define.
 
     Args:
@@ -145,7 +145,7 @@ def set_t2t_flags(values: Mapping[str, Any]) -> None:
         flags.FLAGS[name].value = value
 
 
-def _help(program: str, defined_flags: Any) -> str:
+def _help(program: str, defined_flags: FlagValues) -> str:
     """The flags that T2T and this project define, with defaults and ranges."""
     lines = [program, "", "Flags, besides --verbose:"]
     for module, defined in sorted(defined_flags.flags_by_module_dict().items()):

@@ -16,7 +16,7 @@ from rpr.problems import checks
 from rpr.t2t import registration
 from rpr.utils import console, files
 from rpr.utils.errors import UserError
-from rpr.utils.interfaces import HParams, Problem
+from rpr.utils.interfaces import HParams, ModelRequest, Problem
 
 TRAINED_WITH = "rpr.json"
 
@@ -176,13 +176,13 @@ def vocabularies(problem: Problem, data_dir: str) -> dict[str, str]:
     return {name: files.sha256(path) for name, path in paths.items() if os.path.exists(path)}
 
 
-def check_runs(runs: Sequence[Any]) -> list[dict[str, Any]]:
+def check_runs(runs: Sequence[ModelRequest]) -> list[dict[str, Any]]:
     """Refuses runs with an unknown model, problem, hparams set or hparam, or a value out of range.
 
     The caller has called `compat.install`.
 
     Args:
-      runs: `rpr.experiments.config.Run`s.
+      runs: their models.
 
     Returns:
       for each run the hparams that its training reads.
@@ -191,7 +191,7 @@ def check_runs(runs: Sequence[Any]) -> list[dict[str, Any]]:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     logs = console.QuietLogs()
     try:
-        for usr_dir in dict.fromkeys(["", *(run.usr_dir for run in runs)]):
+        for usr_dir in dict.fromkeys(["", *(run.t2t_usr_dir for run in runs)]):
             registration.register(usr_dir)
         for run in runs:
             registration.check_model(run.model)

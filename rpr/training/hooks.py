@@ -4,7 +4,7 @@ import hashlib
 import os
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ class TrainingHook(tf.train.SessionRunHook):
         self._batches = tf.get_collection(BATCHES) if self._log_batches else []
         self._parameters = sum(int(np.prod(v.shape.as_list())) for v in tf.trainable_variables())
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
         self.step = self._known = self._recorded = int(session.run(self._step_tensor))
         self._since, self._busy = 0, 0.0
         metrics_log.forget_after(self._path, self.step)
@@ -65,11 +65,12 @@ class TrainingHook(tf.train.SessionRunHook):
                            time=time.time())
         self._task = Task("training", self._total, "steps", begun=self.step).__enter__()
 
-    def before_run(self, run_context: Any) -> Any:
+    def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
         self._began = time.time()
         return tf.train.SessionRunArgs([self._loss, self._throughput.fetches, self._batches])
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: tf.train.SessionRunContext,
+                  run_values: tf.train.SessionRunValues) -> None:
         self._busy += time.time() - self._began
         loss, counts, batches = run_values.results
         self._throughput.add(counts)
@@ -104,7 +105,7 @@ class TrainingHook(tf.train.SessionRunHook):
         self._busy = 0.0
         self.detector.add(self.step, loss)
 
-    def end(self, session: Any) -> None:
+    def end(self, session: tf.Session) -> None:
         self.close()
 
     def close(self) -> None:
@@ -133,17 +134,18 @@ class ProfileHook(tf.train.SessionRunHook):
     def __init__(self, directory: str) -> None:
         self._directory, self._runs, self._open = directory, 0, False
 
-    def before_run(self, run_context: Any) -> None:
+    def before_run(self, run_context: tf.train.SessionRunContext) -> None:
         if self._runs == self.FIRST:
             tf2.profiler.experimental.start(self._directory)
             self._open = True
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
+    def after_run(self, run_context: tf.train.SessionRunContext,
+                  run_values: tf.train.SessionRunValues) -> None:
         self._runs += 1
         if self._runs == self.FIRST + self.STEPS:
             self.end(None)
 
-    def end(self, session: Any) -> None:
+    def end(self, session: tf.Session | None) -> None:
         if self._open:
             tf2.profiler.experimental.stop()
             self._open = False
@@ -175,7 +177,7 @@ class ChecksumListener(tf.train.CheckpointSaverListener):
     def __init__(self, model_dir: str) -> None:
         self._model_dir = model_dir
 
-    def after_save(self, session: Any, global_step_value: int) -> None:
+    def after_save(self, session: tf.Session, global_step_value: int) -> None:
         self._record(int(global_step_value))
 
     def record_missing(self, step: int) -> None:
@@ -204,7 +206,7 @@ class KeepingListener(tf.train.CheckpointSaverListener):
     def __init__(self, model_dir: str, frequency: int) -> None:
         self._model_dir, self._frequency = model_dir, frequency
 
-    def after_save(self, session: Any, global_step_value: int) -> None:
+    def after_save(self, session: tf.Session, global_step_value: int) -> None:
         self.keep()
 
     def keep(self) -> None:
@@ -238,7 +240,7 @@ class EvaluationListener(tf.train.CheckpointSaverListener):
         self._last_step, self._evaluate = last_step, evaluate
         self._evaluated: int | None = None            # the step of the last evaluation
 
-    def after_save(self, session: Any, global_step_value: int) -> None:
+    def after_save(self, session: tf.Session, global_step_value: int) -> None:
         if self._evaluated is None:                   # the file has no later steps any more
             self._evaluated = max((event.get("step", 0)
                                    for event in metrics_log.events(self._metrics_path)
@@ -260,8 +262,8 @@ class EvaluationRecord(tf.estimator.Exporter):
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def export(self, estimator: Any, export_path: Any, checkpoint_path: Any, eval_result: Any,
-               is_the_final_export: bool) -> None:
+    def export(self, estimator: tf.estimator.Estimator, export_path: str, checkpoint_path: str,
+               eval_result: Mapping[str, Any], is_the_final_export: bool) -> None:
         del estimator, export_path, checkpoint_path, is_the_final_export
         values = {name.rsplit("/", 1)[-1]: float(value)
                   for name, value in eval_result.items() if name != "global_step"}

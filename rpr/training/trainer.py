@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 from tensor2tensor.bin import t2t_trainer
+from tensor2tensor.utils.trainer_lib import T2TExperiment
 
 from rpr.t2t import checkpoints, launcher, preflight
 from rpr.training import devices, divergence, hooks, input_pipeline, seeding, throughput
@@ -85,7 +86,8 @@ def run(request: TrainingRequest, hparams: HParams, prepare_output: Callable[[],
               request.devices.per_machine, checkpoint and os.path.basename(checkpoint)]
     fingerprint = hashlib.sha256(json.dumps(
         common, default=str, sort_keys=True).encode()).hexdigest()
-    group = WorkerGroup(machines, fingerprint, os.path.join(request.output_dir, ".worker_group"))
+    group = WorkerGroup(machines.addresses, machines.index, fingerprint,
+                        os.path.join(request.output_dir, ".worker_group"))
     group.join()
     try:
         _train(request, hparams, prepare_output)
@@ -135,7 +137,7 @@ def _train(request: TrainingRequest, hparams: HParams, prepare_output: Callable[
     def evaluate() -> None:
         """Evaluates the newest checkpoint and records the result."""
         result = estimator.evaluate(eval_spec.input_fn, eval_spec.steps, eval_spec.hooks)
-        record.export(None, None, None, result, True)
+        record.export(estimator, "", "", result, True)
 
     max_steps = min(train_spec.max_steps, request.stop_at_step or train_spec.max_steps)
     experiment._eval_spec = eval_spec
@@ -180,7 +182,8 @@ def _chief_hooks(request: TrainingRequest, hook: hooks.TrainingHook,
                                          config.save_checkpoints_steps, listeners=listeners)]
 
 
-def _execute(experiment: Any, request: TrainingRequest, evaluate: Callable[[], None]) -> None:
+def _execute(experiment: T2TExperiment, request: TrainingRequest, evaluate: Callable[[], None]
+             ) -> None:
     """Runs the schedule."""
     estimator = experiment.estimator
     train_spec, eval_spec = experiment._train_spec, experiment._eval_spec

@@ -23,7 +23,8 @@ import socket
 import sys
 import threading
 import time
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from rpr.utils.console import say, terminal
 from rpr.utils.errors import UserError
@@ -87,13 +88,15 @@ class WorkerGroup:
     """One process of a training on several machines.
 
     Args:
-      cluster: a `TrainingCluster`.
+      addresses: `host:port` of each process, the chief first.
+      index: of this process.
       fingerprint: a word that must be equal in all processes.
       secret_path: the file of the secret, in a directory that all machines see.
     """
 
-    def __init__(self, cluster: Any, fingerprint: str, secret_path: str) -> None:
-        self._addresses, self._index = cluster.addresses, cluster.index
+    def __init__(self, addresses: Sequence[str], index: int, fingerprint: str, secret_path: str
+                 ) -> None:
+        self._addresses, self._index = addresses, index
         host, port = self._addresses[0].rsplit(":", 1)
         self._meeting = host.strip("[]"), int(port) + 1
         self._fingerprint, self._secret_path = fingerprint, secret_path

@@ -39,17 +39,10 @@ class Vocabulary(Protocol):
     """A T2T `TextEncoder`."""
 
     @property
-    def vocab_size(self) -> int:
-        """Symbols, padding and end mark included."""
-
-    def encode(self, s: str) -> list[int]:
-        """The ids of a text, without end mark."""
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids."""
-
-    def decode_list(self, ids: Iterable[int]) -> list[str]:
-        """Each sub-word as text."""
+    def vocab_size(self) -> int: ...
+    def encode(self, s: str) -> list[int]: ...
+    def decode(self, ids: Iterable[int]) -> str: ...
+    def decode_list(self, ids: Iterable[int]) -> list[str]: ...
 
 
 class ProblemHParams(Protocol):
@@ -59,8 +52,7 @@ class ProblemHParams(Protocol):
     vocab_size: dict[str, int]
     batch_size_multiplier: int
 
-    def get(self, name: str, default: Any = None) -> Any:
-        """A value, or the default where there is none of this name."""
+    def get(self, name: str, default: Any = None) -> Any: ...
 
 
 class Problem(Protocol):
@@ -75,26 +67,13 @@ class Problem(Protocol):
     maybe_reverse_and_copy: Callable[[dict[str, Any]], dict[str, Any]]
     example_reading_spec: Callable[[], tuple[dict[str, Any], Any]]
 
-    def dataset_filename(self) -> str:
-        """The beginning of the names of its files."""
-
-    def filepattern(self, data_dir: str, mode: str) -> str:
-        """Matches the TFRecords of a mode of the Estimator."""
-
-    def generate_data(self, data_dir: str, tmp_dir: str) -> None:
-        """Writes vocabulary and TFRecords."""
-
-    def get_feature_encoders(self, data_dir: str | None = None) -> dict[str, Vocabulary]:
-        """The vocabularies, read from the directory."""
-
-    def get_hparams(self, model_hparams: "HParams | None" = None) -> ProblemHParams:
-        """Its `problem_hparams`."""
-
-    def max_length(self, model_hparams: "HParams") -> int:
-        """The longest example of a training, in sub-words."""
-
-    def make_estimator_input_fn(self, mode: str, hparams: "HParams", **options: Any) -> Any:
-        """An Estimator's input function."""
+    def dataset_filename(self) -> str: ...
+    def filepattern(self, data_dir: str, mode: str) -> str: ...
+    def generate_data(self, data_dir: str, tmp_dir: str) -> None: ...
+    def get_feature_encoders(self, data_dir: str | None = None) -> dict[str, Vocabulary]: ...
+    def get_hparams(self, model_hparams: "HParams | None" = None) -> ProblemHParams: ...
+    def max_length(self, model_hparams: "HParams") -> int: ...
+    def make_estimator_input_fn(self, mode: str, hparams: "HParams", **options: Any) -> Any: ...
 
 
 class TextProblem(Problem, Protocol):
@@ -108,21 +87,14 @@ class TextProblem(Problem, Protocol):
     _maybe_pack_examples: Callable[[Iterator[dict[str, Any]]], Iterator[dict[str, Any]]]
 
     @property
-    def dataset_splits(self) -> list[dict[str, Any]]:
-        """T2T's split and number of files of each split."""
-
-    def sources(self, tmp_dir: str) -> dict[str, str]:
-        """The files that the text comes from: {name: digest}."""
-
-    def documents(self, split: str, tmp_dir: str) -> list[str] | None:
-        """The name of the document of each pair of a split; None: not known."""
-
-    def write_text(self, split: str, tmp_dir: str, source_path: str, target_path: str) -> int:
-        """Writes a split as two text files; returns the number of lines."""
+    def dataset_splits(self) -> list[dict[str, Any]]: ...
+    def sources(self, tmp_dir: str) -> dict[str, str]: ...
+    def documents(self, split: str, tmp_dir: str) -> list[str] | None: ...
+    def write_text(self, split: str, tmp_dir: str, source_path: str, target_path: str) -> int: ...
 
 
 class HParams(Protocol):
-    """T2T's `HParams`: values by name, as attributes. docs/hparams.md describes ours.
+    """T2T's `HParams`: values by name, as attributes.
 
     A set has those of its model only: `get` is for the ones that another model lacks.
     """
@@ -146,8 +118,6 @@ class HParams(Protocol):
     layer_postprocess_sequence: str
     norm_type: str
     norm_epsilon: float
-    norm_after_embedding: bool
-    masked_softmax: bool
     use_pad_remover: bool
     encoder: str
     attention_flavour: str
@@ -162,6 +132,8 @@ class HParams(Protocol):
     # Positions.
     pos: str
     position: str
+    encoder_position: str
+    decoder_position: str
     max_relative_position: int
     heads_share_relative_embedding: bool
     relative_keys: bool
@@ -178,8 +150,6 @@ class HParams(Protocol):
     shared_embedding_and_softmax_weights: bool
     symbol_modality_num_shards: int
     multiply_embedding_mode: str
-    pretrained_source_embeddings: str
-    pretrained_target_embeddings: str
     factored_logits: bool
     bottom: dict[str, Any]
     top: dict[str, Any]
@@ -189,7 +159,6 @@ class HParams(Protocol):
     dropout: float
     attention_dropout: float
     layer_prepostprocess_dropout: float
-    layer_prepostprocess_dropout_broadcast_dims: str
     relu_dropout: float
     symbol_dropout: float
     # Batches; lengths in sub-words.
@@ -203,17 +172,10 @@ class HParams(Protocol):
     split_to_length: int
     # Training.
     label_smoothing: float
-    loss_per_sentence: bool
-    weight_decay: float
     clip_grad_norm: float
     optimizer: str
-    optimizer_adam_epsilon: float
-    optimizer_momentum_momentum: float
-    optimizer_momentum_nesterov: bool
     optimizer_multistep_accumulate_steps: int
-    learning_rate: float
     learning_rate_schedule: str
-    learning_rate_constant: float
     learning_rate_decay_scheme: str
     learning_rate_warmup_steps: int
     learning_rate_restart_steps: int
@@ -221,23 +183,14 @@ class HParams(Protocol):
     learning_rate_restart_m_mul: float
     learning_rate_restart_alpha: float
 
-    def __contains__(self, name: str) -> bool:
-        """Whether the set has this hparam."""
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """A value, or the default where there is none of this name."""
-
-    def values(self) -> dict[str, Any]:
-        """All values by name."""
-
+    def __contains__(self, name: str) -> bool: ...
+    def get(self, name: str, default: Any = None) -> Any: ...
+    def values(self) -> dict[str, Any]: ...
     def parse(self, values: str) -> "HParams":
         """Applies overrides, "name=value,..."."""
 
-    def add_hparam(self, name: str, value: Any) -> None:
-        """Adds a new hparam."""
-
-    def set_hparam(self, name: str, value: Any) -> None:
-        """Sets an hparam of the set."""
+    def add_hparam(self, name: str, value: Any) -> None: ...
+    def set_hparam(self, name: str, value: Any) -> None: ...
 
 
 class DecodeHParams(Protocol):
@@ -256,8 +209,5 @@ class DecodeHParams(Protocol):
     shards: int
     shard_id: int
 
-    def get(self, name: str, default: Any = None) -> Any:
-        """A value, or the default where there is none of this name."""
-
-    def values(self) -> Mapping[str, Any]:
-        """All values by name."""
+    def get(self, name: str, default: Any = None) -> Any: ...
+    def values(self) -> Mapping[str, Any]: ...

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-import types
 
 import pytest
 
@@ -17,13 +16,12 @@ from rpr.training import worker_group
 
 SCRIPTS = pathlib.Path(__file__).parents[2] / "scripts"
 PROGRAM = """
-import os, sys, time, types
+import os, sys, time
 from rpr.training import worker_group
 from rpr.utils.errors import UserError
 folder, port, index, fingerprint, failing = sys.argv[1:]
-cluster = types.SimpleNamespace(
-    addresses=tuple(f"127.0.0.1:{int(port) + 2 * i}" for i in range(3)), index=int(index))
-group = worker_group.WorkerGroup(cluster, fingerprint, os.path.join(folder, "secret"))
+addresses = [f"127.0.0.1:{int(port) + 2 * i}" for i in range(3)]
+group = worker_group.WorkerGroup(addresses, int(index), fingerprint, os.path.join(folder, "secret"))
 try:
     group.join()
 except UserError as error:
@@ -128,8 +126,7 @@ def test_the_lost_one_is_named_though_others_start_over_for_it(monkeypatch, tmp_
         time.sleep(0.5)
 
     monkeypatch.setattr(worker_group, "_start_over", start_over)
-    chief = worker_group.WorkerGroup(types.SimpleNamespace(addresses=addresses, index=0), "same",
-                                     str(tmp_path / "secret"))
+    chief = worker_group.WorkerGroup(addresses, 0, "same", str(tmp_path / "secret"))
     joining = threading.Thread(target=chief.join)
     joining.start()
     others = {}
@@ -250,8 +247,8 @@ def chief(tmp_path, restarts):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    cluster = types.SimpleNamespace(index=0, addresses=(f"127.0.0.1:{port}", "127.0.0.1:1"))
-    group = worker_group.WorkerGroup(cluster, "same", str(tmp_path / "secret"))
+    group = worker_group.WorkerGroup([f"127.0.0.1:{port}", "127.0.0.1:1"], 0, "same",
+                                     str(tmp_path / "secret"))
     thread = threading.Thread(target=group.join, daemon=True)
     thread.start()
     wait_for((tmp_path / "secret").exists)
