@@ -14,6 +14,7 @@
 `forget_after` removes the events that training from a checkpoint repeats.
 """
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -21,7 +22,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rpr.utils.errors import UserError
-from rpr.utils.files import append_line, write_atomically
+from rpr.utils.files import append_line, atomic_path
 from rpr.utils.schema import AnyFloat, convert
 
 Event = dict[str, Any]
@@ -139,7 +140,8 @@ def forget_after(path: str, step: int) -> None:
         if event and event.get("step", 0) <= step:
             later.insert(0, lines[end])
     if end + len(later) < len(lines):
-        write_atomically(path, b"".join(lines[:end] + later))
+        with atomic_path(path) as temporary, open(temporary, "wb") as out:
+            out.writelines(itertools.chain(itertools.islice(lines, end), later))
 
 
 def append_checksums(model_dir: str, step: int, tensors: dict[str, str]) -> None:
