@@ -245,6 +245,12 @@ def test_tensorboard_compares_the_arms(clipping):
     assert [session.status for session in failed] == [api_pb2.STATUS_FAILURE] * 2
 
 
+def test_settings_have_one_type_for_tensorboard():
+    assert tensorboard._of_one_type([1, 2.5, None]) == [1.0, 2.5, None]
+    assert tensorboard._of_one_type([True, None]) == [True, None]
+    assert tensorboard._of_one_type([True, 1, [2], "\x1b"]) == ["True", "1", "[2]", "\ufffd"]
+
+
 def test_events_of_a_run_outside_the_study_are_not_written(clipping, tmp_path):
     write_run(tmp_path, "other", hypotheses=damage(["x"] * len(SOURCE), 0.0, 1))
     tensorboard.write_events(read_scored(clipping, against=tmp_path / "other"), str(clipping))
