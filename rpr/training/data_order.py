@@ -1,10 +1,19 @@
 """The order of the training data: which examples make up a batch, given the seed and its number.
 
-Batches hold sentences of similar length: each length interval (bucket) has a batch size. The stream
-of a bucket is one random permutation of its examples after the other, one per epoch, cut into
-batches. The batches that an epoch completes, of all buckets, are shuffled. So every example is read
-once in each epoch, no batch is smaller than the others of its bucket, and any batch can be computed
-without those before it: a resumed training continues with the batch that would have come next.
+Batches hold sentences of similar length: each length interval (bucket) has a batch size. A bucket
+with fewer examples than its batch size joins the next longer one and takes over the smaller batch
+size of that one, so that no batch has more sub-words than before; the last one joins the next
+shorter one. If all examples are fewer than a batch, a batch is as large as they allow.
+
+The stream of a bucket is one random permutation of its examples after the other, one per epoch, cut
+into batches. The batches that an epoch completes, of all buckets, are shuffled. Therefore
+
+- every example is read once in each epoch of its bucket;
+- examples that do not fill a batch at the end of an epoch begin a batch that the next epoch
+  completes with other examples: no batch contains an example twice;
+- all batches of a bucket have one size;
+- any batch can be computed without those before it: a resumed training continues with the batch
+  that would have come next.
 """
 import bisect
 import functools
@@ -15,6 +24,23 @@ import numpy as np
 from rpr.nn.dropout import stable_hash
 
 
+def _filled(buckets: Sequence[tuple[np.ndarray, int]], devices: int
+            ) -> list[tuple[np.ndarray, int]]:
+    """Joins buckets, (examples, batch size) from short to long, until each fills a batch."""
+    filled: list[tuple[np.ndarray, int]] = []
+    waiting: list[np.ndarray] = []
+    for ids, size in buckets:
+        waiting.append(ids)
+        if sum(map(len, waiting)) >= size:
+            filled.append((np.concatenate(waiting), size))
+            waiting = []
+    if waiting:
+        shorter = [filled.pop()[0]] if filled else []
+        joined = np.concatenate(shorter + waiting)
+        filled.append((joined, min(size, len(joined) // devices * devices)))
+    return filled
+
+
 class DataOrder:
     """The batches of a training, numbered from 0.
 
@@ -23,19 +49,22 @@ class DataOrder:
       lengths: int [examples], the length of each.
       boundaries: ascending lengths; an example of at least `boundaries[i]` and less than
         `boundaries[i + 1]` belongs to bucket i + 1.
-      batch_sizes: examples per batch of each bucket, one more than boundaries.
+      batch_sizes: examples per batch of each bucket, one more than boundaries; none is larger than
+        the one before.
       seed: of the training.
+      devices: they share a batch: each batch size is a multiple of this number, and there are at
+        least as many examples.
     """
 
     def __init__(self, examples: np.ndarray, lengths: np.ndarray, boundaries: Sequence[int],
-                 batch_sizes: Sequence[int], seed: int) -> None:
+                 batch_sizes: Sequence[int], seed: int, devices: int = 1) -> None:
         bucket_of = np.searchsorted(boundaries, lengths, side="right")
         members = [examples[bucket_of == bucket] for bucket in range(len(batch_sizes))]
-        self._buckets = [(ids, size) for ids, size in zip(members, batch_sizes, strict=True)
-                         if len(ids)]
+        self._buckets = _filled([(ids, size) for ids, size in zip(members, batch_sizes, strict=True)
+                                 if len(ids)], devices)
         self._seed = seed
         # Of an epoch and of the one before, whose last examples the first batches contain.
-        self._permutation = functools.lru_cache(2 * len(self._buckets))(self._permute)
+        self._permutation = functools.lru_cache(2 * len(self._buckets))(self._permuted)
         self._epoch = functools.lru_cache(1)(self._shuffled_batches)
 
     def batch(self, number: int) -> np.ndarray:
@@ -70,8 +99,25 @@ class DataOrder:
                  for index in range(epoch * len(ids) // size, (epoch + 1) * len(ids) // size)]
         return self._random("batches", epoch).permutation(np.array(pairs, np.int64))
 
-    def _permute(self, bucket: int, epoch: int) -> np.ndarray:
-        return self._random(f"bucket {bucket}", epoch).permutation(self._buckets[bucket][0])
+    def _permuted(self, bucket: int, epoch: int) -> np.ndarray:
+        """The examples of a bucket in the order of an epoch.
+
+        It begins with examples that the epoch before has not put into the same batch. This moves
+        examples of the last, unfilled batch only in buckets of less than two batches. There, the
+        orders follow from the last epoch that began with a new batch.
+        """
+        ids, size = self._buckets[bucket]
+        first = epoch
+        while first * len(ids) % size and (first == epoch or len(ids) < 2 * size):
+            first -= 1
+        order = self._random(f"bucket {bucket}", first).permutation(ids)
+        for each in range(first + 1, epoch + 1):
+            following = self._random(f"bucket {bucket}", each).permutation(ids)
+            if begun := each * len(ids) % size:
+                unused = np.flatnonzero(~np.isin(following, order[-begun:]))[:size - begun]
+                following = np.concatenate([following[unused], np.delete(following, unused)])
+            order = following
+        return order
 
     def _random(self, purpose: str, epoch: int) -> np.random.RandomState:
         """A generator of its own; NumPy guarantees that the numbers of RandomState never change."""

@@ -237,10 +237,11 @@ def _order(problem: Problem, hparams: HParams, lengths: np.ndarray, towers: int,
     if hparams.use_fixed_batch_size:                  # a count of sentences
         boundaries, sizes = [], [hparams.batch_size * towers]
     used = (lengths >= hparams.min_length) & (lengths <= problem.max_length(hparams))
-    if not used.any():
-        raise UserError(f"--data_dir: no training example has {hparams.min_length} to "
-                        f"{problem.max_length(hparams)} sub-words (min_length, max_length)")
-    return DataOrder(np.flatnonzero(used), lengths[used], boundaries, sizes, seed)
+    if used.sum() < towers:
+        raise UserError(f"--data_dir: {used.sum()} training examples have {hparams.min_length} to "
+                        f"{problem.max_length(hparams)} sub-words (min_length, max_length); "
+                        f"expected at least {towers}, one per device")
+    return DataOrder(np.flatnonzero(used), lengths[used], boundaries, sizes, seed, towers)
 
 
 @tf.autograph.experimental.do_not_convert

@@ -9,39 +9,69 @@ from hypothesis import strategies as st
 from rpr.training.data_order import DataOrder
 
 BOUNDARIES, SIZES = [4, 8], [5, 3, 2]
-corpora = st.lists(st.integers(1, 12), min_size=1, max_size=40).map(np.array)
+corpora = st.builds(
+    lambda count, typical, seed: np.minimum(np.random.RandomState(seed).geometric(
+        1 / typical, count), 12),
+    st.one_of(st.integers(1, 40), st.integers(41, 2000)), st.sampled_from([1.5, 4, 20]),
+    st.integers(0, 1000))
 
 
-def order(lengths, seed=1):
-    return DataOrder(np.arange(len(lengths)), lengths, BOUNDARIES, SIZES, seed)
+def order(lengths, seed=1, devices=1):
+    sizes = [size * devices for size in SIZES]
+    return DataOrder(np.arange(len(lengths)), lengths, BOUNDARIES, sizes, seed, devices)
 
 
 def bucket_of(length):
     return sum(length >= boundary for boundary in BOUNDARIES)
 
 
+def joined(lengths):
+    """The buckets: [[examples, batch size]]."""
+    buckets = [[{example for example, length in enumerate(lengths) if bucket_of(length) == bucket},
+                size] for bucket, size in enumerate(SIZES)]
+    buckets = [bucket for bucket in buckets if bucket[0]]
+    while any(len(examples) < size for examples, size in buckets):
+        place = next(i for i, (examples, size) in enumerate(buckets) if len(examples) < size)
+        if len(buckets) == 1:
+            return [[buckets[0][0], len(lengths)]]
+        first = min(place, len(buckets) - 2)
+        (few, _), (longer, size) = buckets[first:first + 2]
+        buckets[first:first + 2] = [[few | longer, size]]
+    return buckets
+
+
 @settings(deadline=None)
 @given(corpora, st.integers(0, 3))
-def test_batches_are_full_and_of_one_bucket(lengths, seed):
-    batches = order(lengths, seed)
+def test_batches_are_full_and_no_longer_than_their_bucket_allows(lengths, seed):
+    batches, buckets = order(lengths, seed), joined(lengths)
     for number in range(30):
         ids = batches.batch(number)
-        buckets = {bucket_of(lengths[example]) for example in ids}
-        assert len(buckets) == 1 and len(ids) == SIZES[buckets.pop()]
+        (size,) = [size for examples, size in buckets if examples.issuperset(ids)]
+        assert len(ids) == size <= SIZES[bucket_of(max(lengths[ids]))]
 
 
 @settings(deadline=None)
-@given(corpora)
-def test_no_example_is_read_again_before_all_others_of_its_bucket(lengths):
-    batches, epochs = order(lengths), 3
-    counts = collections.Counter(map(bucket_of, lengths))
-    completed = {bucket: epochs * count // SIZES[bucket] for bucket, count in counts.items()}
-    reads = collections.Counter(example for number in range(sum(completed.values()))
-                                for example in batches.batch(number))
-    for example, length in enumerate(lengths):
-        bucket = bucket_of(length)
-        places = completed[bucket] * SIZES[bucket]
-        assert places // counts[bucket] <= reads[example] <= -(-places // counts[bucket])
+@given(corpora, st.integers(1, 6))
+def test_each_epoch_reads_each_example_once_and_no_batch_has_one_twice(lengths, epochs):
+    """At most the examples of an unfilled batch are left for the next epoch."""
+    batches, buckets = order(lengths), joined(lengths)
+    completed = [epochs * len(examples) // size for examples, size in buckets]
+    reads = collections.Counter()
+    for number in range(sum(completed)):
+        ids = batches.batch(number).tolist()
+        assert len(ids) == len(set(ids))
+        reads.update(ids)
+    for (examples, size), count in zip(buckets, completed, strict=True):
+        unread = epochs * len(examples) - count * size
+        assert sum(epochs - reads[example] for example in examples) == unread < size
+        assert all(epochs - reads[example] in (0, 1) for example in examples)
+
+
+@pytest.mark.parametrize("count", [3, 4, 7, 100])
+def test_devices_share_a_batch_equally(count):
+    """Also where all examples are fewer than a batch of 15."""
+    ids = order(np.full(count, 2), devices=3).batch(0)
+    assert len(ids) == len(set(ids)) == min(count // 3 * 3, 15)
 
 
 def test_an_epoch_that_fits_its_batches_has_every_example_exactly_once():
@@ -77,9 +107,3 @@ def test_the_order_of_a_seed_never_changes():
 def test_a_batch_far_ahead_is_found_without_those_before():
     batches = order(np.arange(1000) % 11 + 1)
     assert len(batches.batch(10 ** 9)) in SIZES
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_fewer_examples_than_a_batch_are_repeated(count):
-    ids = order(np.full(count, 2)).batch(0)
-    assert len(ids) == 5 and set(ids) == set(range(count))
