@@ -3,17 +3,10 @@
 The references of a test set are those that sacreBLEU chooses for its name: `wmt21` with en-de is
 scored against reference A alone, `wmt21/C` against C, and `wmt21/AC` against both.
 """
-import concurrent.futures
-import contextlib
 import dataclasses
 import math
-import multiprocessing
-import os
 import re
-import signal
-import sys
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +14,6 @@ import numpy as np
 from rpr.evaluation import significance
 from rpr.evaluation.metrics import METRICS, Metric
 from rpr.evaluation.paired_tests import paired_bootstrap, paired_randomization
-from rpr.utils import processes
 from rpr.utils.errors import UserError
 
 TESTS = {"jackknife": "paired jackknife t-test",      # ours, then sacreBLEU's by their own names
@@ -34,8 +26,6 @@ TOKENIZED_LINES = 100                                 # so many look tokenized: 
 _LOOKED_AT = 1000                                     # lines
 BLOCK_LINES = 500
 BLOCK_HYPOTHESES = 5000                               # of all systems
-LEAST_PARALLEL_LINES = 4000                           # of all systems; fewer take one process
-_worker_metrics: dict[str, Metric] = {}
 # Thai, Lao, Burmese, Khmer, Japanese and Chinese.
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 
@@ -239,43 +229,13 @@ def sentence_statistics(metrics: Sequence[Metric], systems: Mapping[str, Sequenc
     Returns:
       {metric's name: {system's name: [sentences, counts], float64}}.
     """
-    sentences = len(references[0])
     size = max(1, min(BLOCK_LINES, BLOCK_HYPOTHESES // len(systems)))
-    tasks = [(metric.name, [lines[start:start + size] for lines in systems.values()],
-              [lines[start:start + size] for lines in references])
-             for metric in metrics for start in range(0, sentences, size)]
-    blocks: dict[str, list[list[np.ndarray]]] = {metric.name: [] for metric in metrics}
-    with _task_map(metrics, sentences * len(systems)) as task_map:
-        for task, block in zip(tasks, task_map(_compute_block, tasks), strict=True):
-            blocks[task[0]].append(block)
-    return {name: {system: np.concatenate(parts) for system, parts
-                   in zip(systems, zip(*found, strict=True), strict=True)}
-            for name, found in blocks.items()}
-
-
-@contextlib.contextmanager
-def _task_map(metrics: Sequence[Metric], lines: int) -> Iterator:
-    """`map`, or that of a pool of processes where that pays and forking is safe."""
-    cores = len(os.sched_getaffinity(0))
-    _worker_metrics.update({metric.name: metric for metric in metrics})
-    if (lines < LEAST_PARALLEL_LINES or cores < 2 or threading.active_count() > 1
-            or "tensorflow" in sys.modules):          # threads do not survive a fork
-        yield map
-        return
-    pool = concurrent.futures.ProcessPoolExecutor(
-        cores, multiprocessing.get_context("fork"), _start_worker, (os.getpid(),))
-    try:
-        yield pool.map
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _start_worker(parent: int) -> None:
-    processes.die_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)      # the parent answers Ctrl-C
-
-
-def _compute_block(task: tuple[str, list[Sequence[str]], list[Sequence[str]]]
-                   ) -> list[np.ndarray]:
-    name, systems, references = task
-    return _worker_metrics[name].sentence_statistics(systems, references)
+    starts = range(0, len(references[0]), size)       # blocks keep memory small
+    results = {}
+    for metric in metrics:
+        blocks = [metric.sentence_statistics(
+            [lines[start:start + size] for lines in systems.values()],
+            [lines[start:start + size] for lines in references]) for start in starts]
+        results[metric.name] = {name: np.concatenate(parts) for name, parts
+                                in zip(systems, zip(*blocks, strict=True), strict=True)}
+    return results

@@ -224,8 +224,8 @@ def test_scoring_trusts_no_file_beside_the_text(files):
     assert rpr_command(*argv).stdout == before
 
 
-def test_processes_compute_the_same(tmp_path):
-    """More lines than one process takes, in several blocks, through the command."""
+def test_several_blocks_give_the_same(tmp_path):
+    """More lines than a block has, through the command."""
     reference = [f"{line} {number % 7}" for number, line in enumerate(SENTENCES * 420)]
     lines = {"a": damaged(reference, 0.1, 1), "b": damaged(reference, 0.3, 2)}
     for name, text in (("reference", reference), *lines.items()):
