@@ -26,10 +26,9 @@ from rpr.experiments.config import Run, file_name
 from rpr.utils import files, locks
 from rpr.utils.errors import UserError
 from rpr.utils.interfaces import ModelRequest
-from rpr.utils.schema import Signed
 
 _STATUS = {"*": {"state": ("running", "done", "failed"), "input?": str, "started?": float,
-                 "attempts?": int, "seconds?": float, "code?": Signed, "reason?": str}}
+                 "attempts?": int, "seconds?": float, "code?": float, "reason?": str}}
 _SCORES = {"step?": int, "parameters?": (int, None), "bleu?": {"score": float},
            "exact?": (float, None), "seconds?": {"*": (float, None)}}
 _DEV_SCORES = {"bleu": {"score": float}}

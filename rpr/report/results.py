@@ -215,10 +215,6 @@ class StudyResults:
                 if (problems := length_warnings(self.sentences, run.empty, run.cut,
                                                 run.brevity_penalty, run.short))]
 
-    def as_dict(self) -> dict[str, Any]:
-        """All attributes as plain dicts and lists, for JSON."""
-        return dataclasses.asdict(self)
-
 
 def make_buckets(lengths: np.ndarray) -> list[Bucket]:
     """Divides lengths into buckets of one round width; merges those with few sentences.

@@ -68,7 +68,7 @@ def to_markdown(results: StudyResults, chosen: Sequence[Column] = ()) -> str:
 
 def to_json(results: StudyResults) -> str:
     """Everything, unrounded; the points of curves take a line each."""
-    text = json.dumps(results.as_dict(), indent=1)
+    text = json.dumps(dataclasses.asdict(results), indent=1)
     return re.sub(r"\[\n +(-?[\d.e+-]+),\n +(-?[\d.e+-]+)\n +\]", r"[\1, \2]", text) + "\n"
 
 

@@ -3,7 +3,6 @@
 | schema | matches |
 | --- | --- |
 | `int` | a whole number from 0 |
-| `Signed` | any whole number |
 | `float`, `AnyFloat` | a number; the latter may be infinite or NaN, as a loss that diverged |
 | `str`, `bool`, `dict`, `None`, `Any` | a value of this type |
 | `"done"` | this text |
@@ -18,6 +17,7 @@ Keys that a schema does not name are allowed, unless it has `*`: records grow.
 import contextlib
 import dataclasses
 import json
+import math
 import re
 import sys
 import types
@@ -26,13 +26,9 @@ from typing import Any
 
 Schema = Any
 
-_LARGEST = 2**63 - 1                                  # whole number
+_LIMIT = 2**63                                        # of whole numbers
 _DEEPEST = 100                                        # objects and lists within each other
 _UNUSABLE = re.compile("[\0\ud800-\udfff]")           # in a path, and in UTF-8
-
-
-class Signed:
-    """Schema: a whole number of either sign."""
 
 
 class AnyFloat:
@@ -40,20 +36,22 @@ class AnyFloat:
 
 
 _NAMES: dict[Any, str] = {
-    int: "a whole number from 0", Signed: "a whole number", float: "a number",
-    AnyFloat: "a number", str: "text", bool: "true or false", dict: "an object"}
+    int: "a whole number from 0", float: "a number", AnyFloat: "a number", str: "text",
+    bool: "true or false", dict: "an object"}
 
 
 def parse(text: str) -> Any:
     """The value of a JSON text. NUL and halves of surrogate pairs become U+FFFD.
 
     Raises:
-      ValueError: it is not JSON, nested too deeply, or has a number that is not finite or has more
-        than 64 bits.
+      ValueError: it is not JSON, nested too deeply, or has a number that is not finite or a whole
+        one of more than 63 bits.
     """
     try:
-        return _usable(json.loads(text, parse_constant=_refuse_constant, parse_int=_whole_number,
-                                  parse_float=_finite), _DEEPEST)
+        return _usable(json.loads(text, parse_constant=_refuse_constant,
+                                  parse_int=lambda digits: int(_below(digits, _LIMIT)),
+                                  parse_float=lambda digits: float(_below(digits, math.inf))),
+                       _DEEPEST)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
@@ -62,16 +60,10 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not valid JSON")
 
 
-def _whole_number(text: str) -> int:
-    if len(text) > 20 or abs(int(text)) > _LARGEST:
+def _below(text: str, limit: float) -> str:
+    if not abs(float(text)) < limit:
         raise ValueError(f"the number {_shortened(text)} is too large")
-    return int(text)
-
-
-def _finite(text: str) -> float:
-    if abs(float(text)) > sys.float_info.max:
-        raise ValueError(f"the number {_shortened(text)} is too large")
-    return float(text)
+    return text
 
 
 def _usable(value: Any, depth: int) -> Any:
@@ -153,9 +145,7 @@ def _is(value: Any, schema: Schema) -> bool:
     if schema is Any or isinstance(schema, str):
         return schema is Any or value == schema
     if schema is int:
-        return type(value) is int and 0 <= value <= _LARGEST
-    if schema is Signed:
-        return type(value) is int and abs(value) <= _LARGEST
+        return type(value) is int and 0 <= value < _LIMIT
     if schema is AnyFloat and type(value) is float:
         return True
     if schema in (float, AnyFloat):

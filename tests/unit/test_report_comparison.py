@@ -1,4 +1,5 @@
 """Scores, differences and rankings of a report, on runs with invented translations."""
+import dataclasses
 import itertools
 import json
 
@@ -243,7 +244,7 @@ def test_a_record_can_be_read_without_its_runs(clipping, tmp_path):
     assert again == results and tables.to_json(again) == text
     assert tables.to_markdown(again) == tables.to_markdown(results)
     run = json.loads(text)["arms"][0]["runs"][1]
-    assert json.loads(text) == results.as_dict()
+    assert json.loads(text) == dataclasses.asdict(results)
     assert (run["seed"], run["steps"], run["seconds"]["train"]) == (2, 1000, 120.0)
     assert results.date == "2020-09-13"
 
