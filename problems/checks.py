@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from tensor2tensor.data_generators import problem as t2t_problem
 from tensor2tensor.data_generators import text_encoder
 
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidPath, UserError
 from rpr.utils.files import read_json, sha256
 from rpr.utils.interfaces import Problem
 
@@ -70,33 +70,31 @@ def check_data(problem: Problem, data_dir: str, splits: Iterable[str]) -> None:
 
     Args:
       problem: a T2T problem, of this project or another.
-      data_dir: T2T's --data_dir.
+      data_dir: T2T's.
       splits: which of "train", "dev" and "test" are needed; none: only the vocabulary.
 
     Raises:
       UserError: one line that says what is wrong and what to do.
     """
-    command = f"rpr datagen --problem={problem.dataset_filename()} --data_dir={data_dir}"
     if not os.path.isdir(data_dir):
-        raise UserError(f"--data_dir={data_dir}: there is no such directory (run {command})")
+        raise InvalidPath(data_dir, "there is no such directory; run rpr datagen")
     record = read_record(problem, data_dir)
     if record is None and os.path.exists(staging_path(problem, data_dir)):
-        raise UserError(f"--data_dir={data_dir}: datagen did not finish there (run {command})")
+        raise InvalidPath(data_dir, "datagen did not finish there; run rpr datagen")
     sizes = []
     for name in vocabulary_files(problem):
         path = os.path.join(data_dir, name)
         if not os.path.exists(path):
-            raise UserError(f"--data_dir={data_dir}: the vocabulary {name} is missing (run "
-                            f"{command})")
+            raise InvalidPath(data_dir, f"the vocabulary {name} is missing; run rpr datagen")
         if record is not None:
-            _check_vocabulary_digest(path, record, command)
+            _check_vocabulary_digest(path, record)
         elif name.endswith(".subwords"):
             sizes.append(check_subwords(path))
     for split in splits:
         if record is not None:
-            _check_sizes(problem, split, data_dir, record, command)
+            _check_sizes(problem, split, data_dir, record)
         else:
-            _check_structure(problem, split, data_dir, max(sizes, default=None), command)
+            _check_structure(problem, split, data_dir, max(sizes, default=None))
 
 
 def check_subwords(path: str) -> int:
@@ -126,18 +124,16 @@ def check_subwords(path: str) -> int:
     return len(tokens)
 
 
-def _check_vocabulary_digest(path: str, record: dict[str, Any], command: str) -> None:
+def _check_vocabulary_digest(path: str, record: dict[str, Any]) -> None:
     if sha256(path) != record["vocabulary"].get(os.path.basename(path)):
         raise UserError(f"{path} is not the vocabulary that the data next to it was made with: "
-                        f"restore it, or remove the data and run {command}")
+                        f"restore it, or remove the data and run rpr datagen")
 
 
-def _check_sizes(problem: Problem, split: str, data_dir: str, record: dict[str, Any], command: str
-                 ) -> None:
+def _check_sizes(problem: Problem, split: str, data_dir: str, record: dict[str, Any]) -> None:
     expected_files = record["files"].get(split)
     if not expected_files:
-        raise UserError(f"--data_dir={data_dir}: datagen made no {split} data there (run "
-                        f"{command})")
+        raise InvalidPath(data_dir, f"datagen made no {split} data there; run rpr datagen")
     for path in data_files(problem, split, data_dir):
         if os.path.basename(path) not in expected_files:
             raise UserError(f"{path} is not of the data that was made there, and would be read "
@@ -145,11 +141,11 @@ def _check_sizes(problem: Problem, split: str, data_dir: str, record: dict[str, 
     for name, expected in expected_files.items():
         path = os.path.join(data_dir, name)
         if not os.path.isfile(path):
-            raise UserError(f"{path} is missing: remove the data and run {command}")
+            raise UserError(f"{path} is missing: remove the data and run rpr datagen")
         size = os.path.getsize(path)
         if size != expected["bytes"]:
             raise UserError(f"{path} is damaged: {size:,} bytes, {expected['bytes']:,} were "
-                            f"written; remove the data and run {command}")
+                            f"written; remove the data and run rpr datagen")
 
 
 def data_files(problem: Problem, split: str, data_dir: str) -> list[str]:
@@ -158,28 +154,28 @@ def data_files(problem: Problem, split: str, data_dir: str) -> list[str]:
         glob.escape(data_dir), f"{glob.escape(problem.dataset_filename())}-{split}*")))
 
 
-def _check_structure(problem: Problem, split: str, data_dir: str, vocab_size: int | None,
-                     command: str) -> None:
+def _check_structure(problem: Problem, split: str, data_dir: str, vocab_size: int | None
+                     ) -> None:
     paths = data_files(problem, split, data_dir)
     if not paths:
-        raise UserError(f"--data_dir={data_dir}: there is no {split} data of "
-                        f"{problem.dataset_filename()} (run {command})")
+        raise InvalidPath(data_dir, f"there is no {split} data of {problem.dataset_filename()}; "
+                          "run rpr datagen")
     for path in paths:
         if not re.search(r"-\d{5}-of-\d{5}$", path) or not os.path.isfile(path):
             raise UserError(f"{path}: not a file of the {split} data, but its name begins as "
                             "theirs do: move it away")
     total = int(paths[0].rsplit("-of-", 1)[-1])
     if len(paths) != total:
-        raise UserError(f"--data_dir={data_dir}: {len(paths)} of {total} {split} files of "
-                        f"{problem.dataset_filename()} are there: remove them and run {command}")
+        raise InvalidPath(data_dir, f"{len(paths)} of {total} {split} files of "
+                          f"{problem.dataset_filename()} are there: remove them and run rpr "
+                          "datagen")
     records = 0
     for path in paths:
         records += count_records(path)
         if vocab_size:
             _check_ids(path, vocab_size)
     if not records:
-        raise UserError(f"--data_dir={data_dir}: the {split} data is empty: remove it and run "
-                        f"{command}")
+        raise InvalidPath(data_dir, f"the {split} data is empty: remove it and run rpr datagen")
 
 
 def count_records(path: str) -> int:

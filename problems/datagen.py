@@ -18,7 +18,7 @@ import tensorflow.compat.v1 as tf
 
 from rpr.problems import checks, parallel_text, shards
 from rpr.utils import console, files, locks
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidPath, UserError
 from rpr.utils.interfaces import TextProblem
 
 
@@ -44,8 +44,8 @@ def generate(problem: TextProblem, data_dir: str, tmp_dir: str) -> None:
         with locks.locked(checks.staging_path(problem, data_dir)):
             _generate_or_check(problem, sources, settings, data_dir, tmp_dir)
     except (OSError, tf.errors.OpError) as error:     # a full disk, a read-only directory
-        raise UserError(f"datagen of {problem.dataset_filename()} in --data_dir={data_dir} "
-                        f"stopped: {error}; the same command starts it again") from error
+        raise InvalidPath(data_dir, f"datagen of {problem.dataset_filename()} stopped: {error}; "
+                          "the same command starts it again") from error
 
 
 def _make_directories(data_dir: str, tmp_dir: str) -> None:
@@ -57,7 +57,7 @@ def _make_directories(data_dir: str, tmp_dir: str) -> None:
     except OSError as error:
         if is_new:
             os.rmdir(data_dir)
-        raise UserError(f"--tmp_dir={tmp_dir}: it cannot be created: {error.strerror}") from error
+        raise InvalidPath(tmp_dir, f"it cannot be created: {error.strerror}") from error
 
 
 def _generate_or_check(problem: TextProblem, sources: dict[str, str], settings: dict[str, Any],
@@ -112,9 +112,8 @@ def _check_same_text(problem: TextProblem, record: dict[str, Any], sources: dict
                 for name, value in settings.items()
                 if record["settings"].get(name) != value]
     if changed:
-        raise UserError(f"--data_dir={data_dir} contains other data of "
-                        f"{problem.dataset_filename()} ({'; '.join(changed[:4])}): take another "
-                        "directory, or remove it")
+        raise InvalidPath(data_dir, f"it contains other data of {problem.dataset_filename()} "
+                          f"({'; '.join(changed[:4])}): take another directory, or remove it")
 
 
 def _generate(problem: TextProblem, data_dir: str, staging: str, tmp_dir: str) -> dict[str, Any]:

@@ -34,7 +34,7 @@ _WAIT_SECONDS = 1.0                                   # before the second attemp
 _TIMEOUT_SECONDS = 60
 _LARGEST_UNKNOWN = 10**8                              # bytes, of a file without a published size
 _SMALL, _MOST_EXPANSION = 10**8, 50                   # bytes; of the members of an archive
-_T2T_DEFAULT = "/tmp/t2t_datagen"                     # of --tmp_dir; all users share it
+_T2T_DEFAULT = "/tmp/t2t_datagen"                     # of tmp_dir; all users share it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +63,7 @@ def default_directory() -> str:
 
 
 def private_directory(tmp_dir: str) -> str:
-    """The directory of --tmp_dir; `default_directory` instead of T2T's default."""
+    """`tmp_dir`; `default_directory` instead of T2T's default."""
     return default_directory() if tmp_dir == _T2T_DEFAULT else os.path.expanduser(tmp_dir)
 
 
@@ -170,7 +170,8 @@ def refuse_foreign(path: str) -> None:
         reason = "every user may write to it"
     else:
         return
-    raise UserError(f"{path} is not trusted: {reason}; remove it or take another --tmp_dir")
+    raise UserError(f"{path} is not trusted: {reason}; remove it or take another "
+                    "directory (tmp_dir)")
 
 
 def _verify(remote: Remote, path: str) -> None:

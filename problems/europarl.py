@@ -216,7 +216,7 @@ def _vector_rows() -> int:
 class TranslateDeenEuroparlWords(WordProblem):
     """Europarl v7, German to English, by words: 1.9 million pairs; downloads 0.7 GB.
 
-    europarl-v7.de-en.de and .en are used as they are if --tmp_dir or RPR_MIRROR has them. About
+    europarl-v7.de-en.de and .en are used as they are if tmp_dir or RPR_MIRROR has them. About
     2,000 pairs each are held out for development and testing, by a hash of the source.
     """
 
@@ -253,7 +253,7 @@ class TranslateDeenEuroparlWords(WordProblem):
         return self._split_text
 
     def _given_paths(self, tmp_dir: str) -> list[str] | None:
-        """The unpacked files in --tmp_dir or RPR_MIRROR, if they are there."""
+        """The unpacked files in tmp_dir or RPR_MIRROR, if they are there."""
         names = [f"europarl-v7.de-en.{language}" for language in self.languages]
         mirror = os.environ.get("RPR_MIRROR")
         for folder in filter(None, (tmp_dir, mirror)):

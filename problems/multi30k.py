@@ -100,5 +100,5 @@ class TranslateEndeMulti30kLc(TranslateEndeMulti30k):
         return super().sources(tmp_dir)
 
     def _tokenizers(self) -> list[LowerCaseTokenizer]:
-        return [LowerCaseTokenizer(language, needed_by=self.name)
+        return [LowerCaseTokenizer(language)
                 for language in self.pair.split("-")]

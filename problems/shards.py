@@ -25,7 +25,7 @@ from tensor2tensor.data_generators import generator_utils, text_encoder
 
 from rpr.problems import checks, subwords
 from rpr.utils import console
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidValue, UserError
 from rpr.utils.interfaces import TextProblem
 from rpr.utils.processes import die_with
 
@@ -113,8 +113,8 @@ def _encode_split(pool: Pool, name: str, split: str, samples: Iterable[dict[str,
             pairs += count
             task.update(pairs)
     if not pairs:
-        raise UserError(f"--problem={name}: the {split} split is empty; if the text has only a few "
-                        "dozen lines, give files for the development and test sets")
+        raise InvalidValue("problem", name, f"the {split} split is empty; if the text has only a "
+                           "few dozen lines, give files for the development and test sets")
 
 
 def _encode_in_order(pool: Pool, split: str, samples: Iterable[dict[str, str]],

@@ -1,7 +1,7 @@
 """Models for the Python API: a loaded run, and a model built from a hparams set."""
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from tensor2tensor.data_generators import problem_hparams
@@ -147,16 +147,16 @@ def build(hparams_set: str, hparams: str, model: str, vocabulary_size: int,
           checkpoint: str | None, beam_size: int, alpha: float, extra_length: int, seed: int
           ) -> ModelSession:
     """See `rpr.api.build`."""
-    _check(_SYMBOLS, vocabulary_size)
-    _check(_EXTRA_LENGTH, extra_length)
-    _check(_SEED, seed)
+    _SYMBOLS.check(vocabulary_size)
+    _EXTRA_LENGTH.check(extra_length)
+    _SEED.check(seed)
     _check_search(beam_size, alpha)
     if checkpoint is not None and not os.path.exists(f"{checkpoint}.index"):
         raise UserError(f"checkpoint={checkpoint}: there is no checkpoint of this name")
     for name, text in (("hparams_set", hparams_set), ("hparams", hparams), ("model", model)):
         if not isinstance(text, str):
             raise UserError(f"{name}={text!r}: text is needed")
-    registration.check_model(model)
+    registration.check_registered("model", model)
     values = registration.registered_hparams(hparams_set)
     preflight.parse_hparams(values, hparams)
     preflight.check_supported(model, values)
@@ -170,14 +170,8 @@ def build(hparams_set: str, hparams: str, model: str, vocabulary_size: int,
 
 
 def _check_search(beam_size: int, alpha: float) -> None:
-    _check(_BEAM_SIZE, beam_size)
-    _check(_ALPHA, alpha)
-
-
-def _check(setting: Setting, value: Any) -> None:
-    error = setting.error(value)
-    if error:
-        raise UserError(error)
+    _BEAM_SIZE.check(beam_size)
+    _ALPHA.check(alpha)
 
 
 def _list_of(name: str, sentences: Iterable[str]) -> list[str]:
@@ -189,5 +183,5 @@ def _list_of(name: str, sentences: Iterable[str]) -> list[str]:
 
 
 def _batches(indices: Sequence[int], size: int) -> list[Sequence[int]]:
-    _check(_BATCH_SIZE, size)
+    _BATCH_SIZE.check(size)
     return [indices[first:first + size] for first in range(0, len(indices), size)]

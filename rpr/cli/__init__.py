@@ -4,13 +4,21 @@ Nothing here imports TensorFlow, so `rpr --help` answers immediately.
 """
 import importlib
 import io
+import itertools
 import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from rpr.utils.console import printable, write_traceback
-from rpr.utils.errors import UserError, resource_error, send_failure_reason
+from rpr.utils.errors import (
+    InvalidPath,
+    InvalidValue,
+    UserError,
+    nearest,
+    resource_error,
+    send_failure_reason,
+)
 
 Command = Callable[[list[str]], Any]
 
@@ -42,7 +50,7 @@ Also
 """
 _RESUMABLE = {"rpr run", "rpr study", "rpr datagen", "rpr train", "rpr decode", "t2t-datagen",
               "t2t-trainer", "t2t-decoder"}
-_BROKEN_PIPE = 141                                    # exit code, as if SIGPIPE had ended us
+_BROKEN_PIPE = 141                                    # exit code, as if killed by SIGPIPE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,7 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0 if arguments else 2
     name = arguments[0]
     if name not in COMMANDS:
-        return _refuse("rpr", f"no command {name[:80]!r}: {', '.join(COMMANDS)}")
+        near = nearest(name, COMMANDS) or f"; there are {', '.join(COMMANDS)}"
+        return _refuse("rpr", f"no command {name[:80]!r}{near}")
     return run_command(f"rpr {name}", COMMANDS[name], arguments[1:])
 
 
@@ -71,7 +80,7 @@ def run_command(name: str, command: Command, argv: list[str]) -> int:
     try:
         return _call(command, argv)
     except UserError as error:
-        return _refuse(name, str(error))
+        return _refuse(name, _spelled(error, name, argv))
     except KeyboardInterrupt:
         resumes = "; the same command resumes it" if name in _RESUMABLE else ""
         print(f"{name}: stopped{resumes}", file=sys.stderr)
@@ -101,6 +110,30 @@ def _call(command: Command, argv: list[str]) -> int:
     return code if isinstance(code, int) else int(bool(code))
 
 
+def _spelled(error: UserError, command: str, argv: Sequence[str]) -> str:
+    """The message of an error, with the flag or the setting of a gin file that it is about.
+
+    Args:
+      error: raised by a check, which knows no flags.
+      command: such as "rpr run".
+      argv: the command line.
+    """
+    pairs = [*(word.partition("=")[::2] for word in argv), *itertools.pairwise(argv)]
+    given = {name.lstrip("-"): value for name, value in pairs
+             if name.startswith("-") and "=" not in name}
+    if isinstance(error, InvalidPath):
+        for name, value in given.items():
+            if os.path.abspath(os.path.expanduser(value)) == os.path.abspath(error.path):
+                return f"--{name}={error}"
+    if not isinstance(error, InvalidValue) or "." in error.name:
+        return str(error)
+    if command in ("rpr run", "rpr study") and error.name not in given:
+        from rpr.experiments.config import Run
+        if error.name in Run.__dataclass_fields__:
+            return error.spelled(f"run.{error.name}", " = ")
+    return error.spelled(f"--{error.name}")
+
+
 def _refuse(name: str, line: str) -> int:
     line = printable(" ".join(line.splitlines()))
     send_failure_reason(line)
@@ -118,7 +151,7 @@ def _command(module: str) -> Command:
 def _t2t_command(module: str) -> Command:
     """The same for a command with T2T's flags: `main` takes arguments and logs."""
     def call(argv: list[str]) -> Any:
-        from rpr.t2t import launcher
+        from rpr.cli import launcher
 
         def imported_main(argv: list[str], logs: Any) -> Any:
             """Imports the command only after `launch` has prepared T2T."""

@@ -1,12 +1,13 @@
 """Flags of the commands that do not take T2T's: errors in one line, numbers with ranges."""
 import argparse
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from rpr.experiments import run_directory
 from rpr.experiments.config import Run
-from rpr.utils.errors import UserError
+from rpr.utils.errors import UserError, nearest
 from rpr.utils.interfaces import ModelRequest
 
 
@@ -18,7 +19,9 @@ class Parser(argparse.ArgumentParser):
                             "formatter_class": argparse.RawDescriptionHelpFormatter, **options})
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message.removeprefix('argument ')} (--help lists the flags)")
+        unknown = re.fullmatch(r"unrecognized arguments: (--[\w-]+).*", message)
+        near = nearest(unknown[1], self._option_string_actions) if unknown else ""
+        raise UserError(f"{message.removeprefix('argument ')}{near} (--help lists the flags)")
 
 
 def whole_number(low: int, high: int | None = None) -> Callable[[str], int]:

@@ -1,7 +1,7 @@
 """`rpr average` (t2t-avg-all): averages checkpoints."""
 import os
 
-from rpr.t2t.launcher import need, parse
+from rpr.cli.launcher import need, parse
 from rpr.utils import metrics_log
 from rpr.utils.console import QuietLogs, say
 from rpr.utils.errors import UserError
@@ -20,8 +20,8 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
         raise UserError(f"{words[0]!r}: rpr average takes flags only, such as --model_dir=DIR")
     need(flags, "model_dir", "output_dir")
     model_dir, output_dir = map(os.path.expanduser, (flags.model_dir, flags.output_dir))
-    refuse_pattern(model_dir, "--model_dir")
-    refuse_pattern(output_dir, "--output_dir")
+    refuse_pattern(model_dir)
+    refuse_pattern(output_dir)
     if os.path.realpath(model_dir) == os.path.realpath(output_dir):
         raise UserError(f"--output_dir={output_dir}: averages would replace the checkpoints of "
                         "--model_dir; take another directory")

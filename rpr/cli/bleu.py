@@ -1,9 +1,9 @@
 """`rpr bleu` (t2t-bleu): T2T's approximate BLEU. `rpr score` computes the one to publish."""
 import os
 
+from rpr.cli.launcher import need, parse
 from rpr.evaluation.test_sets import read_lines
 from rpr.t2t import compat
-from rpr.t2t.launcher import need, parse
 from rpr.utils.console import QuietLogs
 from rpr.utils.errors import UserError
 

@@ -4,11 +4,11 @@ from typing import Any
 
 from absl.flags import FlagValues
 
-from rpr.t2t.launcher import need, parse, set_t2t_flags
+from rpr.cli.launcher import need, parse, set_t2t_flags
 from rpr.t2t.registration import find_problem, registered_names
 from rpr.utils import files
 from rpr.utils.console import QuietLogs, say
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidPath, UserError
 
 
 def main(argv: list[str], logs: QuietLogs | None) -> None:
@@ -26,10 +26,11 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
         return
     need(flags, "data_dir")
     tmp_dir = download.private_directory(flags.tmp_dir)
-    files.refuse_pattern(os.path.expanduser(flags.data_dir), "--data_dir")
+    files.refuse_pattern(os.path.expanduser(flags.data_dir))
     data_dir = os.path.expanduser(flags.data_dir)
-    _check_directory("data_dir", data_dir)
-    _check_directory("tmp_dir", tmp_dir)
+    for path in (data_dir, tmp_dir):
+        if os.path.exists(path) and not os.path.isdir(path):
+            raise InvalidPath(path, "is a file; expected a directory")
     registered = [name for name in names if name not in t2t_datagen._SUPPORTED_PROBLEM_GENERATORS]
     if flags.num_shards and registered:
         raise UserError(f"--num_shards={flags.num_shards}: the number of files of {registered[0]} "
@@ -71,8 +72,3 @@ def _problem_names(flags: FlagValues, generators: dict[str, Any]) -> list[str]:
             name = registry.parse_problem_name(name).base_name
         names.append(name)
     return names
-
-
-def _check_directory(flag: str, path: str) -> None:
-    if os.path.exists(path) and not os.path.isdir(path):
-        raise UserError(f"--{flag}={path}: it is a file, not a directory")

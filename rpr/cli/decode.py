@@ -13,12 +13,12 @@ from absl.flags import FlagValues
 from tensor2tensor.bin import t2t_decoder
 from tensor2tensor.utils import decoding, trainer_lib
 
-from rpr.cli import arguments
+from rpr.cli import arguments, launcher
 from rpr.evaluation import test_sets
 from rpr.experiments.config import Run
 from rpr.inference import ensemble, file_checks, file_decoder
 from rpr.inference.file_decoder import DecodeRequest, ProgressEstimator
-from rpr.t2t import launcher, registration, trained_model
+from rpr.t2t import registration, trained_model
 from rpr.t2t.trained_model import TrainedModel
 from rpr.utils import metrics_log, processes
 from rpr.utils.console import QuietLogs
@@ -34,7 +34,7 @@ rpr decode --output_dir=DIR --model=... --problem=... --hparams_set=... --data_d
 def main(argv: list[str], logs: QuietLogs | None) -> None:
     """`rpr decode`, with the flags of t2t-decoder and those defined here."""
     _define_flags()
-    flags, words = launcher.parse(argv, PROGRAM)
+    flags, words = launcher.parse(argv, PROGRAM, f"{launcher.TRAINING}|eval_")
     if file_decoder.PART in os.environ:
         request = file_decoder.receive_request()
         registration.register(request.t2t_flags["t2t_usr_dir"])
@@ -84,12 +84,12 @@ def _request(flags: FlagValues, words: Sequence[str]) -> tuple[DecodeRequest, li
         decode_hparams = decoding.decode_hparams(search)
     except (ValueError, KeyError) as error:
         raise UserError(f"--decode_hparams={flags.decode_hparams}: {error}") from None
-    file_checks.check_search(decode_hparams, flags.decode_hparams)
+    file_checks.check_search(decode_hparams)
     has_gpu = _check_devices(flags.worker_gpu)
     decode_hparams.shards, decode_hparams.shard_id = flags.decode_shards, flags.worker_id
     source, output = _files(flags, run, decode_hparams)
     if flags.score_file and "inputs" in models[0].hparams.problem_hparams.vocabulary:
-        file_checks.check_pairs(flags.score_file, "score_file")
+        file_checks.check_pairs(flags.score_file)
     to_terminal = bool(source and not output and (run or flags.test_set))
     if to_terminal:
         output = os.path.join(processes.temporary_directory("decode"), "output")
@@ -160,24 +160,17 @@ def _files(flags: FlagValues, run: Run | None, decode_hparams: DecodeHParams) ->
             raise UserError("--language_pair is missing")
         source = _test_set_file(flags.test_set, language_pair)
     elif source:
-        file_checks.check_input(source, _given(flags, "input", "decode_from_file"))
+        file_checks.check_input(source)
     elif run and not flags.decode_interactive and not flags.score_file:
         raise UserError("--input or --test_set is missing: the text to decode")
     if flags.score_file:
-        file_checks.check_input(flags.score_file, "score_file")
+        file_checks.check_input(flags.score_file)
         launcher.need(flags, "decode_to_file")
     if flags.metrics_file:
-        file_checks.check_output(flags.metrics_file, "metrics_file")
+        file_checks.check_output(flags.metrics_file)
     if output:
-        name = _given(flags, "output", "decode_to_file")
-        file_checks.check_output(output, name)
-        file_checks.check_other(output, name, source)
+        file_checks.check_output(output, [source])
     return source, output
-
-
-def _given(flags: FlagValues, alias: str, name: str) -> str:
-    """The name by which a flag was given, for messages."""
-    return alias if flags[alias].present else name
 
 
 def _test_set_file(name: str, pair: str) -> str:

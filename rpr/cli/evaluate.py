@@ -13,10 +13,10 @@ from tensor2tensor.bin import (
 )
 from tensor2tensor.utils import trainer_lib
 
-from rpr.cli import arguments
+from rpr.cli import arguments, launcher
 from rpr.inference import file_checks
 from rpr.problems.checks import check_data
-from rpr.t2t import launcher, trained_model
+from rpr.t2t import trained_model
 from rpr.utils import files
 from rpr.utils.console import QuietLogs, say
 from rpr.utils.errors import UserError
@@ -34,13 +34,13 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
     absl_flags.DEFINE_string("json", None, "File to which the metrics are written as JSON.")
     absl_flags.DEFINE_bool("wait", False, "Afterwards wait for new checkpoints in --output_dir and "
                            "evaluate each, until there was none for --eval_timeout_mins.")
-    flags, words = launcher.parse(argv, PROGRAM)
+    flags, words = launcher.parse(argv, PROGRAM, f"{launcher.TRAINING}|decode_|worker_id")
     run, request = arguments.find_model(flags, words)
     if run and flags.wait:
         raise UserError("--wait: a run directory evaluates its own checkpoints; wait in its model "
                         "directory with T2T's flags")
     if flags.json:
-        file_checks.check_output(flags.json, "json")
+        file_checks.check_output(flags.json)
     model = trained_model.find_trained_model(request)
     check_data(model.hparams.problem, model.hparams.data_dir,
                ("test",) if flags.eval_use_test_set else ("dev",))

@@ -10,7 +10,7 @@ from rpr.experiments import gin_files, provenance
 from rpr.experiments.config import Run
 from rpr.experiments.run_directory import RunDirectory, sacrebleu_test_set
 from rpr.utils.console import QuietLogs, say
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidValue, UserError
 from rpr.utils.interfaces import ModelRequest, Problem
 from rpr.utils.processes import with_parent
 
@@ -71,13 +71,15 @@ def _check(runs: list[Run]) -> list[str]:
 def _check_test_sets(run: Run, problem: Problem) -> None:
     """Refuses test sets that neither the problem nor sacreBLEU has."""
     if run.test_set:
-        test_sets.check_test_set(run.test_set, run.language_pair, "run.test_set",
-                                 "run.language_pair")
+        test_sets.check_test_set(run.test_set, run.language_pair)
     of_problem = getattr(problem, "extra_test_sets", ())
     for test_set in run.test_sets:
         name, pair = sacrebleu_test_set(run, test_set)
         if pair:
-            test_sets.check_test_set(name, pair, "run.test_sets", "run.test_sets")
+            try:
+                test_sets.check_test_set(name, pair)
+            except InvalidValue as error:
+                raise UserError(error.spelled("run.test_sets", " = ")) from None
         if not pair and test_set not in of_problem:
             raise UserError(f"run.test_sets: {run.problem} has no test set {test_set} "
                             f"({', '.join(of_problem) or 'it has none'}); sacreBLEU's are written "

@@ -1,7 +1,6 @@
 """`rpr score`: BLEU, chrF and TER of one or more systems, with signatures and a paired test."""
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 
@@ -17,6 +16,7 @@ from rpr.evaluation.test_sets import (
     test_set_documents,
     test_set_references,
 )
+from rpr.inference.file_checks import check_output
 from rpr.utils import files
 from rpr.utils.errors import UserError
 
@@ -95,7 +95,7 @@ def main(argv: Sequence[str]) -> None:
                         "--paired_randomization")
     documents = _documents(args, test)
     if args.json and args.json != "-":
-        _check_output(args.json, [*systems, *(args.reference or ()), *filter(None, (
+        check_output(args.json, [*systems, *(args.reference or ()), *filter(None, (
             args.documents,))])
     results = scoring.score(
         systems, references, _metrics(args.metrics, {**systems, **references}),
@@ -187,17 +187,6 @@ def _metrics(names: str | None, texts: dict[str, list[str]]) -> tuple[str, ...]:
             _note(f"TER is left out: {problem}")
             return tuple(name for name in metrics if name != "ter")
     return metrics
-
-
-def _check_output(path: str, inputs: Sequence[str]) -> None:
-    """Refuses an output that cannot be written, or that would replace an input."""
-    folder = os.path.dirname(path) or "."
-    if os.path.isdir(path):
-        raise UserError(f"--json={path}: it is a directory")
-    if not os.path.isdir(folder):
-        raise UserError(f"--json={path}: there is no such directory as {folder}")
-    if os.path.realpath(path) in map(os.path.realpath, inputs):
-        raise UserError(f"--json={path}: this file is also read")
 
 
 def _note(line: str) -> None:

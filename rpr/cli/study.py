@@ -32,7 +32,7 @@ def main(argv: list[str]) -> None:
     run = provenance.with_usr_dir(run, args.t2t_usr_dir, args.gin)
     name = os.path.splitext(os.path.basename(args.gin))[0]
     study_dir = os.path.abspath(args.study_dir or os.path.join("runs", name))
-    files.refuse_pattern(study_dir, "--study_dir")
+    files.refuse_pattern(study_dir)
     runs = studies.study_runs(study, run, study_dir)
     workers, max_parallel, flags = _workers(args, runs, study_dir)
     _check(runs)

@@ -8,11 +8,12 @@ from absl.flags import FlagValues
 from tensor2tensor.bin import t2t_trainer  # noqa: F401  defines the flags
 from tensor2tensor.utils import registry, trainer_lib
 
+from rpr.cli import launcher
 from rpr.inference import file_checks
 from rpr.models import pretrained_embeddings
 from rpr.problems import download
 from rpr.problems.checks import check_data
-from rpr.t2t import checkpoints, launcher, preflight, registration, trained_model
+from rpr.t2t import checkpoints, preflight, registration, trained_model
 from rpr.training import devices, trainer
 from rpr.training.trainer import TrainingRequest
 from rpr.utils import files, locks, metrics_log
@@ -20,24 +21,26 @@ from rpr.utils.console import QuietLogs, say
 from rpr.utils.errors import UserError
 from rpr.utils.interfaces import HParams, ModelRequest
 
-_UNSUPPORTED = ("cloud_mlengine", "use_tpu", "use_tpu_estimator", "tfdbg", "dbgprofile",
-                "export_saved_model", "autotune_objective", "hparams_range", "xla_compile",
-                "job-dir")
-_EVALUATIONS = ("evaluate", "evaluate_on_train_data", "continuous_eval",
-                "continuous_eval_on_train_data")
-# T2T's flags for them, and the only value that each may have.
-_PARAMETER_SERVERS = {"ps_replicas": 0, "ps_gpu": 0, "worker_replicas": 1, "sync": False,
-                      "master": ""}
+_REFUSED = {
+    **dict.fromkeys(("cloud_mlengine", "use_tpu", "use_tpu_estimator", "tfdbg", "dbgprofile",
+                     "export_saved_model", "autotune_objective", "hparams_range", "xla_compile",
+                     "job-dir"), "T2T's code for it needs TensorFlow 1"),
+    **dict.fromkeys(("ps_replicas", "ps_gpu", "worker_replicas", "sync", "master"),
+                    devices.USE_MIRRORING),
+    "eval_early_stopping_steps": "T2T's code for it stops no training; --train_steps and "
+                                 "--max_loss_rise do"}
 
 
 def main(argv: list[str], logs: QuietLogs | None) -> None:
     """`rpr train`, with the flags of t2t-trainer and those of `_define_flags`."""
     _define_flags()
-    flags, rest = launcher.parse(argv, "rpr train (t2t-trainer)")
+    flags, rest = launcher.parse(argv, "rpr train (t2t-trainer)", "decode_|worker_id")
     if flags.registry_help:
         print(registry.help_string())
         return
-    _refuse_unsupported(flags)
+    for name, reason in _REFUSED.items():
+        if flags[name].value != flags[name].default:
+            raise UserError(f"--{name}={flags[name].value}: {reason}")
     model = _model(flags, rest)
     hparams = trained_model.build_hparams(model)
     trainer_lib.set_random_seed(flags.random_seed)
@@ -49,9 +52,7 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
         if repaired:                                  # whatever a power cut left
             say(f"rpr train: the newest checkpoint was damaged or not recorded; resuming from "
                 f"{repaired}")
-        warm_start = _check_start(flags, model, hparams)
-        request = dataclasses.replace(
-            request, t2t_flags={**request.t2t_flags, "warm_start_from": warm_start})
+        launcher.set_t2t_flags({"warm_start_from": _check_start(flags, model, hparams)})
         try:
             trainer.run(request, hparams, output.prepare)
         except OSError as error:                      # a failed write does not say where
@@ -62,31 +63,13 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
         say(f"{checkpoint}{_losses(request.metrics_file)}")
 
 
-def _refuse_unsupported(flags: FlagValues) -> None:
-    """Refuses flags of T2T that do not work here, and says what does."""
-    for name in _UNSUPPORTED:
-        if flags[name].value:
-            raise UserError(f"--{name}: T2T's code for it needs TensorFlow 1")
-    if flags.schedule in _EVALUATIONS:
-        raise UserError(f"--schedule={flags.schedule}: rpr evaluate evaluates a checkpoint, and "
-                        "with --wait each new one")
-    if flags.eval_early_stopping_steps:
-        raise UserError(f"--eval_early_stopping_steps={flags.eval_early_stopping_steps}: T2T's "
-                        "code for it stops no training; --train_steps and --max_loss_rise do")
-    if flags.schedule == "run_std_server":
-        raise UserError(f"--schedule=run_std_server: {devices.USE_MIRRORING}")
-    for name, only in _PARAMETER_SERVERS.items():
-        if flags[name].value != only:
-            raise UserError(f"--{name}={flags[name].value}: {devices.USE_MIRRORING}")
-
-
 def _model(flags: FlagValues, rest: Sequence[str]) -> ModelRequest:
     """The model to train: that of the flags, with --hp_NAME VALUE among its hparams."""
     launcher.need(flags, "output_dir", "data_dir")
     for name in ("output_dir", "data_dir"):
-        files.refuse_pattern(os.path.expanduser(getattr(flags, name)), f"--{name}")
+        files.refuse_pattern(os.path.expanduser(getattr(flags, name)))
     if flags.metrics_file:
-        file_checks.check_output(flags.metrics_file, "metrics_file")
+        file_checks.check_output(flags.metrics_file)
     if len(rest) % 2 or not all(name.startswith("--hp_") for name in rest[::2]):
         raise UserError(f"{' '.join(rest)[:80]!r}: rpr train takes flags only; hparams are "
                         "--hparams=NAME=VALUE,... or --hp_NAME VALUE")
@@ -94,7 +77,7 @@ def _model(flags: FlagValues, rest: Sequence[str]) -> ModelRequest:
                               for name, value in zip(rest[::2], rest[1::2], strict=True))]
     if flags.gpu_automatic_mixed_precision:
         given.append("gpu_automatic_mixed_precision=True")
-    registration.check_model(flags.model)
+    registration.check_registered("model", flags.model)
     registration.find_problem(flags.problem)
     data_dir, output_dir = map(os.path.expanduser, (flags.data_dir, flags.output_dir))
     return dataclasses.replace(ModelRequest.of(flags), data_dir=data_dir, output_dir=output_dir,
@@ -124,15 +107,15 @@ def _request(flags: FlagValues, model: ModelRequest, hparams: HParams) -> Traini
         flags.intra_op_parallelism_threads, flags.inter_op_parallelism_threads,
         devices.training_cluster())
     devices.check(on_devices, hparams, flags.schedule, flags.save_checkpoints_secs)
+    launcher.set_t2t_flags({"hparams": model.hparams, "tmp_dir": tmp_dir,
+                            "worker_gpu": on_devices.per_machine})
     return TrainingRequest(
         output_dir=model.output_dir, data_dir=model.data_dir, made_with=made_with,
         metrics_file=flags.metrics_file or os.path.join(model.output_dir, launcher.METRICS_FILE),
         devices=on_devices, seed=flags.random_seed, schedule=flags.schedule,
         train_steps=flags.train_steps, stop_at_step=flags.stop_at_step,
         eval_frequency=flags.eval_frequency, keep_frequency=flags.keep_checkpoint_every_n_steps,
-        max_loss_rise=flags.max_loss_rise, log_batches=flags.log_batches, profile=flags.profile,
-        t2t_flags={"hparams": model.hparams, "tmp_dir": tmp_dir,
-                   "worker_gpu": on_devices.per_machine})
+        max_loss_rise=flags.max_loss_rise, log_batches=flags.log_batches, profile=flags.profile)
 
 
 def _generate_data(model: ModelRequest, tmp_dir: str) -> None:
@@ -146,11 +129,11 @@ def _generate_data(model: ModelRequest, tmp_dir: str) -> None:
 def _check_start(flags: FlagValues, model: ModelRequest, hparams: HParams) -> str | None:
     """Checks what the training starts from; the checkpoint of --warm_start_from, if it does."""
     if checkpoints.newest(model.output_dir):
-        checkpoints.find_checkpoint(model.output_dir, model.model, "output_dir")
+        checkpoints.find_checkpoint(model.output_dir, model.model)
         return flags.warm_start_from
     pretrained_embeddings.check(hparams, registration.find_problem(model.problem), model.data_dir)
     return flags.warm_start_from and checkpoints.find_checkpoint(
-        os.path.expanduser(flags.warm_start_from), model.model, "warm_start_from")
+        os.path.expanduser(flags.warm_start_from), model.model)
 
 
 class _Output(contextlib.ExitStack):

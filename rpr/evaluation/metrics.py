@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rpr.evaluation.ter import count_edits
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidValue
 from rpr.utils.moses import LowerCaseTokenizer
 
-METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}  # name in JSON and flags: in text
+METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}  # name in JSON: in text
 NGRAM_ORDER = 4                                       # of BLEU, as in sacreBLEU
 # Tokenized, lower-cased BLEU, as published for Multi30k: lower case, punctuation normalized, Moses
 # tokens (the corpus' own files *.lc.norm.tok.*), then BLEU without further tokenization.
@@ -162,8 +162,8 @@ def _moses_tokenizer(language_pair: str) -> LowerCaseTokenizer:
     """The tokenizer of the target language of a pair such as "en-de"."""
     target = language_pair.split("-")[-1]
     if not target:
-        raise UserError(f"--tokenize={MOSES}: --language_pair is missing, for example en-de")
-    return LowerCaseTokenizer(target, needed_by=f"--tokenize={MOSES}")
+        raise InvalidValue("language_pair", None, f"tokenize={MOSES} needs it, for example en-de")
+    return LowerCaseTokenizer(target)
 
 
 def _tokenizer_names() -> list[str]:
@@ -173,21 +173,21 @@ def _tokenizer_names() -> list[str]:
 
 def _sacrebleu_metric(name: str, tokenize: str | None, language_pair: str) -> Any:
     if name not in METRICS:
-        raise UserError(f"--metrics={name}: one of {', '.join(METRICS)}")
+        raise InvalidValue("metrics", name, f"one of {', '.join(METRICS)}")
     from sacrebleu.metrics import BLEU, CHRF, TER
     if name == "chrf":
         return CHRF(CHRF_ORDER, beta=CHRF_BETA)
     if name == "ter":
         return TER()
     if tokenize is not None and tokenize not in _tokenizer_names():
-        raise UserError(f"--tokenize={tokenize}: one of {', '.join(_tokenizer_names())}")
+        raise InvalidValue("tokenize", tokenize, f"one of {', '.join(_tokenizer_names())}")
     if tokenize == MOSES:
         return BLEU(lowercase=True, tokenize="none", force=True)
     try:                                              # force: no warning for every block of lines
         return BLEU(tokenize=tokenize, force=True, trg_lang=language_pair.split("-")[-1])
     except (RuntimeError, ImportError, OSError) as error:    # an extra package, or a download
-        flag = f"--tokenize={tokenize}" if tokenize else f"--language_pair={language_pair}"
-        raise UserError(f"{flag}: {' '.join(str(error).split())}") from None
+        name, value = ("tokenize", tokenize) if tokenize else ("language_pair", language_pair)
+        raise InvalidValue(name, value, " ".join(str(error).split())) from None
 
 
 def _bleu(sums: np.ndarray) -> np.ndarray:

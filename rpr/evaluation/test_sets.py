@@ -4,7 +4,6 @@
 ~/.local/share/rpr/test_sets), where they are found by name, as sacreBLEU's are.
 """
 import contextlib
-import difflib
 import gzip
 import http.client
 import logging
@@ -17,7 +16,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rpr.utils import files
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidValue, UserError, nearest
+
+LANGUAGE_PAIR = r"[a-z]{2,3}-[a-z]{2,3}"
 
 
 def read_lines(path: str) -> list[str]:
@@ -42,7 +43,7 @@ def read_lines(path: str) -> list[str]:
 
 
 def test_set_source(name: str, language_pair: str) -> list[str]:
-    """The source lines of a test set, registered or of `sacrebleu --list`, in their order."""
+    """The source lines of a test set, registered or of sacreBLEU, in their order."""
     directory = _registered(name, language_pair)
     if directory:
         return read_lines(os.path.join(directory, "source"))
@@ -78,44 +79,23 @@ def several_documents(names: list[str]) -> list[str] | None:
     return names if len(set(names)) > 1 else None
 
 
-def check_language_pair(language_pair: str, name: str = "--language_pair") -> None:
-    """Refuses what is not two language codes.
-
-    Args:
-      language_pair: such as en-de.
-      name: of the flag or field that has it, for the message.
-
-    Raises:
-      UserError: names the value and what is allowed.
-    """
-    if not re.fullmatch(r"[a-z]{2,3}-[a-z]{2,3}", language_pair):
-        raise UserError(f"{name}={language_pair}: two language codes, such as en-de")
+def check_language_pair(language_pair: str) -> None:
+    """Refuses what is not two language codes, such as en-de."""
+    if not re.fullmatch(LANGUAGE_PAIR, language_pair):
+        raise InvalidValue("language_pair", language_pair, "two language codes, such as en-de")
 
 
-def check_test_set(name: str, language_pair: str, setting: str = "--test_set",
-                   pair_setting: str = "--language_pair") -> None:
-    """Refuses a test set, or a language pair of it, that is neither sacreBLEU's nor registered.
-
-    Args:
-      name: of the test set.
-      language_pair: such as en-de.
-      setting: flag or field that names the test set, for the message.
-      pair_setting: flag or field that has the language pair.
-
-    Raises:
-      UserError: names the value, and what there is.
-    """
-    if _registered(name, language_pair, pair_setting):
+def check_test_set(name: str, language_pair: str) -> None:
+    """Refuses a test set, or a language pair of it, that is neither sacreBLEU's nor registered."""
+    if _registered(name, language_pair):
         return
     from sacrebleu.dataset import DATASETS
     if name not in DATASETS:
-        near = difflib.get_close_matches(name, DATASETS, n=4, cutoff=0.5)
-        raise UserError(f"{setting}={name}: no such test set"
-                        + (f"; nearest: {', '.join(near)}" if near else "")
-                        + "; sacrebleu --list and rpr test-set list show all")
+        raise InvalidValue("test_set", name, f"no such test set{nearest(name, DATASETS)}; "
+                           "sacrebleu --list and rpr test-set list show all")
     pairs = DATASETS[name].langpairs
     if language_pair not in pairs:
-        raise UserError(f"{pair_setting}={language_pair}: {name} has {', '.join(sorted(pairs))}")
+        raise InvalidValue("language_pair", language_pair, f"{name} has {', '.join(sorted(pairs))}")
 
 
 def register(name: str, language_pair: str, source: str, references: Sequence[str],
@@ -123,7 +103,7 @@ def register(name: str, language_pair: str, source: str, references: Sequence[st
     """Registers a test set of plain text files, one sentence per line.
 
     Args:
-      name: by which --test_set finds it.
+      name: by which it is found.
       language_pair: such as en-de.
       source: path of the source text, UTF-8, .gz allowed.
       references: paths of one or more references.
@@ -184,8 +164,7 @@ def _directory(name: str, language_pair: str) -> str:
     return os.path.join(_root(), f"{name}.{language_pair}")
 
 
-def _registered(name: str, language_pair: str, pair_setting: str = "--language_pair"
-                ) -> str | None:
+def _registered(name: str, language_pair: str) -> str | None:
     """The directory of a registered test set; None if there is none of that name."""
     if re.search(r"[/\0]", name + language_pair):
         return None
@@ -194,8 +173,8 @@ def _registered(name: str, language_pair: str, pair_setting: str = "--language_p
         return directory
     pairs = [pair for other, pair, _ in registered() if other == name]
     if pairs:
-        raise UserError(f"{pair_setting}={language_pair}: the registered test set {name} has "
-                        f"{', '.join(pairs)}")
+        raise InvalidValue("language_pair", language_pair, f"the registered test set {name} has "
+                           f"{', '.join(pairs)}")
     return None
 
 
@@ -227,9 +206,9 @@ def _sacrebleu_data(name: str, language_pair: str) -> Iterator[Any]:
     except (OSError, SystemExit, ValueError, SyntaxError, AssertionError, tarfile.TarError,
             http.client.HTTPException) as error:
         reason = "a damaged download" if isinstance(error, SystemExit) else str(error)
-        raise UserError(
-            f"--test_set={name}: sacreBLEU could not get it from {' '.join(dataset.data)} "
-            f"({reason}). Without a network it needs {_cache_files(dataset, language_pair)}; if "
-            f"the cache {dataset._outdir} is damaged, remove it") from None
+        raise InvalidValue("test_set", name, "sacreBLEU could not get it from "
+                           f"{' '.join(dataset.data)} ({reason}). Without a network it needs "
+                           f"{_cache_files(dataset, language_pair)}; if the cache "
+                           f"{dataset._outdir} is damaged, remove it") from None
     finally:
         logger.setLevel(level)

@@ -8,7 +8,7 @@ import typing
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from rpr.evaluation.test_sets import check_language_pair
+from rpr.evaluation.test_sets import LANGUAGE_PAIR
 from rpr.utils.console import printable
 from rpr.utils.errors import UserError
 from rpr.utils.settings import Setting
@@ -81,7 +81,7 @@ def with_tuple(value: Any, declared: Setting) -> Any:
 def check_value(value: Any, declared: Setting) -> None:
     """Refuses a value of a wrong type or out of its range, and text with control characters."""
     if not declared.accepts(value):
-        raise UserError(f"{declared.name} = {shown(value)}: it must be {declared.allowed()}")
+        raise UserError(f"{declared.name} = {shown(value)}: must be {declared.allowed()}")
     if isinstance(value, str):
         check_text(value, declared.name)
 
@@ -107,7 +107,7 @@ def describe(kinds: Iterable[tuple[str, type]]) -> str:
     Args:
       kinds: pairs of a prefix ("run") and a dataclass of settings.
     """
-    lines = ["settings of the gin file, and of --set:"]
+    lines = ["settings of the gin file:"]
     for prefix, kind in kinds:
         for field, declared in _declared(kind, prefix):
             default = "required" if _is_required(field) else f"default {declared.default!r}"
@@ -179,7 +179,7 @@ class Run:
                                  "chooses BLEU's tokenizer (zh, ja, ko)", "")
     worker_gpu: int = setting("GPUs of one run; each gets a batch of its own", 1, low=1, high=1024)
     usr_dir: str = setting("directory with problems, hparams sets, models and position schemes of "
-                           "your own (T2T's --t2t_usr_dir)", "")
+                           "your own (T2T's t2t_usr_dir)", "")
     text_source: str = setting("source side of the training text, for the problem "
                                "translate_text_files; also RPR_TEXT_SOURCE", "")
     text_target: str = setting("its target side; also RPR_TEXT_TARGET", "")
@@ -211,8 +211,9 @@ class Run:
         if self.test_set and not self.language_pair:
             raise UserError(f"run.test_set = {shown(self.test_set)}: run.language_pair is missing, "
                             "such as en-de")
-        if self.language_pair:
-            check_language_pair(self.language_pair, "run.language_pair")
+        if self.language_pair and not re.fullmatch(LANGUAGE_PAIR, self.language_pair):
+            raise UserError(f"run.language_pair = {shown(self.language_pair)}: two language codes, "
+                            "such as en-de")
         for test_set in self.test_sets:
             if not isinstance(test_set, str) or not re.fullmatch(r"\w[\w./-]*(:[\w-]+)?", test_set):
                 raise UserError(f"run.test_sets: {shown(test_set)} is neither NAME nor NAME:PAIR")

@@ -8,7 +8,6 @@ directories must not be able to run code (gin can import modules and call functi
 import ast
 import contextlib
 import dataclasses
-import difflib
 import glob
 import logging
 import os
@@ -18,7 +17,7 @@ from typing import Any
 
 import gin
 from rpr.experiments.config import Run, Study, declarations, shown, with_tuple
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidValue, UserError, nearest
 
 RUN_FILE, STUDY_FILE = "config.gin", "study.gin"      # in the directory of a run, of a study
 
@@ -76,7 +75,7 @@ def _load(path: str, overrides: Sequence[str], is_study: bool) -> tuple[Run, Stu
     if not os.path.exists(path):
         raise UserError(f"{path}: there is no such gin file{hint(path)}")
     if os.path.isdir(path):
-        raise UserError(f"{path}: it is a directory, a gin file is needed")
+        raise UserError(f"{path}: is a directory; expected a gin file")
     changes = dict(_override(text, is_study) for text in overrides)
     try:
         if is_record(path):
@@ -85,7 +84,7 @@ def _load(path: str, overrides: Sequence[str], is_study: bool) -> tuple[Run, Stu
     except Exception as error:                        # gin raises whatever the text provokes
         if isinstance(error, OSError) and error.errno is not None:
             raise                                     # the disk; gin's own have no number
-        raise UserError(f"{path}{' with --set' if changes else ''}: {_reason(error)}") from None
+        raise UserError(f"{path}{' with overrides' if changes else ''}: {_reason(error)}") from None
 
 
 def _reason(error: Exception) -> str:
@@ -94,7 +93,7 @@ def _reason(error: Exception) -> str:
     token = re.search(r"Failed to parse token ('.*')(.*)", text)
     if token:                                         # the first line quotes Python's parser
         quoted = token[1] if len(token[1]) <= 80 else f"{token[1][:77]}..."
-        return f"{quoted} is no number, True, False, None or text in quotes{token[2]}"
+        return f"{quoted} is not a number, True, False, None or a quoted string{token[2]}"
     missing = re.search(r"(Run|Study)\.__init__\(\) missing .*?'(\w+)'", text)
     if missing:
         return f"{missing[1].lower()}.{missing[2]} is missing"
@@ -107,20 +106,19 @@ def _override(text: str, is_study: bool) -> tuple[str, Any]:
     settings = {name: declared for kind in kinds
                 for name, declared in declarations(_KINDS[kind], kind).items()}
     name, equals, value = (part.strip() for part in text.partition("="))
-    typed = f"--set {shown(text)[1:-1]}"
+    typed = shown(text)[1:-1]
     if not equals or name not in settings:
-        near = difflib.get_close_matches(name, settings, n=1)
-        raise UserError(f"{typed}: it must be {' or '.join(f'{kind}.NAME' for kind in kinds)}"
-                        f"=VALUE, NAME being a setting{f', such as {near[0]}' if near else ''} "
-                        "(--help lists them)")
+        raise InvalidValue("set", typed, "must be "
+                           f"{' or '.join(f'{kind}.NAME' for kind in kinds)}=VALUE, NAME being a "
+                           f"setting{nearest(name, settings)}")
     declared = settings[name]
     try:
         literal = with_tuple(ast.literal_eval(value), declared)
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
         quotes = " in quotes" if isinstance(declared.default, str) else ", as a Python literal"
-        raise UserError(f"{typed}: it must be {declared.allowed()}{quotes}") from None
+        raise InvalidValue("set", typed, f"must be {declared.allowed()}{quotes}") from None
     if not declared.accepts(literal):
-        raise UserError(f"{typed}: it must be {declared.allowed()}")
+        raise InvalidValue("set", typed, f"must be {declared.allowed()}")
     return name, literal
 
 
@@ -247,8 +245,8 @@ def resolve(path: str) -> str:
     paths = _paths()
     name = path.removeprefix(PREFIX).removesuffix(".gin")
     if name not in paths:
-        near = difflib.get_close_matches(name, paths, n=3) or sorted(paths)
-        raise UserError(f"{path}: no such recipe; {', '.join(near)}")
+        raise UserError(f"{path}: no such recipe"
+                        f"{nearest(name, paths) or '; there are ' + ', '.join(paths)}")
     return paths[name]
 
 

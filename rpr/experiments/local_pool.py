@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from rpr.experiments.config import Run
 from rpr.utils.console import say
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidValue, UserError
 from rpr.utils.files import open_append
 from rpr.utils.processes import spawn, visible_gpus
 
@@ -58,14 +58,13 @@ def this_machine(devices: int | None = None, cores: int | None = None) -> Machin
     """
     gpus = visible_gpus()
     if cores is not None or not gpus and devices is None:
-        return Machine("core", _limited(sorted(os.sched_getaffinity(0)), "cores", cores))
-    return Machine("GPU", _limited(gpus, "devices", devices))
+        return Machine("core", _limited("cores", sorted(os.sched_getaffinity(0)), cores))
+    return Machine("GPU", _limited("devices", gpus, devices))
 
 
-def _limited(names: list[Any], flag: str, limit: int | None) -> list[Any]:
+def _limited(kind: str, names: list[Any], limit: int | None) -> list[Any]:
     if limit is not None and not 1 <= limit <= len(names):
-        kind = "GPUs" if flag == "devices" else "cores"
-        raise UserError(f"--{flag}={limit}: there are {len(names)} {kind}")
+        raise InvalidValue(kind, limit, f"there are {len(names)}")
     return names[:limit]
 
 

@@ -20,7 +20,7 @@ from rpr.experiments.config import TEXT_FILES, Run
 from rpr.experiments.run_directory import RunDirectory, data_record
 from rpr.utils import files
 from rpr.utils.console import say
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidValue, UserError
 
 _SOURCE = {"sha256": str, "path?": str, "lines?": int}
 _DATA = {"problem": str, "sources": {"*": _SOURCE}}
@@ -107,7 +107,7 @@ def text_files(run: Run) -> dict[str, str]:
 
 
 def with_usr_dir(run: Run, usr_dir: str | None, gin_file: str) -> Run:
-    """The run with the --t2t_usr_dir of the command line, if there is one.
+    """The run with the usr_dir of the command line, if there is one.
 
     Args:
       run: as a gin file describes it.
@@ -120,8 +120,8 @@ def with_usr_dir(run: Run, usr_dir: str | None, gin_file: str) -> Run:
     """
     if usr_dir is None:
         if run.usr_dir and gin_files.is_record(gin_file):
-            raise UserError(f"{gin_file}: it was made with code of your own: "
-                            f"--t2t_usr_dir={run.usr_dir} loads it")
+            raise InvalidValue("t2t_usr_dir", None, f"{gin_file} was made with code of your own, "
+                               f"in {run.usr_dir}")
         usr_dir = run.usr_dir
     if not usr_dir:
         return run

@@ -81,14 +81,14 @@ def complete_run(run: Run, run_dir: RunDirectory, skip_datagen: bool = False) ->
         _complete_scores(run, run_dir, status)
 
 
-def refuse_another(run: Run, there: Run, path: str, flag: str) -> None:
+def refuse_another(run: Run, there: Run, path: str) -> None:
     """Refuses to resume `there`, the run of a directory, as `run`; shows the difference."""
     different = [f"{name} = {asked!r} (there: {getattr(there, name)!r})"
                  for name, asked in dataclasses.asdict(run).items()
                  if asked != getattr(there, name) and name not in MUTABLE_FIELDS]
     if different:
-        raise UserError(f"{path} holds another run: {', '.join(different)}; take another {flag}, "
-                        "or the configuration in it")
+        raise UserError(f"{path} holds another run: {', '.join(different)}; take another "
+                        "directory, or the configuration in it")
 
 
 def run_stage(stage: Stage, run: Run, *inherited: int) -> tuple[int, str]:
@@ -141,7 +141,7 @@ def _check_config(run: Run, run_dir: RunDirectory) -> None:
         if there == run:
             return
         if _is_trained(run_dir):
-            refuse_another(run, there, run_dir.path, "--run_dir")
+            refuse_another(run, there, run_dir.path)
         elif there.identity() != run.identity():
             _remove_traces(run_dir)
     update_config(run, run_dir)

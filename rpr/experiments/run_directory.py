@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from rpr.experiments import gin_files
 from rpr.experiments.config import Run, file_name
 from rpr.utils import files, locks
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidValue, UserError
 from rpr.utils.interfaces import ModelRequest
 
 _STATUS = {"*": {"state": ("running", "done", "failed"), "input?": str, "started?": float,
@@ -284,7 +284,7 @@ def find_model(path: str, data_dir: str | None = None, usr_dir: str | None = Non
     Args:
       path: as `rpr run` made it.
       data_dir: vocabulary and TFRecords; None: where `rpr run` and `rpr study` put them.
-      usr_dir: the user's --t2t_usr_dir. The one that the run names is not used: a directory made
+      usr_dir: the user's own code. The one that the run names is not used: a directory made
         by somebody else must not choose which code runs.
 
     Returns:
@@ -298,14 +298,14 @@ def find_model(path: str, data_dir: str | None = None, usr_dir: str | None = Non
         raise UserError(f"{path}: there is no run in it (no {gin_files.RUN_FILE})")
     run = gin_files.load_run(run_dir.config)
     if run.usr_dir and not usr_dir:
-        raise UserError(f"{path} was trained with code of your own: --t2t_usr_dir={run.usr_dir} "
-                        "loads it")
+        raise InvalidValue("t2t_usr_dir", None, f"{path} was trained with code of your own, in "
+                           f"{run.usr_dir}")
     if not data_dir:
         candidates = [os.path.join(path, *up, "data") for up in ([".."], ["..", ".."])]
         data_dir = next((candidate for candidate in candidates
                          if os.path.exists(data_record(run, candidate))), None)
         if data_dir is None:
-            raise UserError(f"--data_dir is missing: no data of {run.problem} next to {path}")
+            raise InvalidValue("data_dir", None, f"no data of {run.problem} next to {path}")
     checkpoint = run_dir.checkpoint(run)
     return run, ModelRequest(
         model=run.model, problem=run.problem, hparams_set=run.hparams_set, hparams=run.hparams,

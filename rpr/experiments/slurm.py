@@ -8,7 +8,7 @@ import contextlib
 import os
 from typing import Any
 
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidValue
 from rpr.utils.files import open_append, write_atomically
 from rpr.utils.processes import spawn
 
@@ -56,7 +56,7 @@ class Cluster:
         try:
             import submitit
         except ModuleNotFoundError:
-            raise UserError(f"--cluster={name} needs submitit: pip install '.[slurm]'") from None
+            raise InvalidValue("cluster", name, "needs submitit: pip install '.[slurm]'") from None
         self._folder = folder
         new = [path for path in (folder, os.path.dirname(folder)) if not os.path.exists(path)]
         try:
@@ -70,8 +70,7 @@ class Cluster:
                 with contextlib.suppress(OSError):
                     os.rmdir(path)
             line = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise UserError(f"--cluster={name} --submitit_option {' '.join(options)}: {line}"
-                            ) from None
+            raise InvalidValue("submitit_option", " ".join(options), f"{name}: {line}") from None
         self.running: list[tuple[Any, Any]] = []      # (key, job)
 
     def __enter__(self) -> "Cluster":

@@ -76,7 +76,7 @@ def resolve(run: Run, changes: dict[str, Any], seed: int) -> Run:
 
 
 def _as_hparam(value: Any) -> str:
-    """A value as T2T's --hparams has it: [VALUE,VALUE] for a list."""
+    """A value as T2T's hparams have it: [VALUE,VALUE] for a list."""
     return value if isinstance(value, str) else str(value).replace(" ", "")
 
 
@@ -127,7 +127,7 @@ def prepare(study: Study, run: Run, study_dir: str) -> list[StudyRun]:
     with locks.lock(os.path.join(study_dir, ".lock")):
         path = os.path.join(study_dir, gin_files.STUDY_FILE)
         if os.path.exists(path) and _has_begun(study_dir):
-            refuse_another(run, gin_files.load_study(path)[1], study_dir, "--study_dir")
+            refuse_another(run, gin_files.load_study(path)[1], study_dir)
         for study_run in runs:                        # before anything is written
             run_directory.new_test_sets(study_run.run, study_run.run_dir)
         files.write_atomically(path, gin_files.as_gin(run) + gin_files.as_gin(study))

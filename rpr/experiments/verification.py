@@ -10,7 +10,7 @@ from rpr.experiments.config import Run
 from rpr.experiments.run import run_stage
 from rpr.experiments.run_directory import RunDirectory, Stage, stages
 from rpr.utils import files, metrics_log
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidValue, UserError
 from rpr.utils.processes import temporary_directory
 
 
@@ -49,7 +49,7 @@ def repeat_training(run: Run, run_dir: RunDirectory, steps: int | None = None) -
     if steps > max(recorded, default=0):
         raise UserError(f"{run_dir.path}: its training recorded "
                         f"{max(recorded, default=0)} steps; there is nothing to compare up to "
-                        f"--steps={steps}")
+                        f"step {steps}")
     repeated = RunDirectory(temporary_directory("verify"), run_dir.data_dir)
     train = next(stage for stage in stages(run, repeated) if stage.name == "train")
     threads = files.read_json(os.path.join(run_dir.model, "rpr.json")).get("threads", 0)
@@ -80,8 +80,8 @@ def _compare(run_dir: RunDirectory, repeated: RunDirectory, steps: int) -> Compa
             differences.append((step, f"{len(different)} of {len(before)} tensors differ at step "
                                 f"{step}; the first is {different[0]}"))
     if not common and not any(checkpoints):
-        raise UserError(f"--steps={steps}: the run recorded no loss and no checkpoint up to there; "
-                        "losses are recorded every tenth step")
+        raise InvalidValue("steps", steps, "the run recorded no loss and no checkpoint up to "
+                           "there; losses are recorded every tenth step")
     return Comparison(len(common), checkpoints, len(tensors[checkpoints[-1]]) if checkpoints else 0,
                       min(differences, default=(0, ""))[1])
 

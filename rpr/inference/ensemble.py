@@ -15,7 +15,7 @@ from rpr.models import beam_search, incremental
 from rpr.nn.ops import shape_list
 from rpr.t2t import checkpoints, preflight, trained_model
 from rpr.utils import processes
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidValue, UserError
 from rpr.utils.interfaces import DecodeHParams, ModelRequest
 
 
@@ -36,27 +36,27 @@ def find_members(directories: Sequence[str], data_dir: str) -> list[trained_mode
     members: list[trained_model.TrainedModel] = []
     first_vocabulary = None
     for directory in map(os.path.expanduser, directories):
-        flag = f"--ensemble: {directory or 'an empty name'}"
         model_dir = os.path.join(directory, "model")
         if not os.path.isdir(model_dir):
             model_dir = directory
         training = preflight.trained_with(model_dir)
         if not training:
-            raise UserError(f"{flag} is neither a run directory nor an output directory of rpr "
-                            f"train (no {preflight.TRAINED_WITH})")
+            raise InvalidValue("ensemble", directory, "neither a run directory nor an output "
+                               f"directory of rpr train (no {preflight.TRAINED_WITH})")
         vocabulary = training["vocabulary"]
         first_vocabulary = first_vocabulary or vocabulary
         if vocabulary != first_vocabulary:
-            raise UserError(f"{flag} was trained with another vocabulary ({', '.join(vocabulary)}) "
-                            f"than {directories[0]} ({', '.join(first_vocabulary)})")
+            raise InvalidValue("ensemble", directory, "it was trained with another vocabulary "
+                               f"({', '.join(vocabulary)}) than {directories[0]} "
+                               f"({', '.join(first_vocabulary)})")
         members.append(trained_model.find_trained_model(ModelRequest(
             model=training["model"], problem=training["problem"],
             hparams_set=training["hparams_set"], data_dir=data_dir, output_dir=model_dir,
             checkpoint_path=checkpoints.newest(os.path.join(directory, "average")) or "")))
         preflight.check_reads_source(members[-1].hparams)
         if not issubclass(registry.model(training["model"]), incremental.IncrementalDecoder):
-            raise UserError(f"{flag} holds a model {training['model']}, which cannot take part in "
-                            "an ensemble")
+            raise InvalidValue("ensemble", directory, f"holds a model {training['model']}, which "
+                               "cannot take part in an ensemble")
     return members
 
 
@@ -114,8 +114,8 @@ def decode(features: dict[str, tf.Tensor], models: Sequence[tuple[Any, Any]],
     """
     sizes = [model.target_vocab_size() for model, _ in models]
     if len(set(sizes)) > 1:
-        raise UserError(f"--ensemble: the models have {', '.join(map(str, sizes))} target symbols; "
-                        "they need equally many (vocab_divisor)")
+        raise UserError(f"the models of an ensemble have {', '.join(map(str, sizes))} target "
+                        "symbols; they need equally many (vocab_divisor)")
     beams = decode_hparams.beam_size
     model_steps, initial_caches = [], []
     for model, scope in models:

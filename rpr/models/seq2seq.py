@@ -175,7 +175,7 @@ def checked_hparams(hparams: HParams) -> HParams:
       ValueError: one line with the hparam, its value and what is allowed.
     """
     if "attention_flavour" not in hparams:
-        raise ValueError("no hparam attention_flavour: qkv_seq2seq needs a --hparams_set such as "
+        raise ValueError("no hparam attention_flavour: qkv_seq2seq needs an hparams_set such as "
                          "qkv_seq2seq_base (rpr list hparams)")
     check_ranges(hparams)
     if hparams.hidden_size % 2:

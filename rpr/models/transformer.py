@@ -54,7 +54,7 @@ def checked_hparams(hparams: HParams) -> HParams:
     """
     hparams = hparams_lib.copy_hparams(hparams)
     if "use_pad_remover" not in hparams:
-        raise ValueError("no hparam use_pad_remover: rpr_transformer needs a --hparams_set of a "
+        raise ValueError("no hparam use_pad_remover: rpr_transformer needs an hparams_set of a "
                          "Transformer (rpr list hparams)")
     if "position" not in hparams and hparams.get("pos") in T2T_POSITIONS:
         position = T2T_POSITIONS[hparams.get("pos")]

@@ -11,7 +11,7 @@ from rpr.evaluation.significance import (
     p_text,
 )
 from rpr.report.results import ArmResult, StudyResults
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidValue
 
 # The paper's symbols for settings.
 SYMBOLS = {"max_relative_position": "k", "relative_keys": "a^K", "relative_values": "a^V"}
@@ -19,7 +19,7 @@ SYMBOLS = {"max_relative_position": "k", "relative_keys": "a^K", "relative_value
 
 class Column(NamedTuple):
     """Attributes:
-      key: name for --columns.
+      key: name by which it is chosen.
       heading: shown at the top.
       cells: one text per arm, empty if there is no value.
       group: "arm", "result", "difference" or "cost".
@@ -97,10 +97,10 @@ def choose(results: StudyResults, keys: Sequence[str]) -> list[Column]:
     available = {column.key: column for column in _all_columns(results)}
     for key in keys:
         if key not in available:
-            raise UserError(f"--columns={key}: one of {', '.join(available)}")
+            raise InvalidValue("columns", key, f"one of {', '.join(available)}")
     chosen = [available[key] for key in keys if any(available[key].cells)]
     if not chosen:
-        raise UserError(f"--columns={','.join(keys)}: no arm has a value there")
+        raise InvalidValue("columns", ",".join(keys), "no arm has a value there")
     return chosen
 
 

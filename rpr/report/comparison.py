@@ -21,7 +21,7 @@ from rpr.report.results import ArmPair, Sample, StudyResults, make_buckets
 from rpr.report.study_reader import run_directory_of
 from rpr.utils import files, metrics_log
 from rpr.utils.console import say
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidValue, UserError
 
 SCORED = ("bleu", "chrf")                             # of `evaluation.metrics.METRICS`
 MOST_RANKED_ARMS = 30                                 # with more, a ranking cannot be read
@@ -197,8 +197,8 @@ def _shared_test_set(runs: Mapping[str, Run], run_dirs: Mapping[str, RunDirector
     """The source lines, and the lines of each reference, that all runs share."""
     for name, run in runs.items():
         if test_set and test_set not in run.test_sets:
-            raise UserError(f"--test_set={test_set}: {run_dirs[name].path} was not scored on it "
-                            f"(run.test_sets: {', '.join(run.test_sets) or 'none'})")
+            raise InvalidValue("test_set", test_set, f"{run_dirs[name].path} was not scored on it "
+                               f"(run.test_sets: {', '.join(run.test_sets) or 'none'})")
     (first, run), *rest = runs.items()
     of_sacrebleu = sacrebleu_test_set(run, test_set)
     for name, other_run in rest:

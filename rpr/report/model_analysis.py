@@ -85,7 +85,7 @@ def analyse_models(run_dirs: Iterable[RunDirectory], usr_dir: str | None = None)
 
     Args:
       run_dirs: of the runs.
-      usr_dir: the user's --t2t_usr_dir, for models trained with code from it.
+      usr_dir: the directory of the user's own code, for models trained with code from it.
 
     A model that cannot be analysed is reported in one line and left out. Runs that were copied
     without their checkpoints are left out together.
@@ -125,7 +125,7 @@ def attention_by_distance(run_directory: str, data_dir: str, sentences: int = 64
       sentences: number of test sentences, evenly spaced; those longer than the model's max_length
         are skipped.
       max_distance: larger distances count as this one.
-      usr_dir: the user's --t2t_usr_dir.
+      usr_dir: the directory of the user's own code.
 
     Returns:
       {"encoder": a, "decoder": a}, each float64 [layers, heads, 2 * max_distance + 1]: the share of

@@ -9,7 +9,7 @@ from rpr.experiments import gin_files, run_directory
 from rpr.experiments.run_directory import RunDirectory
 from rpr.report.results import ArmResult, RunResult, StudyResults, unique
 from rpr.utils import files, metrics_log
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidPath, InvalidValue, UserError
 
 MOST_RECORDS = 200                                    # training records of a run, for its curve
 
@@ -47,9 +47,9 @@ def read_study(path: str, baseline: str | None = None, against: str | None = Non
     names = [arm.name for arm in arms]
     baseline = baseline or study_baseline
     if baseline is None:
-        raise UserError(f"--baseline is missing: one of {', '.join(names)}")
+        raise InvalidValue("baseline", None, f"one of {', '.join(names)}")
     if baseline not in names:
-        raise UserError(f"--baseline={baseline}: one of {', '.join(names)}")
+        raise InvalidValue("baseline", baseline, f"one of {', '.join(names)}")
     if not study_baseline:
         arms.sort(key=lambda arm: arm.name != baseline)
     results = StudyResults(os.path.basename(os.path.abspath(path)), baseline,
@@ -100,10 +100,10 @@ def _read_arms(path: str, environments: list[dict[str, Any]]
 def _read_other_run(path: str, run_path: str, environments: list[dict[str, Any]]) -> ArmResult:
     """A run outside the study, as an arm without settings."""
     if not os.path.exists(os.path.join(run_path, gin_files.RUN_FILE)):
-        raise UserError(f"--against={run_path}: there is no run in it (no {gin_files.RUN_FILE})")
+        raise InvalidPath(run_path, f"there is no run in it (no {gin_files.RUN_FILE})")
     run = _read_run(path, os.path.relpath(run_path, path), environments)
     if run.state != "done":
-        raise UserError(f"--against={run_path}: the run is not done ({run.state})")
+        raise InvalidPath(run_path, f"the run is not done ({run.state})")
     return ArmResult(os.path.relpath(run_path), {}, None, [run])
 
 

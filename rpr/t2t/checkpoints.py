@@ -11,13 +11,13 @@ import re
 import tensorflow.compat.v1 as tf
 from tensor2tensor.utils import registry
 
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidPath
 from rpr.utils.files import refuse_pattern, write_atomically
 
 STATE_FILE = "checkpoint"
 
 
-def find_checkpoint(path_or_dir: str, model: str, flag: str) -> str:
+def find_checkpoint(path_or_dir: str, model: str) -> str:
     """The checkpoint to read.
 
     Args:
@@ -25,7 +25,6 @@ def find_checkpoint(path_or_dir: str, model: str, flag: str) -> str:
         checkpoint's path without suffix.
       model: registered name of the model. The variables of a T2T model begin with it; those of
         rpr_transformer begin with `transformer`, so that both read each other's checkpoints.
-      flag: the flag that named the path, for messages.
 
     Returns:
       path without suffix.
@@ -38,32 +37,29 @@ def find_checkpoint(path_or_dir: str, model: str, flag: str) -> str:
         every = by_step(path)
         found = newest(path) or (every[-1] if every else None)
         if found is None:
-            raise UserError(f"--{flag}={path}: there is no checkpoint in it{_hint(path, flag)}")
+            raise InvalidPath(path, f"there is no checkpoint in it{_hint(path)}")
         path = found
     elif not os.path.exists(path + ".index"):
-        raise UserError(f"--{flag}={path}: there is no such directory, and no checkpoint "
-                        f"of that name (no {path}.index)")
-    refuse_pattern(path, f"--{flag}")
+        raise InvalidPath(path, "there is no such directory, and no checkpoint of that name (no "
+                          f"{path}.index)")
+    refuse_pattern(path)
     problem = damage(path)
     if problem:
-        raise UserError(f"--{flag}={path}: the checkpoint cannot be read: {problem}")
+        raise InvalidPath(path_or_dir, f"the checkpoint cannot be read: {problem}")
     names = [name for name, _ in tf.train.list_variables(path)]
     scopes = {name.split("/")[0] for name in names if "/body/" in name} - {"training"}
     scope = getattr(registry.model(model), "scope", model)
     if scopes and scope not in scopes:
-        raise UserError(f"--{flag}={path} is a checkpoint of --model={sorted(scopes)[0]}, "
-                        f"not of --model={model}")
+        raise InvalidPath(path, f"is a checkpoint of model={sorted(scopes)[0]}, not of "
+                          f"model={model}")
     return path
 
 
-def _hint(directory: str, flag: str) -> str:
+def _hint(directory: str) -> str:
     """Where the checkpoints of a run directory are."""
     inner = [name for name in ("model", "average") if newest(os.path.join(directory, name))]
-    if not inner:
-        return ""
     return (f"; it is a run directory, whose checkpoints are in {' and '.join(inner)}: give "
-            f"{os.path.join(directory, inner[0])}"
-            + (f", or {directory} without a flag" if flag == "output_dir" else ""))
+            f"{os.path.join(directory, inner[0])}, or name the run alone") if inner else ""
 
 
 def newest(directory: str) -> str | None:
@@ -102,9 +98,8 @@ def repair_state(directory: str) -> str | None:
     every, path = by_step(directory), newest_complete(directory)
     if path is None:
         if every:
-            raise UserError(f"--output_dir={directory} holds no complete checkpoint "
-                            f"({damage(every[-1])}); remove its model.ckpt-* to train from the "
-                            "start")
+            raise InvalidPath(directory, f"holds no complete checkpoint ({damage(every[-1])}); "
+                              "remove its model.ckpt-* to train from the start")
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(directory, STATE_FILE))
         return None

@@ -2,7 +2,6 @@
 
 Every check raises `UserError` with one line and writes nothing.
 """
-import difflib
 import json
 import logging
 import os
@@ -15,7 +14,7 @@ from rpr.models import live_hparams
 from rpr.problems import checks
 from rpr.t2t import registration
 from rpr.utils import console, files
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidPath, InvalidValue, UserError, nearest
 from rpr.utils.interfaces import HParams, ModelRequest, Problem
 
 TRAINED_WITH = "rpr.json"
@@ -33,7 +32,7 @@ def parse_hparams(hparams: HParams, overrides: str) -> dict[str, Any]:
 
     Args:
       hparams: HParams; changed in place.
-      overrides: the value of --hparams.
+      overrides: `name=value,...`.
 
     Returns:
       the values that the overrides set, by name.
@@ -42,17 +41,17 @@ def parse_hparams(hparams: HParams, overrides: str) -> dict[str, Any]:
       UserError: an unknown name, a value of the wrong type, or a control character.
     """
     if console.printable(overrides) != overrides:
-        raise UserError(f"--hparams={console.printable(overrides)}: it contains control characters")
+        raise InvalidValue("hparams", console.printable(overrides), "it contains control "
+                           "characters")
     before = hparams.values()
     try:
         hparams.parse(overrides)
     except (ValueError, KeyError, TypeError) as error:
         name = str(error).strip("'").split()[-1]
         if "Unknown hyperparameter" in str(error):
-            near = difflib.get_close_matches(name, before, n=4, cutoff=0.5)
-            raise UserError(f"--hparams={overrides}: no hparam '{name}'"
-                            + (f"; nearest: {', '.join(near)}" if near else "")) from None
-        raise UserError(f"--hparams={overrides}: {error}") from None
+            raise InvalidValue("hparams", overrides, "no hparam "
+                               f"'{name}'{nearest(name, before)}") from None
+        raise InvalidValue("hparams", overrides, str(error)) from None
     named = {pair.split("=")[0].split("[")[0].strip() for pair in overrides.split(",")}
     return {name: value for name, value in hparams.values().items() if name in named}
 
@@ -72,7 +71,7 @@ def check_supported(model: str, hparams: HParams) -> None:
         try:
             check(hparams)
         except ValueError as error:
-            raise UserError(f"--hparams: {error}") from None
+            raise UserError(str(error)) from None
 
 
 def say_what_has_no_effect(model: str, hparams: HParams, overrides: dict[str, Any]) -> None:
@@ -115,7 +114,7 @@ def check_same_hparams(output_dir: str, requested: dict[str, Any], decoding: boo
     T2T lets the file override the registered set, with only an INFO line.
 
     Args:
-      output_dir: T2T's --output_dir.
+      output_dir: T2T's.
       requested: values by name.
       decoding: allows hparams that decoding may change.
 
@@ -131,20 +130,20 @@ def check_same_hparams(output_dir: str, requested: dict[str, Any], decoding: boo
                  for name, value in sorted(requested.items())
                  if name in saved and name not in free and saved[name] != value]
     if different:
-        raise UserError(f"--output_dir={output_dir} holds a model with other hparams: requested "
-                        f"{', '.join(different[:6])}{', ...' if len(different) > 6 else ''}; take "
-                        "another directory, or the hparams that it was made with")
+        raise InvalidPath(output_dir, "holds a model with other hparams: requested "
+                          f"{', '.join(different[:6])}{', ...' if len(different) > 6 else ''}; "
+                          "take another directory, or the hparams that it was made with")
 
 
 def check_same_training(output_dir: str, requested: dict[str, Any]) -> None:
     """Refuses an output directory that was made with another model, problem or vocabulary.
 
     Args:
-      output_dir: T2T's --output_dir.
+      output_dir: T2T's.
       requested: some of the values that `remember_training` writes.
 
     Raises:
-      UserError: names the first flag that differs.
+      UserError: names the first value that differs.
     """
     saved = trained_with(output_dir)
     if not saved:
@@ -153,10 +152,9 @@ def check_same_training(output_dir: str, requested: dict[str, Any]) -> None:
         if saved.get(name) == value:
             continue
         if name == "vocabulary":
-            raise UserError(f"--data_dir: its vocabulary ({', '.join(value)}) is not the one that "
-                            f"the model in --output_dir={output_dir} was trained with")
-        raise UserError(f"--{name}={value}: --output_dir={output_dir} was trained with "
-                        f"--{name}={saved.get(name)}")
+            raise UserError(f"the vocabulary in data_dir ({', '.join(value)}) is not the one that "
+                            f"the model in {output_dir} was trained with")
+        raise InvalidValue(name, value, f"{output_dir} was trained with {name}={saved.get(name)}")
 
 
 def trained_with(output_dir: str) -> dict[str, Any]:
@@ -194,7 +192,7 @@ def check_runs(runs: Sequence[ModelRequest]) -> list[dict[str, Any]]:
         for usr_dir in dict.fromkeys(["", *(run.t2t_usr_dir for run in runs)]):
             registration.register(usr_dir)
         for run in runs:
-            registration.check_model(run.model)
+            registration.check_registered("model", run.model)
             registration.find_problem(run.problem)
             if run.problem.endswith(("_rev", "_copy")):
                 raise UserError(f"run.problem = {run.problem}: T2T's suffixes _rev and _copy work "

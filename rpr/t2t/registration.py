@@ -1,64 +1,49 @@
-"""Registered names: this project's, T2T's, and those of a --t2t_usr_dir."""
+"""Registered names: this project's, T2T's, and those of the user's directory."""
 import contextlib
-import difflib
 import importlib
 import io
 import os
 import pkgutil
 import sys
 import traceback
-from collections.abc import Iterable
 
 from tensor2tensor.utils import registry
 from tensor2tensor.utils import usr_dir as t2t_usr_dir
 
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidPath, InvalidValue, nearest
 from rpr.utils.interfaces import HParams, Problem
 
 
-def check_choice(kind: str, flag: str, name: str | None, names: Iterable[str]) -> None:
-    """Refuses a name that is not registered, and suggests the nearest ones.
+def check_registered(kind: str, name: str | None) -> None:
+    """Refuses a missing name, or one that is not registered.
 
     Args:
-      kind: what the name stands for, for the message.
-      flag: the flag that gave the name.
-      name: the value of the flag.
-      names: the registered names.
-
-    Raises:
-      UserError: the name is missing or not registered.
+      kind: "model", "problem" or "hparams_set".
+      name: of a problem without T2T's suffixes.
     """
+    meaning = kind.replace("_", " ")
     if not name:
-        raise UserError(f"--{flag} is missing: the {kind} to use (rpr list shows them)")
+        raise InvalidValue(kind, None, f"the {meaning} to use (rpr list shows them)")
+    names = registered_names(kind.removesuffix("_set"), name)
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=4, cutoff=0.5)
-        raise UserError(f"--{flag}={name}: no such {kind}; "
-                        + (f"nearest: {', '.join(near)}; " if near else "") + "rpr list shows all")
-
-
-def check_model(name: str | None) -> None:
-    """Refuses the name of a model that is not registered."""
-    check_choice("model", "model", name, registered_names("model", name))
+        raise InvalidValue(kind, name, f"no such {meaning}{nearest(name, names)}; rpr list shows "
+                           "all")
 
 
 def registered_hparams(name: str | None) -> HParams:
     """The hparams of a registered set; an unknown name is refused."""
-    check_choice("hparams set", "hparams_set", name, registered_names("hparams", name))
+    check_registered("hparams_set", name)
     return registry.hparams(name)
 
 
 def find_problem(name: str | None) -> Problem:
-    """The problem of --problem, which may have T2T's suffixes _rev and _copy.
-
-    An unknown name is refused.
-    """
-    base = registry.parse_problem_name(name).base_name if name else name
-    check_choice("problem", "problem", base, registered_names("problem", base))
+    """The problem of a name, which may have T2T's suffixes _rev and _copy; refuses unknown ones."""
+    check_registered("problem", registry.parse_problem_name(name).base_name if name else name)
     return registry.problem(name)
 
 
 def register(usr_dir: str | None = None) -> None:
-    """Registers this project's names and those of a --t2t_usr_dir.
+    """Registers this project's names and those of the user's directory.
 
     Raises:
       UserError: there is no such directory, or a module of the same name is loaded.
@@ -72,18 +57,18 @@ def register(usr_dir: str | None = None) -> None:
     if name == "rpr":
         return                                        # registered above
     if not os.path.isdir(path):
-        raise UserError(f"--t2t_usr_dir={usr_dir}: there is no such directory")
+        raise InvalidPath(usr_dir, "there is no such directory")
     if not os.path.exists(os.path.join(path, "__init__.py")):
-        raise UserError(f"--t2t_usr_dir={usr_dir}: it has no __init__.py, which imports your code")
+        raise InvalidPath(usr_dir, "it has no __init__.py, which imports your code")
     loaded = sys.modules.get(name)
     if loaded and os.path.dirname(os.path.abspath(getattr(loaded, "__file__", None) or "")) != path:
-        raise UserError(f"--t2t_usr_dir={usr_dir}: a module named '{name}' is loaded already; "
-                        "rename the directory")
+        raise InvalidPath(usr_dir, f"a module named '{name}' is loaded already; rename the "
+                          "directory")
     try:
         t2t_usr_dir.import_usr_dir(path)
     except Exception as error:
-        raise UserError(f"--t2t_usr_dir={usr_dir}: {_place_in(path, error)}"
-                        f"{type(error).__name__}: {error}") from error
+        raise InvalidValue("t2t_usr_dir", usr_dir,
+                           f"{_place_in(path, error)}{type(error).__name__}: {error}") from error
 
 
 def _place_in(path: str, error: Exception) -> str:

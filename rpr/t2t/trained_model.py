@@ -7,16 +7,16 @@ from tensor2tensor.utils import hparams_lib, trainer_lib
 
 from rpr.problems.checks import check_data
 from rpr.t2t import checkpoints, preflight, registration
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidValue
 from rpr.utils.files import refuse_pattern
 from rpr.utils.interfaces import HParams, ModelRequest
 
 
 def build_hparams(request: ModelRequest, decoding: bool = False) -> HParams:
-    """Builds hparams: the registered set, then --hparams. Everything else uses this function.
+    """Builds hparams: the registered set, then the overrides. Everything else uses this function.
 
     If the output directory holds a model, the hparams must be those it was made with. Decoding
-    takes them from its hparams.json, and --hparams may change only what concerns decoding.
+    takes them from its hparams.json, and overrides may change only what concerns decoding.
 
     Args:
       request: its model, hparams_set, hparams and output_dir count.
@@ -63,24 +63,22 @@ def find_trained_model(request: ModelRequest) -> TrainedModel:
     """Finds and checks the trained model that is asked for.
 
     Raises:
-      UserError: a flag is missing, or model, data and checkpoint do not belong together.
+      UserError: something is missing, or model, data and checkpoint do not belong together.
     """
     for name in ("output_dir", "data_dir"):
         if not getattr(request, name):
-            raise UserError(f"--{name} is missing")
+            raise InvalidValue(name, None)
     output_dir, data_dir = map(os.path.expanduser, (request.output_dir, request.data_dir))
-    refuse_pattern(output_dir, "--output_dir")
-    refuse_pattern(data_dir, "--data_dir")
-    registration.check_model(request.model)
+    refuse_pattern(output_dir)
+    refuse_pattern(data_dir)
+    registration.check_registered("model", request.model)
     problem = registration.find_problem(request.problem)
     hparams = build_hparams(request, decoding=True)
     check_data(problem, data_dir, ())
     preflight.check_same_training(output_dir, {
         "hparams_set": request.hparams_set,
         "vocabulary": preflight.vocabularies(problem, data_dir)})
-    flag = "checkpoint_path" if request.checkpoint_path else "output_dir"
-    checkpoint = checkpoints.find_checkpoint(
-        request.checkpoint_path or output_dir, request.model, flag)
+    checkpoint = checkpoints.find_checkpoint(request.checkpoint_path or output_dir, request.model)
     hparams.add_hparam("data_dir", data_dir)
     hparams.add_hparam("model_dir", output_dir)
     trainer_lib.add_problem_hparams(hparams, problem)

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 from tensor2tensor.bin import t2t_trainer
 from tensor2tensor.utils import expert_utils, misc_utils
 
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidValue, UserError
 from rpr.utils.interfaces import HParams
 
 # What to do instead of using parameter servers.
@@ -139,57 +139,57 @@ def check(request: DeviceRequest, hparams: HParams, schedule: str = "train",
       save_checkpoints_secs: seconds between checkpoints; 0: steps decide.
 
     Raises:
-      UserError: names the flag or hparam, its value and what is allowed.
+      UserError: names the setting or hparam, its value and what is allowed.
     """
     _check_machines(request, schedule)
     _check_precision(hparams)
     optimizer = misc_utils.camelcase_to_snakecase(hparams.optimizer)         # as T2T does
     accumulates = optimizer == "multistep_adam"
     if accumulates != (hparams.optimizer_multistep_accumulate_steps > 0):
-        raise UserError(f"--hparams: optimizer={hparams.optimizer} with optimizer_multistep_"
-                        f"accumulate_steps={hparams.optimizer_multistep_accumulate_steps}: "
-                        "multistep_adam and a number of batches go together")
+        raise UserError(f"optimizer={hparams.optimizer} with optimizer_multistep_accumulate_steps="
+                        f"{hparams.optimizer_multistep_accumulate_steps}: multistep_adam and a "
+                        "number of batches go together")
     mode = ("TF_CONFIG" if request.machines
-            else "--optionally_use_dist_strat" if request.mirrors_devices
+            else "optionally_use_dist_strat" if request.mirrors_devices
             else "optimizer=multistep_adam" if accumulates else None)
     if mode and hparams.clip_grad_norm:
-        raise UserError(f"--hparams: clip_grad_norm={hparams.clip_grad_norm} with {mode}: the "
-                        "gradient of each batch would be clipped, not their sum; towers clip the "
-                        "sum")
+        raise UserError(f"clip_grad_norm={hparams.clip_grad_norm} with {mode}: the gradient of "
+                        "each batch would be clipped, not their sum; towers clip the sum")
     if accumulates and save_checkpoints_secs:
-        raise UserError(f"--save_checkpoints_secs={save_checkpoints_secs} with optimizer="
-                        "multistep_adam: a checkpoint could fall between the batches of a step, "
-                        "and a resumed training would repeat them; use --local_eval_frequency")
+        raise InvalidValue("save_checkpoints_secs", save_checkpoints_secs, "with "
+                           "optimizer=multistep_adam a checkpoint could fall between the batches "
+                           "of a step, and a resumed training would repeat them; use "
+                           "local_eval_frequency")
     if accumulates and request.is_mirrored:
-        raise UserError(f"--hparams: optimizer=multistep_adam with {mode}: only one device and "
-                        "towers accumulate batches")
+        raise UserError(f"optimizer=multistep_adam with {mode}: only one device and towers "
+                        "accumulate batches")
 
 
 def _check_machines(request: DeviceRequest, schedule: str) -> None:
     gpus = len(tf.config.list_physical_devices("GPU"))
     if request.per_machine > (gpus or max(request.cpu_devices, 1)):
-        raise UserError(f"--worker_gpu={request.per_machine}: {gpus or 'no'} GPUs are visible; "
-                        "--cpu_devices tries it out on a CPU")
+        raise InvalidValue("worker_gpu", request.per_machine, f"{gpus or 'no'} GPUs are visible; "
+                           "cpu_devices tries it out on a CPU")
     if gpus and request.cpu_devices:
-        raise UserError(f"--cpu_devices={request.cpu_devices}: {gpus} GPUs are visible; "
-                        "CUDA_VISIBLE_DEVICES= hides them")
+        raise InvalidValue("cpu_devices", request.cpu_devices, f"{gpus} GPUs are visible; "
+                           "CUDA_VISIBLE_DEVICES= hides them")
     if request.machines and gpus and gpus != request.per_machine:
-        raise UserError(f"--worker_gpu={request.per_machine}: with TF_CONFIG all {gpus} visible "
-                        "GPUs of the machine are used; CUDA_VISIBLE_DEVICES hides some")
+        raise InvalidValue("worker_gpu", request.per_machine, f"with TF_CONFIG all {gpus} visible "
+                           "GPUs of the machine are used; CUDA_VISIBLE_DEVICES hides some")
     if request.machines and schedule not in ("train", "continuous_train_and_eval"):
-        raise UserError(f"--schedule={schedule}: with TF_CONFIG train or "
-                        "continuous_train_and_eval (which evaluates once, at the end)")
+        raise InvalidValue("schedule", schedule, "with TF_CONFIG train or "
+                           "continuous_train_and_eval (which evaluates once, at the end)")
 
 
 def _check_precision(hparams: HParams) -> None:
     if hparams.activation_dtype not in ("float32", "bfloat16"):
-        raise UserError(f"--hparams: activation_dtype={hparams.activation_dtype}: float32 or "
-                        "bfloat16; --gpu_automatic_mixed_precision computes in float16")
+        raise UserError(f"activation_dtype={hparams.activation_dtype}: float32 or bfloat16; "
+                        "gpu_automatic_mixed_precision computes in float16")
     if hparams.weight_dtype != "float32":
-        raise UserError(f"--hparams: weight_dtype={hparams.weight_dtype}: weights are float32; "
+        raise UserError(f"weight_dtype={hparams.weight_dtype}: weights are float32; "
                         "activation_dtype=bfloat16 computes in half precision")
     if hparams.gpu_automatic_mixed_precision and hparams.activation_dtype != "float32":
-        raise UserError("--gpu_automatic_mixed_precision with --hparams=activation_dtype="
+        raise UserError("gpu_automatic_mixed_precision with activation_dtype="
                         f"{hparams.activation_dtype}: one of the two")
 
 

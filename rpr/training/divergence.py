@@ -48,7 +48,7 @@ class DivergenceDetector:
             self.good_step = step
         elif median > self._best + self._max_rise:
             raise Diverged(f"the loss diverges: {median:.2f} at step {step}, after "
-                           f"{self._best:.2f} at step {self._best_step} (--max_loss_rise="
+                           f"{self._best:.2f} at step {self._best_step} (max_loss_rise="
                            f"{self._max_rise:g})")
 
 

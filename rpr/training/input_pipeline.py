@@ -238,7 +238,7 @@ def _order(problem: Problem, hparams: HParams, lengths: np.ndarray, towers: int,
         boundaries, sizes = [], [hparams.batch_size * towers]
     used = (lengths >= hparams.min_length) & (lengths <= problem.max_length(hparams))
     if used.sum() < towers:
-        raise UserError(f"--data_dir: {used.sum()} training examples have {hparams.min_length} to "
+        raise UserError(f"{used.sum()} training examples have {hparams.min_length} to "
                         f"{problem.max_length(hparams)} sub-words (min_length, max_length); "
                         f"expected at least {towers}, one per device")
     return DataOrder(np.flatnonzero(used), lengths[used], boundaries, sizes, seed, towers)

@@ -15,13 +15,13 @@ import tensorflow.compat.v1 as tf
 from tensor2tensor.bin import t2t_trainer
 from tensor2tensor.utils.trainer_lib import T2TExperiment
 
-from rpr.t2t import checkpoints, launcher, preflight
+from rpr.t2t import checkpoints, preflight
 from rpr.training import devices, divergence, hooks, input_pipeline, seeding, throughput
 from rpr.training.devices import DeviceRequest
 from rpr.training.worker_group import WorkerGroup
 from rpr.utils import metrics_log
 from rpr.utils.console import say
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidPath, UserError
 from rpr.utils.interfaces import HParams, Problem
 
 # When another machine is lost, TensorFlow's error may come before the worker group notices.
@@ -46,7 +46,6 @@ class TrainingRequest:
       max_loss_rise: see `DivergenceDetector`.
       log_batches: whether a hash of each batch is recorded.
       profile: whether a TensorBoard profile is written.
-      t2t_flags: those of T2T that were decided, for its own functions.
     """
     output_dir: str
     data_dir: str
@@ -62,7 +61,6 @@ class TrainingRequest:
     max_loss_rise: float
     log_batches: bool
     profile: bool
-    t2t_flags: Mapping[str, Any]
 
 
 def run(request: TrainingRequest, hparams: HParams, prepare_output: Callable[[], None]) -> None:
@@ -76,7 +74,6 @@ def run(request: TrainingRequest, hparams: HParams, prepare_output: Callable[[],
     Raises:
       UserError: the training failed for a reason that one line can explain.
     """
-    launcher.set_t2t_flags(request.t2t_flags)
     machines = request.devices.machines
     if not machines:
         _train(request, hparams, prepare_output)
@@ -110,7 +107,7 @@ def _train(request: TrainingRequest, hparams: HParams, prepare_output: Callable[
     if is_chief:
         report_changes(output_dir, request.devices, hparams.batch_size)
         if preflight.trained_with(output_dir).get("training_files", data) != data:
-            say(f"rpr train: the training files in --data_dir={request.data_dir} have changed; the "
+            say(f"rpr train: the training files in {request.data_dir} have changed; the "
                 "batches from here on are not those of an uninterrupted training")
 
     def describe() -> None:
@@ -157,8 +154,8 @@ def _train(request: TrainingRequest, hparams: HParams, prepare_output: Callable[
     except tf.errors.DataLossError as error:
         line = checkpoints.explain(error)
         if line:
-            raise UserError(f"--output_dir={output_dir}: {line}") from None
-        raise UserError(f"--data_dir={request.data_dir}: damaged data ({error.message})") from None
+            raise InvalidPath(output_dir, line) from None
+        raise InvalidPath(request.data_dir, f"damaged data ({error.message})") from None
     finally:
         hook.close()
 
@@ -243,10 +240,10 @@ def report_changes(output_dir: str, request: DeviceRequest, batch_size: int) -> 
         return
     if record.get("mirrored", False) != request.is_mirrored:
         # TensorFlow names Adam's counters differently when it mirrors.
-        modes = ["on one device or in towers", "mirrored (--optionally_use_dist_strat, TF_CONFIG)"]
+        modes = ["on one device or in towers", "mirrored (optionally_use_dist_strat, TF_CONFIG)"]
         before, now = (modes[mode] for mode in (record.get("mirrored", False), request.is_mirrored))
-        raise UserError(f"--output_dir={output_dir} was trained {before} and cannot resume {now}; "
-                        "--warm_start_from takes its weights to another directory")
+        raise InvalidPath(output_dir, f"was trained {before} and cannot resume {now}; "
+                          "warm_start_from takes its weights to another directory")
     threads, earlier = thread_count(request, output_dir), record.get("threads")
     if earlier and threads != earlier:
         say(f"rpr train: resuming with {threads} threads; the steps so far had {earlier}. Sums are "

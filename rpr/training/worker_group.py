@@ -164,7 +164,7 @@ class WorkerGroup:
                         if index and index not in self._peers))
         if strangers:                                 # told to all, so not before all are there
             reason = (f"{', '.join(strangers)}: started with other flags or hparams, or does not "
-                      "see the same --output_dir")
+                      "see the same output_dir")
             self.fail(reason)
             raise UserError(reason)
         self._send("go")

@@ -1,8 +1,10 @@
 """Errors that the command line answers with one line, and how a process tells why it failed."""
+import difflib
 import errno
 import os
 import re
 import traceback
+from collections.abc import Iterable
 
 # Environment variable with the file descriptor for failure reasons; a pipe works when the disk is
 # full.
@@ -21,7 +23,51 @@ _PATH_ERROR = re.compile(r"([^;\n]*); (" + "|".join(map(os.strerror, (
 
 
 class UserError(Exception):
-    """Bad input. One line that names the flag or file, its value and what is allowed."""
+    """Bad input. One line that names the file or setting, its value and what is allowed."""
+
+
+class InvalidValue(UserError):
+    """A setting that is missing, or whose value is not allowed. `rpr.cli` spells its name.
+
+    Args:
+      name: such as "data_dir".
+      value: None: it is missing.
+      problem: what is wrong with the value, or what is allowed.
+    """
+
+    def __init__(self, name: str, value: object, problem: str = "") -> None:
+        super().__init__(name, value, problem)        # so that pickle copies it
+        self.name, self.value, self.problem = name, value, problem
+
+    def spelled(self, name: str, equals: str = "=") -> str:
+        """The message, with the name of the setting as its user knows it."""
+        assigned = f"{name} is missing" if self.value is None else f"{name}{equals}{self.value}"
+        return f"{assigned}: {self.problem}" if self.problem else assigned
+
+    def __str__(self) -> str:
+        return self.spelled(self.name)
+
+
+class InvalidPath(UserError):
+    """A path that cannot be used. `rpr.cli` adds the flag that gave it.
+
+    Args:
+      path: as given.
+      problem: what is wrong with it.
+    """
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(path, problem)
+        self.path, self.problem = path, problem
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.problem}"
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """"; nearest: NAME, ..." for the end of a message about an unknown name; "" if none is near."""
+    near = difflib.get_close_matches(name, list(names), n=4, cutoff=0.5)
+    return f"; nearest: {', '.join(near)}" if near else ""
 
 
 def send_failure_reason(reason: str | BaseException) -> None:

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidPath, UserError
 from rpr.utils.schema import Schema, convert, parse
 
 _TEMPORARY = ".tmp"
@@ -162,7 +162,7 @@ def is_below(directory: str, path: str) -> bool:
     return os.path.commonpath([real, os.path.realpath(path)]) == real
 
 
-def refuse_pattern(path: str, name: str) -> None:
+def refuse_pattern(path: str) -> None:
     """Refuses a path of checkpoints or data that TensorFlow would take for a pattern.
 
     TensorFlow looks for files that match the path and then opens the path itself, so no escaping
@@ -170,15 +170,14 @@ def refuse_pattern(path: str, name: str) -> None:
 
     Args:
       path: may be relative; what counts is the whole path.
-      name: of the flag, for the message.
 
     Raises:
       UserError: names the character.
     """
     for character in _PATTERN:
         if character in os.path.abspath(path):
-            raise UserError(f"{name}={path}: TensorFlow takes {character} in a path for a pattern; "
-                            "take another directory")
+            raise InvalidPath(path, f"TensorFlow takes {character} in a path for a pattern; take "
+                              "another directory")
 
 
 def sha256(path: str) -> str:

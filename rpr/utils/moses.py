@@ -13,7 +13,6 @@ class LowerCaseTokenizer:
 
     Args:
       language: its code, such as "de".
-      needed_by: the flag or the problem that asks for it, for the message.
 
     Raises:
       UserError: sacremoses is not installed.
@@ -23,14 +22,15 @@ class LowerCaseTokenizer:
       version: of sacremoses.
     """
 
-    def __init__(self, language: str, needed_by: str) -> None:
+    def __init__(self, language: str) -> None:
         try:
             import sacremoses
         except ImportError:
-            raise UserError(f"{needed_by}: sacremoses is missing (the extra rpr[moses])") from None
+            raise UserError("Moses tokens need sacremoses, which is missing (the extra "
+                            "rpr[moses])") from None
         if language not in sacremoses.corpus.NonbreakingPrefixes().available_langs:
-            say(f"{needed_by}: sacremoses has no abbreviations of the language {language}; it "
-                "takes those of English", style="yellow")
+            say(f"sacremoses has no abbreviations of the language {language}; it takes those of "
+                "English", style="yellow")
         self._normalizer = sacremoses.MosesPunctNormalizer(lang=language)
         self._tokenizer = sacremoses.MosesTokenizer(lang=language)
         self.language = language

@@ -7,6 +7,8 @@ import dataclasses
 import sys
 from typing import Any
 
+from rpr.utils.errors import InvalidValue
+
 _KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text",
           dict: "a dict", tuple: "a tuple"}
 
@@ -16,7 +18,7 @@ class Setting:
     """One setting.
 
     Attributes:
-      name: as it is written on the command line or in a gin file.
+      name: such as "beam_size" or "run.seed".
       default: its value if it is not set. Its type is the setting's type; None where the default
         and the type are another library's.
       help: what it does, in one line.
@@ -64,6 +66,11 @@ class Setting:
             and (self.maximum is None or value <= self.maximum)
             and (self.above is None or value > self.above)
             and (self.below is None or value < self.below))
+
+    def check(self, value: Any) -> None:
+        """Refuses a value of another type or out of the range, with `InvalidValue`."""
+        if not self.accepts(value):
+            raise InvalidValue(self.name, value, f"must be {self.allowed()}")
 
     def error(self, value: Any) -> str | None:
         """One line that says what is wrong with a value; None if nothing is."""

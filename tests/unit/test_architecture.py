@@ -2,6 +2,7 @@
 import ast
 import graphlib
 import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -173,3 +174,22 @@ def test_only_gin_files_imports_gin():
 def test_every_module_is_found_by_setuptools():
     walked = {info.name for info in pkgutil.walk_packages([str(ROOT / "rpr")], "rpr.")}
     assert walked == MODULES.keys() - {"rpr"}, "a folder lacks __init__.py"
+
+
+# Where command lines of child processes are built.
+COMMAND_LINES = {"experiments.run", "experiments.run_directory", "experiments.scheduler",
+                 "experiments.verification", "experiments.provenance", "utils.processes"}
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if package_of(name) != "cli"
+                                    and name.removeprefix("rpr.") not in COMMAND_LINES])
+def test_no_message_below_the_command_line_names_a_flag(module):
+    tree = TREES[module]
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    docstrings = {id(node.body[0].value) for node in ast.walk(tree)
+                  if isinstance(node, documented) and ast.get_docstring(node) is not None}
+    named = [node.value for node in ast.walk(tree)
+             if isinstance(node, ast.Constant) and isinstance(node.value, str)
+             and id(node) not in docstrings
+             and re.search(r"--[a-z]", node.value.replace("sacrebleu --list", ""))]
+    assert not named, f"{module}: a check names the setting; rpr.cli turns it into a flag"

@@ -30,7 +30,7 @@ def path(directory, step):
 
 
 def find(path_or_dir, model="rpr_transformer"):
-    return checkpoints.find_checkpoint(path_or_dir, model, "output_dir")
+    return checkpoints.find_checkpoint(path_or_dir, model)
 
 
 def truncate(directory, step):
@@ -63,7 +63,7 @@ def test_without_a_usable_state_file_the_newest_complete_checkpoint_is_read(dire
 
 def test_a_damaged_checkpoint_is_refused_but_a_training_resumes_before_it(directory):
     truncate(directory, 20)
-    with pytest.raises(UserError, match="20: the checkpoint cannot be read: .* 100 bytes"):
+    with pytest.raises(UserError, match="the checkpoint cannot be read: .*ckpt-20.* 100 bytes"):
         find(directory)
     assert checkpoints.repair_state(directory) == path(directory, 10)
     assert find(directory) == path(directory, 10)
@@ -104,7 +104,7 @@ def test_glob_characters_in_a_path_are_refused(directory, tmp_path):
 
 def test_another_models_checkpoint_is_refused(directory):
     assert find(directory, "transformer") == path(directory, 20)
-    with pytest.raises(UserError, match="a checkpoint of --model=transformer, not of"):
+    with pytest.raises(UserError, match="a checkpoint of model=transformer, not of"):
         find(directory, "qkv_seq2seq")
 
 

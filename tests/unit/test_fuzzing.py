@@ -82,7 +82,7 @@ def test_any_string_of_hparams_is_accepted_or_refused(parts):
         preflight.parse_hparams(hparams, overrides)
         preflight.check_supported("rpr_transformer", hparams)
 
-    assert_read_or_refused(parse, "--hparams")
+    assert_read_or_refused(parse)
 
 
 lines = st.lists(st.text(max_size=10).map(str.encode) | st.binary(max_size=10) | st.just(b"a b"),
@@ -99,4 +99,4 @@ def test_any_lines_of_text_are_read_or_refused(tmp_path_factory, source, target,
             out.write(gzip.compress(content)[:200] if is_packed else content)
     assert_read_or_refused(lambda: text_files.check_pair(*paths), str(folder))
     assert_read_or_refused(lambda: test_sets.read_lines(paths[0]), paths[0])
-    assert_read_or_refused(lambda: file_checks.check_input(paths[0], "input"), paths[0])
+    assert_read_or_refused(lambda: file_checks.check_input(paths[0]), paths[0])

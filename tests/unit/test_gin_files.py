@@ -75,8 +75,8 @@ def test_set_changes_a_setting(tmp_path, name):
     ("run.alpha=1e999", "a number from"),
     ("run.train_steps=5\nrun.seed=3", "a whole number"),
     ("run.problem=p", "text in quotes"),
-    ("run.seeed=3", "such as run.seed "),
-    ("seeds=(1, 2)", "such as study.seeds "),
+    ("run.seeed=3", "nearest: run.seed"),
+    ("seeds=(1, 2)", "nearest: study.seeds"),
     ("run.seed", "run.NAME or study.NAME=VALUE"),
     ("import os", "run.NAME or study.NAME=VALUE"),
     ("", "run.NAME or study.NAME=VALUE"),
@@ -88,27 +88,27 @@ def test_a_wrong_set_is_refused_by_its_flag(tmp_path, name, text, words):
     with pytest.raises(UserError) as error:
         gin_files.load_study(str(path), ["run.seed=5", text])
     typed = text.replace("\n", "\\n")
-    assert str(error.value).startswith(f"--set {typed}: it must be ")
+    assert str(error.value).startswith(f"set={typed}: must be ")
     assert words in str(error.value)
 
 
 def test_set_of_a_run_takes_no_setting_of_a_study(tmp_path):
     path = tmp_path / "mine.gin"
     path.write_text(BASE)
-    with pytest.raises(UserError, match=r"--set study.seeds=\(1,\): it must be run.NAME=VALUE"):
+    with pytest.raises(UserError, match=r"set=study.seeds=\(1,\): must be run.NAME=VALUE"):
         gin_files.load_run(str(path), ["study.seeds=(1,)"])
 
 
 def test_settings_that_contradict_each_other_are_refused_with_file_and_set(tmp_path):
     path = tmp_path / "mine.gin"
     path.write_text(BASE)
-    with pytest.raises(UserError, match="mine.gin with --set: run.checkpoint_steps = 50"):
+    with pytest.raises(UserError, match="mine.gin with overrides: run.checkpoint_steps = 50"):
         gin_files.load_run(str(path), ["run.train_steps=120"])
 
 
 @pytest.mark.parametrize("line, reason", [
     ("run.hparams = dropout=0.1",
-     "'dropout' is no number, True, False, None or text in quotes (mine.gin, line 5)"),
+     "'dropout' is not a number, True, False, None or a quoted string (mine.gin, line 5)"),
     ("run.seed = %x", "No bindings specified for 'x/gin.macro'"),
     ("run.seed =", "Unable to parse value. (mine.gin, line 5)"),
     ("alpha = 1.0", "alpha = 1.0 has no effect: the setting is run.alpha"),

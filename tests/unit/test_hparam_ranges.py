@@ -127,7 +127,7 @@ def check(model, hparams_set, overrides):
     *(("rpr_transformer", "rpr_tiny", *case) for case in REFUSED),
     *(("qkv_seq2seq", "qkv_seq2seq_tiny", *case) for case in SEQ2SEQ_REFUSED)])
 def test_a_value_out_of_range_is_refused_in_one_line(model, hparams_set, overrides, line):
-    with pytest.raises(UserError, match=f"--hparams: .*{line}") as error:
+    with pytest.raises(UserError, match=line) as error:
         check(model, hparams_set, overrides)
     assert "\n" not in str(error.value)
 

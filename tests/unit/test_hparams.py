@@ -120,8 +120,8 @@ def test_the_papers_models_are_as_large_as_its_authors_say():
 
 
 @pytest.mark.parametrize("model, hparams_set, words", [
-    (transformer.RprTransformer, "qkv_seq2seq_tiny", "needs a --hparams_set of a Transformer"),
-    (seq2seq.QkvSeq2seq, "rpr_tiny", "needs a --hparams_set such as qkv_seq2seq_base"),
+    (transformer.RprTransformer, "qkv_seq2seq_tiny", "needs an hparams_set of a Transformer"),
+    (seq2seq.QkvSeq2seq, "rpr_tiny", "needs an hparams_set such as qkv_seq2seq_base"),
 ])
 def test_the_set_of_another_model_is_refused(model, hparams_set, words):
     with pytest.raises(ValueError, match=words):

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tensor2tensor.layers import common_attention
 
 from rpr import positions
+from rpr.cli import launcher as t2t
 from rpr.nn import projections
 from rpr.positions import absolute
 from rpr.positions.layout import Layout
-from rpr.t2t import launcher as t2t
 from rpr.t2t import trained_model
 from rpr.utils.errors import UserError
 from rpr.utils.interfaces import ModelRequest
@@ -183,7 +183,7 @@ def test_any_two_schemes_are_summed_or_refused(side):
 def test_a_command_refuses_an_invalid_position_before_it_starts(position):
     request = ModelRequest("rpr_transformer", hparams_set="rpr_tiny",
                            hparams=f"position={position}")
-    with pytest.raises(UserError, match=rf"--hparams: position={re.escape(position)}: "):
+    with pytest.raises(UserError, match=rf"^position={re.escape(position)}: "):
         trained_model.build_hparams(request)
 
 

@@ -345,11 +345,11 @@ def test_lower_cased_multi30k_has_the_tokens_that_are_scored(monkeypatch, tmp_pa
 
 def test_what_needs_sacremoses_is_named_and_nothing_is_written(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "sacremoses", None)
-    with pytest.raises(UserError, match="_multi30k_lc: sacremoses is missing"):
+    with pytest.raises(UserError, match="Moses tokens need sacremoses"):
         registry.problem("translate_ende_multi30k_lc").generate_data(
             str(tmp_path / "data"), str(tmp_path / "tmp"))
     assert not list(tmp_path.iterdir())
-    with pytest.raises(UserError, match="--tokenize=moses_lowercase: sacremoses is missing"):
+    with pytest.raises(UserError, match="Moses tokens need sacremoses"):
         metrics.Metric("bleu", tokenize=metrics.MOSES, language_pair="en-de")
 
 

@@ -95,13 +95,13 @@ def test_columns_can_be_chosen(clipping):
     text = tables.to_latex(clipping, chosen)
     assert r"    $k$ & BLEU & $p$ (Holm) \\" in text and "speed" not in text
     assert tables.to_markdown(clipping, chosen).startswith("| k | BLEU | p (Holm) |\n")
-    with pytest.raises(UserError, match="--columns=blue: one of model, max_relative_position, se"):
+    with pytest.raises(UserError, match="columns=blue: one of model, max_relative_position, se"):
         columns.choose(clipping, ["blue"])
     assert columns.choose(clipping, ["model"])[0].cells[1] == "max_relative_position=0"
     assert "p (Holm): corrected" in tables.to_markdown(clipping, chosen)
     assert "loss: last evaluation" not in tables.to_markdown(clipping, chosen)
     empty = study_of("a", "b")
-    with pytest.raises(UserError, match="--columns=bleu,p_holm: no arm has a value there"):
+    with pytest.raises(UserError, match="columns=bleu,p_holm: no arm has a value there"):
         columns.choose(empty, ["bleu", "p_holm"])
 
 

@@ -87,7 +87,7 @@ def test_another_language_pair_is_named(texts):
     add(texts)
     with pytest.raises(UserError, match="the registered test set mine has en-de"):
         test_sets.test_set_source("mine", "de-en")
-    with pytest.raises(UserError, match="--test_set=min: no such test set"):
+    with pytest.raises(UserError, match="test_set=min: no such test set"):
         test_sets.test_set_source("min", "en-de")
 
 

@@ -40,7 +40,7 @@ def test_the_first_difference_is_named(losses, tensors, difference, tmp_path):
 
 def test_a_run_that_did_not_come_so_far_is_refused(tmp_path):
     run = recorded(tmp_path / "run", {}, {0: {"a": "1"}, 20: {"a": "2"}})
-    with pytest.raises(UserError, match="recorded 20 steps.*--steps=30"):
+    with pytest.raises(UserError, match="recorded 20 steps.*step 30"):
         verification.repeat_training(None, run, 30)
     with pytest.raises(UserError, match="nothing to compare"):
         verification.repeat_training(None, recorded(tmp_path / "new", {}, {0: {"a": "1"}}))
@@ -74,7 +74,7 @@ def test_a_changed_environment_is_reported_once_and_the_first_one_is_kept(tmp_pa
 
 def test_steps_without_a_loss_or_a_checkpoint_prove_nothing(tmp_path):
     runs = [recorded(tmp_path / name, {10: 3.5}, {0: {"a": "1"}}) for name in ("run", "repeated")]
-    with pytest.raises(UserError, match="--steps=5: the run recorded no loss"):
+    with pytest.raises(UserError, match="steps=5: the run recorded no loss"):
         verification._compare(*runs, 5)
 
 

@@ -13,12 +13,13 @@ from absl.flags import FlagValues
 
 from rpr.t2t import compat
 from rpr.utils import console
-from rpr.utils.errors import UserError, resource_error
+from rpr.utils.errors import InvalidValue, UserError, nearest, resource_error
 from rpr.utils.processes import visible_gpus
 from rpr.utils.settings import Setting
 
 METRICS_FILE = "metrics.jsonl"
 # T2T declares these flags without a range. A default here only gives the type.
+# `help` ends the message.
 _RANGES = {setting.name: setting for setting in (
     *(Setting(name, 0, minimum=1, or_none=True) for name in (
         "train_steps", "eval_steps", "iterations_per_loop", "local_eval_frequency",
@@ -33,11 +34,18 @@ _RANGES = {setting.name: setting for setting in (
     Setting("max_loss_rise", 0.0, minimum=0),
     Setting("worker_gpu", 0, minimum=0, maximum=1024),
     Setting("bleu_variant", "", choices=("both", "cased", "uncased")),
-    Setting("schedule", "", choices=(
-        "train", "continuous_train_and_eval", "evaluate", "evaluate_on_train_data",
-        "continuous_eval", "continuous_eval_on_train_data", "test", "run_std_server")),
+    Setting("schedule", "", choices=("train", "continuous_train_and_eval", "test"), help=(
+        "; rpr evaluate evaluates (--wait: each new checkpoint), TF_CONFIG joins machines")),
     Setting("worker_gpu_memory_fraction", 0.0, above=0, maximum=1),
     Setting("random_seed", 0, minimum=0, maximum=2**32 - 1, or_none=True))}
+# Beginnings of T2T's flags that do nothing here, or that `rpr train` refuses: no help shows them.
+_HIDDEN = ("autotune_|cloud_|dbgprofile|enable_graph_rewriter|env_problem_|eval_early_stopping_|"
+           "eval_run_autoregressive|export_saved_|hparams_range|job-dir|master|ps_|std_server_|sync|"
+           "task_id|tfdbg|tpu_|use_guarantee_|use_tpu|worker_job|worker_replicas|xla_compile")
+# Those that only a training uses.
+TRAINING = ("eval_throttle_|generate_data|iterations_per_loop|keep_checkpoint_|local_eval_|"
+            "log_step_|optionally_use_|profile|registry_help|save_checkpoints_|schedule|tmp_dir|"
+            "train_steps|warm_start_")
 
 
 def launch(command_name: str, argv: list[str],
@@ -79,12 +87,14 @@ def launch(command_name: str, argv: list[str],
         logs.end()
 
 
-def parse(argv: list[str], program: str) -> tuple[FlagValues, list[str]]:
+def parse(argv: list[str], program: str, hidden: str = "$") -> tuple[FlagValues, list[str]]:
     """Parses the flags that the modules imported so far define.
 
     Args:
       argv: flags, without the program's name.
       program: for --help.
+      hidden: regular expression of the beginnings of flags that --help does not show, besides
+        those that do nothing in any command.
 
     Returns:
       FLAGS;
@@ -95,7 +105,7 @@ def parse(argv: list[str], program: str) -> tuple[FlagValues, list[str]]:
     """
     from absl import flags
     if any(arg in ("-h", "--help", "-help", "--helpfull") for arg in argv):
-        print(_help(program, flags.FLAGS))
+        print("\n".join([program, "", "Flags, besides --verbose:", *_shown(hidden).values()]))
         raise SystemExit(0)
     try:
         rest = flags.FLAGS([program, *argv], known_only=True)[1:]
@@ -103,10 +113,11 @@ def parse(argv: list[str], program: str) -> tuple[FlagValues, list[str]]:
         raise UserError(str(error)) from None
     for name, setting in _RANGES.items():
         if name in flags.FLAGS and not setting.accepts(flags.FLAGS[name].value):
-            raise UserError(f"--{setting.error(flags.FLAGS[name].value)}")
+            raise UserError(f"--{setting.error(flags.FLAGS[name].value)}{setting.help}")
     unknown = [arg for arg in rest if arg.startswith("-") and not arg.startswith("--hp_")]
     if unknown:
-        raise UserError(f"{unknown[0]}: no such flag (--help lists them)")
+        near = nearest(unknown[0].partition("=")[0], [f"--{name}" for name in _shown(hidden)])
+        raise UserError(f"{unknown[0]}: no such flag{near}; --help lists them")
     from rpr.t2t.registration import register  # imports T2T
     register(flags.FLAGS["t2t_usr_dir"].value if "t2t_usr_dir" in flags.FLAGS else None)
     import tensorflow.compat.v1 as tf
@@ -145,22 +156,26 @@ def set_t2t_flags(values: Mapping[str, Any]) -> None:
         flags.FLAGS[name].value = value
 
 
-def _help(program: str, defined_flags: FlagValues) -> str:
-    """The flags that T2T and this project define, with defaults and ranges."""
-    lines = [program, "", "Flags, besides --verbose:"]
-    for module, defined in sorted(defined_flags.flags_by_module_dict().items()):
-        if module.startswith(("tensor2tensor", "rpr")):
-            for flag in sorted(defined, key=lambda flag: flag.name):
-                allowed = (f" ({_RANGES[flag.name].allowed()})" if flag.name in _RANGES else
-                           " rpr list --hparams_set=SET shows them with their ranges."
-                           if flag.name == "hparams" else "")
-                lines += [f"  --{flag.name}={(flag.default_as_str or '').strip(chr(39))}",
-                          textwrap.indent(textwrap.fill(flag.help + allowed), " " * 6)]
-    return "\n".join(lines)
+def _shown(hidden: str) -> dict[str, str]:
+    """{name: lines of help} of the flags that work, with defaults and ranges."""
+    from absl import flags
+    shown = {}
+    for module, defined in sorted(flags.FLAGS.flags_by_module_dict().items()):
+        for flag in sorted(defined, key=lambda flag: flag.name):
+            if not module.startswith(("tensor2tensor", "rpr")) or re.match(
+                    f"{_HIDDEN}|{hidden}", flag.name):
+                continue
+            allowed = (f" ({_RANGES[flag.name].allowed()})" if flag.name in _RANGES else
+                       " rpr list --hparams_set=SET shows them with their ranges."
+                       if flag.name == "hparams" else "")
+            shown[flag.name] = (
+                f"  --{flag.name}={(flag.default_as_str or '').strip(chr(39))}\n"
+                + textwrap.indent(textwrap.fill(flag.help + allowed), " " * 6))
+    return shown
 
 
 def need(flags: FlagValues, *names: str) -> None:
     """Refuses a command line on which one of these flags is missing."""
     for name in names:
         if not flags[name].value:
-            raise UserError(f"--{name} is missing")
+            raise InvalidValue(name, None)
