@@ -1,5 +1,6 @@
 """Models for the Python API: a loaded run, and a model built from a hparams set."""
 import os
+import typing
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -66,19 +67,28 @@ class LoadedModel:
         self.run, self.checkpoint = run, trained.checkpoint
         self._inspector = Inspector(trained, beam_size, alpha)
 
-    def translate(self, sentences: Iterable[str], batch_size: int = 32) -> list[Translation]:
-        """Translates sentences with the beam search.
+    @typing.overload
+    def translate(self, sentences: str, batch_size: int = 32) -> Translation: ...  # type: ignore[overload-overlap]
+
+    @typing.overload
+    def translate(self, sentences: Iterable[str], batch_size: int = 32) -> list[Translation]: ...
+
+    def translate(self, sentences: str | Iterable[str], batch_size: int = 32
+                  ) -> Translation | list[Translation]:
+        """Translates one sentence, or several, with the beam search.
 
         Sentences of similar length share a batch. As in `rpr decode`, the longest source of a
         batch limits the length of its hypotheses.
 
         Args:
-          sentences: of the source language.
+          sentences: one sentence or several, of the source language.
           batch_size: sentences per batch.
 
         Returns:
           the best hypothesis of each, with its score and the probabilities of its tokens.
         """
+        if isinstance(sentences, str):
+            return self.translate([sentences], batch_size)[0]
         sentences = _list_of("sentences", sentences)
         lengths = [len(sentence.split()) for sentence in sentences]
         order = sorted(range(len(sentences)), key=lambda index: -lengths[index])

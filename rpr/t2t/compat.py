@@ -31,7 +31,7 @@ def install() -> None:
     """Prepares TensorFlow and tensor2tensor. A second call does nothing.
 
     Raises:
-      ImportOrderError: tensor2tensor has been imported already.
+      ImportOrderError: tensor2tensor has been imported already, or TensorFlow 2 code has run.
     """
     global _installed
     if _installed:
@@ -40,6 +40,13 @@ def install() -> None:
         raise ImportOrderError("rpr: tensor2tensor was imported in TensorFlow 2 mode, in which "
                                "towers do not share their weights and decoding fails: "
                                f"{USE_INSTEAD}")
+    if "tensorflow" in sys.modules:
+        from tensorflow.python.eager import context
+        eager = context.context_safe()
+        if context.executing_eagerly() and eager and eager._initialized:
+            raise ImportOrderError("rpr: TensorFlow has run eagerly in this process, and T2T "
+                                   " needs graph mode, which would change how that code works: "
+                                   "call rpr first, or in a process of its own")
     _numpy_aliases()
     _tensorflow_aliases()
     _tensorflow_1_behavior()

@@ -111,6 +111,8 @@ def test_translations_keep_the_order_and_their_probabilities(model, lines):
                 model.score([source], [translation.text])[0],
                 np.log(translation.probabilities.astype("d")).sum(), rtol=1e-3)
     assert model.translate([]) == []
+    one = model.translate(lines["en"][0])
+    assert one.ids == translations[0].ids and one.text == translations[0].text
 
 
 def test_attention_of_a_pair(model, lines):
@@ -207,7 +209,6 @@ def test_arrays_that_are_no_sentences_are_refused(network, inputs, targets, says
     (lambda model: rpr.build("rpr_tiny", "prepend_mode=prepend_inputs_masked_attention"),
      "prepend_mode=prepend_inputs_masked_attention: only rpr decode"),
     (lambda model: model.translate(None), "a list of strings"),
-    (lambda model: model.translate("one sentence"), "a list of strings"),
     (lambda model: model.translate(["a"], batch_size=0), "batch_size=0"),
     (lambda model: model.score(["a", "b"], ["c"]), "2 sources and 1 targets"),
 ])
@@ -253,3 +254,15 @@ def test_a_plain_import_loads_no_tensorflow():
     code = ("import sys, rpr; rpr.results, rpr.load, rpr.build\n"
             "assert not {'tensorflow', 'tensor2tensor', 'pandas'} & set(sys.modules)")
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_running_eager_program_is_not_switched_to_graph_mode(workplace):
+    printed = run_python(
+        "import tensorflow as tf\n"
+        "tf.constant(1) + 1\n"
+        "import rpr\n"
+        "try:\n"
+        "    rpr.build('rpr_tiny')\n"
+        "except RuntimeError as error:\n"
+        "    print(error, tf.executing_eagerly())\n", workplace)
+    assert "in a process of its own True" in printed
