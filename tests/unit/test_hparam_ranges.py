@@ -1,13 +1,17 @@
 """Values of hparams that are out of range are refused in one line, before anything is built."""
+import typing
+
 import pytest
 import tiny_models
 from hypothesis import given
 from hypothesis import strategies as st
+from tensor2tensor.utils import registry
 
 from rpr.models import seq2seq as _seq2seq  # noqa: F401  registers qkv_seq2seq
 from rpr.models.hparams import MODEL_HPARAMS, POSITION_HPARAMS, SEQ2SEQ_HPARAMS, T2T_HPARAMS
 from rpr.t2t import preflight
 from rpr.utils.errors import UserError
+from rpr.utils.interfaces import HParams
 from rpr.utils.settings import Setting
 
 SETTINGS = {setting.name: setting
@@ -149,8 +153,16 @@ def test_a_value_in_range_is_accepted(overrides):
     check("rpr_transformer", "rpr_tiny", overrides)
 
 
+def test_the_declared_types_of_hparams_are_those_of_the_sets():
+    sets = [tiny_models.hparams(), registry.hparams("qkv_seq2seq_tiny")]
+    of_t2t = {"problem", "problem_hparams", "data_dir", "model_dir", "mode"}      # added later
+    for name, kind in typing.get_type_hints(HParams).items():
+        values = [values.get(name) for values in sets if name in values]
+        assert bool(values) != (name in of_t2t), name
+        assert all(isinstance(value, typing.get_origin(kind) or kind) for value in values), name
+
+
 def test_every_registered_set_of_ours_is_in_range():
-    from tensor2tensor.utils import registry
     sets = {name for name, entry in registry.Registries.hparams._registry.items()
             if entry.__module__.startswith("rpr.hparams.")}
     assert len(sets) > 20
