@@ -3,12 +3,13 @@
 docs/reproducibility.md says what is promised. The batches come from `input_pipeline`, initial
 values and dropout masks from `seeding`; all depend on the seed only.
 """
+import contextlib
 import dataclasses
 import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -127,17 +128,9 @@ def _train(request: TrainingRequest, hparams: HParams, prepare_output: Callable[
         request.metrics_file, request.train_steps, output_dir, request.max_loss_rise,
         hparams.optimizer_multistep_accumulate_steps or 1, request.log_batches)
     keeping = hooks.KeepingListener(output_dir, request.keep_frequency)
-    record = hooks.EvaluationRecord(request.metrics_file)
-    train_spec, eval_spec = experiment._train_spec, experiment._eval_spec
-    eval_spec = eval_spec._replace(exporters=(*(eval_spec.exporters or ()), record))
-
-    def evaluate() -> None:
-        """Evaluates the newest checkpoint and records the result."""
-        result = estimator.evaluate(eval_spec.input_fn, eval_spec.steps, eval_spec.hooks)
-        record.export(estimator, "", "", result, True)
-
+    evaluate = _recorded_evaluation(experiment, request.metrics_file)
+    train_spec = experiment._train_spec
     max_steps = min(train_spec.max_steps, request.stop_at_step or train_spec.max_steps)
-    experiment._eval_spec = eval_spec
     experiment._train_spec = train_spec._replace(
         input_fn=input_pipeline.reproducible_input(
             hparams.problem, hparams, request.data_dir, lambda: _stream(request, hparams)),
@@ -145,10 +138,31 @@ def _train(request: TrainingRequest, hparams: HParams, prepare_output: Callable[
         hooks=(hooks.GraphBuiltHook(describe), *train_spec.hooks,
                *(_chief_hooks(request, hook, keeping, estimator.config, max_steps, evaluate)
                  if is_chief else ())))
-    try:
+    with _explained(request, hook):
         _execute(experiment, request, evaluate)
         if is_chief:
             keeping.keep()                            # the last one, if a kill came before it
+
+
+def _recorded_evaluation(experiment: T2TExperiment, metrics_file: str) -> Callable[[], None]:
+    """Has an experiment record its evaluations; a function that evaluates the newest checkpoint."""
+    record, spec = hooks.EvaluationRecord(metrics_file), experiment._eval_spec
+    experiment._eval_spec = spec._replace(exporters=(*(spec.exporters or ()), record))
+    estimator = experiment.estimator
+
+    def evaluate() -> None:
+        result = estimator.evaluate(spec.input_fn, spec.steps, spec.hooks)
+        record.export(estimator, "", "", result, True)
+
+    return evaluate
+
+
+@contextlib.contextmanager
+def _explained(request: TrainingRequest, hook: hooks.TrainingHook) -> Iterator[None]:
+    """Explains in one line why a training failed; closes its hook."""
+    output_dir = request.output_dir
+    try:
+        yield
     except (tf.estimator.NanLossDuringTrainingError, divergence.Diverged) as error:
         raise UserError(divergence.explain(error, hook, output_dir)) from None
     except tf.errors.DataLossError as error:
