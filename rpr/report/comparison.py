@@ -64,8 +64,8 @@ def score_runs(results: StudyResults, path: str, measure: Measure | None = None,
         _leave_own_test_set(results, run_dirs, measure.test_set)
     results.title = ", ".join(filter(None, (results.title, measure.test_set, measure.tokenize)))
     source, references = _shared_test_set(runs, run_dirs, measure.test_set)
-    hypotheses = {name: _read_hypotheses(run_dir.test_files(measure.test_set or "test")[2],
-                                         len(source)) for name, run_dir in run_dirs.items()}
+    hypotheses = {name: _read_lines(run_dir.test_files(measure.test_set or "test")[2],
+                                    len(source)) for name, run_dir in run_dirs.items()}
     documents = _shared_documents(next(iter(runs.values())), run_dirs, measure.test_set,
                                   len(source))
     results.sentences, results.documents = len(source), len(set(documents or ()))
@@ -208,15 +208,11 @@ def _shared_test_set(runs: Mapping[str, Run], run_dirs: Mapping[str, RunDirector
         references = test_sets.test_set_references(*of_sacrebleu)
         return test_sets.test_set_source(*of_sacrebleu), list(references.values())
     source, reference, _ = run_dirs[first].test_files(test_set or "test")
-    lines = test_sets.read_lines(reference)
-    for name, _ in rest:
-        reference = run_dirs[name].test_files(test_set or "test")[1]
-        if test_sets.read_lines(reference) != lines:
-            raise UserError(f"{run_dirs[name].path} was scored on other text than {first}")
     source_lines = test_sets.read_lines(source)
-    if len(lines) != len(source_lines):
-        raise UserError(f"{reference} has {len(lines):,} lines, its source has "
-                        f"{len(source_lines):,}")
+    lines = _read_lines(reference, len(source_lines))
+    for name, _ in rest:
+        if test_sets.read_lines(run_dirs[name].test_files(test_set or "test")[1]) != lines:
+            raise UserError(f"{run_dirs[name].path} was scored on other text than {first}")
     return source_lines, [lines]
 
 
@@ -227,17 +223,15 @@ def _shared_documents(run: Run, run_dirs: Mapping[str, RunDirectory], test_set: 
     if any(of_sacrebleu):
         return test_sets.test_set_documents(*of_sacrebleu)
     paths = [run_dir.documents_file(test_set or "test") for run_dir in run_dirs.values()]
-    names = {path: test_sets.read_lines(path) for path in paths if os.path.exists(path)}
+    names = {path: _read_lines(path, sentences) for path in paths if os.path.exists(path)}
     for path, lines in names.items():
-        if len(lines) != sentences:
-            raise UserError(f"{path} has {len(lines):,} lines, its source has {sentences:,}")
         if lines != next(iter(names.values())):
             raise UserError(f"{path} names other documents than {next(iter(names))}")
     return test_sets.several_documents(next(iter(names.values()))) if names else None
 
 
-def _read_hypotheses(path: str, sentences: int) -> list[str]:
-    """The translations of a run, one per source sentence."""
+def _read_lines(path: str, sentences: int) -> list[str]:
+    """The lines of a file that has one per source sentence."""
     lines = test_sets.read_lines(path)
     if len(lines) != sentences:
         raise UserError(f"{path} has {len(lines):,} lines, its source has {sentences:,}")
