@@ -17,7 +17,7 @@ from tensor2tensor.utils import registry
 from rpr.nn import edges as edge_matrices
 from rpr.problems import text_files, toy
 from rpr.utils import files
-from rpr.utils.errors import InvalidValue, UserError
+from rpr.utils.errors import UserError
 from rpr.utils.interfaces import HParams
 
 Edge = tuple[int, int, int]                           # start, end, label
@@ -153,9 +153,9 @@ class GraphProblem:
         num_edge_labels = model_hparams.get("num_edge_labels", 1)
         position = model_hparams.get("encoder_position") or model_hparams.get("position", "")
         if "graph" in position and num_edge_labels < needed:
-            raise InvalidValue("num_edge_labels", num_edge_labels, f"the problem {problem.name} "
-                               f"needs {needed}: one for \"no edge\", and {needed // 2} labels in "
-                               "both directions")
+            raise UserError(f"num_edge_labels={num_edge_labels}: the problem {problem.name} needs "
+                            f"{needed}: one for \"no edge\", and {needed // 2} labels in both "
+                            "directions")
 
 
 def _labels_of(source: str) -> list[str]:

@@ -125,7 +125,7 @@ def _spelled(error: UserError, command: str, argv: Sequence[str]) -> str:
         for name, value in given.items():
             if os.path.abspath(os.path.expanduser(value)) == os.path.abspath(error.path):
                 return f"--{name}={error}"
-    if not isinstance(error, InvalidValue) or "." in error.name:
+    if not isinstance(error, InvalidValue):
         return str(error)
     if command in ("rpr run", "rpr study") and error.name not in given:
         from rpr.experiments.config import Run

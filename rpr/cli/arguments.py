@@ -1,6 +1,5 @@
 """Flags of the commands that do not take T2T's: errors in one line, numbers with ranges."""
 import argparse
-import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -9,6 +8,7 @@ from rpr.experiments import run_directory
 from rpr.experiments.config import Run
 from rpr.utils.errors import UserError, nearest
 from rpr.utils.interfaces import ModelRequest
+from rpr.utils.settings import Setting
 
 
 class Parser(argparse.ArgumentParser):
@@ -26,24 +26,22 @@ class Parser(argparse.ArgumentParser):
 
 def whole_number(low: int, high: int | None = None) -> Callable[[str], int]:
     """The type of a flag: a whole number from `low` to `high`."""
-    return _number(int, "a whole number", low, high)
+    return _number(Setting("", 0, minimum=low, maximum=high))
 
 
 def number(low: float, high: float | None = None) -> Callable[[str], float]:
     """The type of a flag: a number from `low` to `high`."""
-    return _number(float, "a number", low, high)
+    return _number(Setting("", 0.0, minimum=low, maximum=high))
 
 
-def _number(kind: type, name: str, low: float, high: float | None) -> Callable[[str], Any]:
-    allowed = f"{name}, {f'at least {low}' if high is None else f'from {low} to {high}'}"
-
+def _number(setting: Setting) -> Callable[[str], Any]:
     def parse(text: str) -> Any:
         try:
-            value = kind(text)
+            value = type(setting.default)(text)
         except ValueError:
-            value = math.nan
-        if not low <= value <= (math.inf if high is None else high) or math.isinf(value):
-            raise argparse.ArgumentTypeError(f"{text[:80]!r}: it must be {allowed}")
+            value = None
+        if not setting.accepts(value):
+            raise argparse.ArgumentTypeError(f"{text[:80]!r}: must be {setting.allowed()}")
         return value
     return parse
 

@@ -16,13 +16,9 @@ from rpr.utils.processes import with_parent
 
 
 def check_new_runs(runs: Iterable[tuple[Run, RunDirectory]]) -> None:
-    """Refuses new runs that name a model, problem, hparams set or hparam that does not exist.
+    """Refuses new runs that name a model, problem, hparams set, hparam or text that does not exist.
 
-    Args:
-      runs: with their directories; a run whose directory has its configuration is not new.
-
-    Raises:
-      UserError: names what does not exist, or a text file that is missing.
+    A run whose directory has its configuration is not new.
     """
     runs = list(runs)
     new = [run for run, run_dir in runs if not os.path.exists(run_dir.config)

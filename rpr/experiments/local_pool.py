@@ -40,13 +40,11 @@ class Machine(NamedTuple):
 
     def check(self, runs: Iterable[Run]) -> None:
         """Refuses runs that ask for more GPUs than there are."""
+        most = len(self.names) if self.kind == "GPU" else 1
         for run in runs:
-            if self.kind == "GPU" and run.worker_gpu > len(self.names):
-                raise UserError(f"run.worker_gpu = {run.worker_gpu}: {len(self.names)} GPUs may be "
-                                "used here")
-            if self.kind == "core" and run.worker_gpu > 1:
-                raise UserError(f"run.worker_gpu = {run.worker_gpu}: no GPU is visible, and on "
-                                "cores a run uses one device")
+            if run.worker_gpu > most:
+                raise UserError(f"run.worker_gpu = {run.worker_gpu}: at most {most} here; this "
+                                f"machine's devices are {self.kind}s")
 
 
 def this_machine(devices: int | None = None, cores: int | None = None) -> Machine:

@@ -57,15 +57,7 @@ def parse_hparams(hparams: HParams, overrides: str) -> dict[str, Any]:
 
 
 def check_supported(model: str, hparams: HParams) -> None:
-    """Refuses hparams that are out of range or that a model of this project does not support.
-
-    Args:
-      model: the registered name.
-      hparams: as requested.
-
-    Raises:
-      UserError: one line with the hparam, its value and what is allowed.
-    """
+    """Refuses hparams that are out of range or that a model of this project does not support."""
     check = getattr(registry.model(model), "check_hparams", None)
     if check:
         try:
@@ -93,9 +85,6 @@ def check_reads_source(hparams: HParams) -> None:
     """Refuses a model that reads its source as the beginning of the target.
 
     T2T's decoder gives such a model this beginning; other searches do not.
-
-    Raises:
-      UserError: names the hparam.
     """
     if hparams.get("prepend_mode", "none") != "none":
         raise UserError(f"prepend_mode={hparams.prepend_mode}: only rpr decode uses such a model, "
@@ -111,15 +100,8 @@ def saved_hparams(output_dir: str) -> dict[str, Any] | None:
 def check_same_hparams(output_dir: str, requested: dict[str, Any], decoding: bool = False) -> None:
     """Refuses an output directory whose hparams.json disagrees with the requested hparams.
 
-    T2T lets the file override the registered set, with only an INFO line.
-
-    Args:
-      output_dir: T2T's.
-      requested: values by name.
-      decoding: allows hparams that decoding may change.
-
-    Raises:
-      UserError: names the hparams that differ.
+    T2T lets the file override the registered set, with only an INFO line. `decoding` allows the
+    hparams that decoding may change.
     """
     saved = saved_hparams(output_dir)
     if saved is None:
@@ -136,15 +118,7 @@ def check_same_hparams(output_dir: str, requested: dict[str, Any], decoding: boo
 
 
 def check_same_training(output_dir: str, requested: dict[str, Any]) -> None:
-    """Refuses an output directory that was made with another model, problem or vocabulary.
-
-    Args:
-      output_dir: T2T's.
-      requested: some of the values that `remember_training` writes.
-
-    Raises:
-      UserError: names the first value that differs.
-    """
+    """Refuses an output directory that was made with another model, problem or vocabulary."""
     saved = trained_with(output_dir)
     if not saved:
         return

@@ -137,9 +137,6 @@ def check(request: DeviceRequest, hparams: HParams, schedule: str = "train",
       hparams: of the model.
       schedule: T2T's.
       save_checkpoints_secs: seconds between checkpoints; 0: steps decide.
-
-    Raises:
-      UserError: names the setting or hparam, its value and what is allowed.
     """
     _check_machines(request, schedule)
     _check_precision(hparams)

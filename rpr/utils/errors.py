@@ -66,7 +66,7 @@ class InvalidPath(UserError):
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """"; nearest: NAME, ..." for the end of a message about an unknown name; "" if none is near."""
-    near = difflib.get_close_matches(name, list(names), n=4, cutoff=0.5)
+    near = difflib.get_close_matches(name, list(names), n=3, cutoff=0.5)
     return f"; nearest: {', '.join(near)}" if near else ""
 
 

@@ -166,13 +166,7 @@ def refuse_pattern(path: str) -> None:
     """Refuses a path of checkpoints or data that TensorFlow would take for a pattern.
 
     TensorFlow looks for files that match the path and then opens the path itself, so no escaping
-    helps.
-
-    Args:
-      path: may be relative; what counts is the whole path.
-
-    Raises:
-      UserError: names the character.
+    helps. What counts is the absolute path.
     """
     for character in _PATTERN:
         if character in os.path.abspath(path):

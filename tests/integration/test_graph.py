@@ -320,7 +320,7 @@ def test_edges_go_into_the_tfrecords_and_come_back_as_matrices(tmp_path, monkeyp
         right, triples = words.words_and_edges(line)
         assert list(ids[:len(right) + 1]) == [*right, 1]
         assert {(i, j, edges[i, j]) for i, j in np.argwhere(edges)} == set(triples)
-    with pytest.raises(UserError, match="num_edge_labels=8: --problem=graph_paths needs 9"):
+    with pytest.raises(UserError, match="num_edge_labels=8: the problem graph_paths needs 9"):
         registry.problem("graph_paths").get_hparams(tiny_models.hparams("toy_graph",
                                                                         num_edge_labels=8))
 

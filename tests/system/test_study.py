@@ -112,7 +112,7 @@ def test_gpus_are_what_cuda_visible_devices_leaves(monkeypatch):
     assert local_pool.this_machine() == ("GPU", ["2", "3"])
     assert local_pool.this_machine(devices=1) == ("GPU", ["2"])
     assert local_pool.this_machine(cores=1).kind == "core"
-    with pytest.raises(UserError, match="--devices=3: there are 2"):
+    with pytest.raises(UserError, match="devices=3: there are 2"):
         local_pool.this_machine(devices=3)
     with pytest.raises(UserError, match="worker_gpu = 4: 2 GPUs"):
         local_pool.this_machine().check([dataclasses.replace(BASE, worker_gpu=4)])

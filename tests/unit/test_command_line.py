@@ -1,0 +1,60 @@
+"""How the command line names what checks refuse, and what --help shows."""
+import subprocess
+import sys
+
+import pytest
+
+from rpr import cli
+from rpr.cli.arguments import Parser
+from rpr.utils.errors import InvalidPath, InvalidValue, UserError
+
+
+@pytest.mark.parametrize("error, command, argv, line", [
+    (InvalidValue("n", 0, "must be at least 1"), "rpr average", ["--n=0"],
+     "--n=0: must be at least 1"),
+    (InvalidValue("data_dir", None), "rpr decode", [], "--data_dir is missing"),
+    (InvalidValue("model", "x", "no such model"), "rpr run", ["a.gin"],
+     "run.model = x: no such model"),
+    (InvalidValue("devices", 9, "there are 2"), "rpr study", ["a.gin", "--devices=9"],
+     "--devices=9: there are 2"),
+    (InvalidPath("in", "it is empty"), "rpr decode", ["--input=in"], "--input=in: it is empty"),
+    (InvalidPath("in", "it is empty"), "t2t-decoder", ["--decode_from_file", "in"],
+     "--decode_from_file=in: it is empty"),
+    (InvalidPath("in", "it is empty"), "rpr decode", ["--wait", "run", "x"], "in: it is empty"),
+    (UserError("x is damaged"), "rpr run", ["x"], "x is damaged"),
+])
+def test_a_name_or_path_is_spelled_as_its_user_does(error, command, argv, line, capsys):
+    def refuse(_):
+        raise error
+    assert cli.run_command(command, refuse, argv) == 1
+    assert capsys.readouterr().err == f"{command}: {line}\n"
+
+
+def test_the_python_interface_shows_names_without_flags():
+    assert str(InvalidValue("beam_size", 0, "must be at least 1")) == (
+        "beam_size=0: must be at least 1")
+
+
+def test_an_unknown_command_names_the_nearest(capsys):
+    assert cli.main(["stdy"]) == 1
+    assert "rpr: no command 'stdy'; nearest: study" in capsys.readouterr().err
+    assert cli.main(["xyzzy"]) == 1
+    assert "there are run, study" in capsys.readouterr().err
+
+
+def test_an_unknown_flag_names_the_nearest():
+    parser = Parser(prog="x")
+    parser.add_argument("--beam_size")
+    with pytest.raises(UserError, match="--beam=3; nearest: --beam_size"):
+        parser.parse_args(["--beam=3"])
+
+
+def test_help_shows_flags_that_work_and_their_nearest():
+    def rpr(*argv):
+        return subprocess.run([sys.executable, "-m", "rpr.cli", *argv], capture_output=True,
+                              text=True, check=False)
+    text = rpr("train", "--help").stdout
+    for name in ("tpu_job_name", "use_tpu", "ps_gpu", "decode_from_file", "cloud_mlengine"):
+        assert f"--{name}" not in text
+    assert "--train_steps" in text and "--optionally_use_dist_strat" in text
+    assert "nearest: --train_steps" in rpr("train", "--train_step=3").stderr
