@@ -1,9 +1,8 @@
 """Metrics of T2T's evaluations that do not depend on how sentences are grouped into batches.
 
-T2T's approximate BLEU and ROUGE compare the most probable symbol at each position, given the
-expected symbols before it, with the expected one. Theirs also count the positions after the end of
-a sentence, and average over batches. These leave padding out. BLEU is that of all sentences
-together; ROUGE is the mean over sentences.
+Approximate BLEU and ROUGE compare the most probable symbol at each position, given the expected
+symbols before it, with the expected one. T2T's functions count padding and average over batches.
+Those here ignore padding; BLEU counts n-grams of all sentences, ROUGE is the mean over sentences.
 """
 import collections
 import math
@@ -20,19 +19,16 @@ _ORDERS = 4                                           # n-grams of 1 to 4 symbol
 
 
 def loss_per_token(metrics: dict[str, tuple[tf.Tensor, Any]]) -> tuple[tf.Tensor, Any] | None:
-    """The sum of all token losses over the number of tokens, in nats: a metric of TensorFlow.
+    """(value, update operation) of the loss in nats per token, the mean over all tokens.
 
     Args:
-      metrics: (value, update operation) of each metric of one evaluation.
+      metrics: the same of each metric of an evaluation; the loss is minus `neg_log_perplexity`.
 
     Returns:
-      The same for the loss; None unless exactly one metric is T2T's `neg_log_perplexity`.
+      None unless exactly one metric is T2T's `neg_log_perplexity`.
     """
     found = [metric for name, metric in metrics.items() if name.endswith("/neg_log_perplexity")]
-    if len(found) != 1:
-        return None
-    value, update = found[0]
-    return -value, update
+    return (-found[0][0], found[0][1]) if len(found) == 1 else None
 
 
 def _approximate_bleu(logits: tf.Tensor, features: dict[str, tf.Tensor], labels: tf.Tensor
@@ -47,17 +43,14 @@ def _approximate_bleu(logits: tf.Tensor, features: dict[str, tf.Tensor], labels:
     Returns:
       value, float64 [], and update operation.
     """
-    del features
     counts, update = _summed(_of_batch(_bleu_counts, logits, labels, 2 * _ORDERS + 2))
     return _in_python(_bleu, [counts], []), update
 
 
 def _rouge(score: Callable[[list, list], float]) -> MetricFunction:
-    """The mean of one of T2T's ROUGE scores over sentences; arguments as `_approximate_bleu`."""
+    """The mean over sentences of one of T2T's ROUGE scores; arguments as `_approximate_bleu`."""
     def metric(logits: tf.Tensor, features: dict[str, tf.Tensor], labels: tf.Tensor
                ) -> tuple[tf.Tensor, Any]:
-        del features
-
         def total(predicted: np.ndarray, expected: np.ndarray) -> list[float]:
             scores = [score([ours], [theirs]) for ours, theirs in _sentences(predicted, expected)]
             return [float(np.sum(scores)), len(scores)]
@@ -73,7 +66,7 @@ OF_SENTENCES: dict[str, MetricFunction] = {
 
 
 def _summed(values: tf.Tensor) -> tuple[tf.Tensor, tf.Operation]:
-    """The sum of float64 [size] over all batches, and the operation that adds those of a batch."""
+    """The sum of `values`, float64 [size], over all batches, and its update operation."""
     with tf.variable_scope(None, "sum"):
         total = tf.get_local_variable("total", values.shape, values.dtype, tf.zeros_initializer())
     return tf.identity(total), tf.assign_add(total, values)
@@ -81,7 +74,7 @@ def _summed(values: tf.Tensor) -> tuple[tf.Tensor, tf.Operation]:
 
 def _of_batch(function: Callable[[np.ndarray, np.ndarray], list], logits: tf.Tensor,
               labels: tf.Tensor, size: int) -> tf.Tensor:
-    """float64 [size]: a function of predicted and expected ids, int [batch, length] both."""
+    """A function of predicted and expected ids, int [batch, length]: float64 [size]."""
     predicted = tf.argmax(logits, axis=-1, output_type=tf.int32)
     batch = [tf.squeeze(ids, [2, 3]) for ids in (predicted, labels)]
     return _in_python(function, batch, [size])
@@ -95,15 +88,15 @@ def _in_python(function: Callable, arguments: list[tf.Tensor], shape: list[int])
 
 
 def _sentences(predicted: np.ndarray, expected: np.ndarray) -> Iterator[tuple[list, list]]:
-    """(predicted ids, expected ids) of each sentence up to its end."""
+    """Predicted and expected ids of each sentence, without padding."""
     for ours, theirs in zip(predicted, expected, strict=True):
-        if theirs.any():                              # else the row only fills a batch up
+        if theirs.any():                              # else the row only fills the batch
             length = int(np.flatnonzero(theirs)[-1]) + 1
             yield ours[:length].tolist(), theirs[:length].tolist()
 
 
 def _bleu_counts(predicted: np.ndarray, expected: np.ndarray) -> list[int]:
-    """Matching n-grams and predicted n-grams of each order, predicted and expected symbols."""
+    """Matching and predicted n-grams of each order, then predicted and expected symbols."""
     matches, possible, lengths = [0] * _ORDERS, [0] * _ORDERS, [0, 0]
     for ours, theirs in _sentences(predicted, expected):
         lengths = [lengths[0] + len(ours), lengths[1] + len(theirs)]
@@ -117,7 +110,7 @@ def _bleu_counts(predicted: np.ndarray, expected: np.ndarray) -> list[int]:
 
 
 def _bleu(counts: np.ndarray) -> float:
-    """BLEU of `_bleu_counts`, with the smoothing of T2T's `compute_bleu`."""
+    """BLEU from `_bleu_counts`, smoothed as in T2T's `compute_bleu`."""
     matches, possible = counts[:_ORDERS], counts[_ORDERS:2 * _ORDERS]
     predicted, expected = counts[2 * _ORDERS:]
     smooth, logs = 1.0, []

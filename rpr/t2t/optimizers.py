@@ -1,11 +1,11 @@
 """Optimizers and loss scaling that T2T takes from modules which TensorFlow 2 does not have.
 
-TensorFlow is imported by the functions, since `compat` imports this module before the logs exist.
+The functions import TensorFlow, because `compat` imports this module before the logs exist.
 """
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-# Graph collection with the number of target tokens that the loss of the batch is divided by.
+# Graph collection: the number of target tokens by which the loss of the batch is divided.
 TOKENS = "rpr/tokens"
 
 
@@ -32,7 +32,7 @@ def multistep_adam() -> type:
         """Adam that updates once per n batches, as if they were one (Saunders et al. 2018).
 
         The sum of the losses of all n batches is divided by their tokens. T2T averages the
-        gradients of the batches, which gives a token in a smaller batch more weight.
+        gradients of the batches, so that a token in a smaller batch has more weight.
         """
 
         def __init__(self, *args: Any, n: int, **kwargs: Any) -> None:
@@ -92,7 +92,7 @@ def lazy_adam() -> type:
 
         def _rows(self, variable: tf.Variable, gradient: tf.Tensor, indices: tf.Tensor
                   ) -> tuple[tf.Tensor, ...]:
-            """The new moments of these rows, and their update."""
+            """Moments, their new values at `indices`, and the update of the variable there."""
             dtype = variable.dtype.base_dtype
             beta1_power, beta2_power = (tf.cast(x, dtype) for x in self._get_beta_accumulators())
             rate, beta1 = tf.cast(self._lr_t, dtype), tf.cast(self._beta1_t, dtype)

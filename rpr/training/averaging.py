@@ -4,6 +4,7 @@ T2T's program runs the session once per variable, accumulates rounding errors fr
 and leaves a half-written checkpoint behind if it is killed.
 """
 import collections
+import contextlib
 import glob
 import os
 import shutil
@@ -19,7 +20,7 @@ from rpr.utils import files
 from rpr.utils.console import Task
 
 _FILE_BYTES = 1 << 26                                 # least size of a data file of an average
-# T2T's scopes of what only training needs, and TensorFlow's names for the scale of a loss.
+# Variables that only training needs: T2T's scopes, and TensorFlow's names for the loss scale.
 _TRAINING_SCOPES = ("training/", "losses_avg/", "current_loss_scale", "good_steps")
 
 
@@ -29,14 +30,14 @@ def average_all(model_dir: str, output_dir: str, n: int, min_steps: int = 0,
 
     Args:
       model_dir: the directory of the checkpoints.
-      output_dir: where the averages go. What describes the model is copied, so that it is checked
-        there too, and flags.txt for t2t-bleu's times.
+      output_dir: where the averages go. The description of the model is copied there, so that it is
+        checked there too, and flags.txt, from which t2t-bleu takes times.
       n: checkpoints per average.
-      min_steps: earlier checkpoints are ignored.
+      min_steps: checkpoints of fewer steps are ignored.
       wait_minutes: how long to wait for another checkpoint.
 
     Returns:
-      The paths of the averages, without suffix.
+      Paths of the averages, without suffix.
     """
     os.makedirs(output_dir, exist_ok=True)
     for name in ("flags.txt", "hparams.json", preflight.TRAINED_WITH):
@@ -60,15 +61,15 @@ def average_all(model_dir: str, output_dir: str, n: int, min_steps: int = 0,
 
 
 def write_mean(path: str, paths: Sequence[str], step: int) -> None:
-    """Writes the mean of checkpoints; a reader sees the whole checkpoint or none.
+    """Writes the mean of checkpoints with equal variables; a reader sees all of it or nothing.
 
     Only the variables that inference uses are averaged. The optimizer's slots, two thirds of a
-    checkpoint, and the running averages of losses are left out. Memory holds the variables of one
-    data file (_FILE_BYTES, or one larger variable), whatever the size of the model.
+    checkpoint, and the running averages of losses are left out. At any time, memory holds the
+    variables of one data file only (_FILE_BYTES, or one larger variable).
 
     Args:
       path: the checkpoint to write, without suffix.
-      paths: checkpoints with equal variables.
+      paths: the checkpoints to average, without suffix.
       step: the value of `global_step`.
     """
     for leftover in glob.glob(glob.escape(path) + ".part*"):
@@ -85,20 +86,17 @@ def write_mean(path: str, paths: Sequence[str], step: int) -> None:
         write_checkpoint(parts[-1], values)
         values.clear()
 
-    size = 0
     for name in names:
         values[name] = _mean(readers, name)
-        size += values[name].nbytes
-        if size >= _FILE_BYTES:
+        if sum(value.nbytes for value in values.values()) >= _FILE_BYTES:
             save()
-            size = 0
     if values:
         save()
     with tf.Graph().as_default(), tf.Session() as session:
         session.run(tf.raw_ops.MergeV2Checkpoints(
             checkpoint_prefixes=parts, destination_prefix=path + ".part", delete_old_dirs=False))
-    if os.path.exists(path + ".index"):
-        os.unlink(path + ".index")                    # it does not describe the new data files
+    with contextlib.suppress(FileNotFoundError):      # it does not describe the new data files
+        os.unlink(path + ".index")
     for number in range(len(parts)):
         suffix = f".data-{number:05d}-of-{len(parts):05d}"
         os.replace(path + ".part" + suffix, path + suffix)
@@ -106,7 +104,7 @@ def write_mean(path: str, paths: Sequence[str], step: int) -> None:
 
 
 def _mean(readers: Sequence[Any], name: str) -> np.ndarray:
-    """The mean of one variable, summed in float64, holding one array of each type at a time."""
+    """The mean of one variable, summed in float64."""
     total: Any = 0.0
     for reader in readers:
         value = reader.get_tensor(name)

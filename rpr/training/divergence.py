@@ -1,4 +1,4 @@
-"""Stops a training whose loss becomes infinite or loses what the training had gained."""
+"""Stops a training whose loss becomes infinite or rises far above its best."""
 import math
 import statistics
 from typing import Any
@@ -10,13 +10,11 @@ from rpr.t2t import checkpoints
 
 
 class Diverged(Exception):
-    """The training diverged. The message says what its loss did, and at which step."""
+    """The training diverged. The message has the loss and the step."""
 
 
 class DivergenceDetector:
-    """Notices a diverging loss within 100 steps.
-
-    A loss is noisy: the median of the last 5 records stands for it.
+    """Notices a diverging loss within 100 steps, by the median of the last 5 records.
 
     Args:
       max_rise: how far the loss may stay above its best, in nats per token; 0: without limit.
@@ -31,11 +29,7 @@ class DivergenceDetector:
         self.good_step = 0                            # the last step without any sign of divergence
 
     def add(self, step: int, loss: float) -> None:
-        """Takes one record.
-
-        Raises:
-          Diverged: the training should end.
-        """
+        """Takes one record; raises `Diverged` if the training should end."""
         if not math.isfinite(loss):
             raise Diverged(f"the loss is {loss} at step {step}")
         self._recent = [*self._recent[1 - self.WINDOW:], loss]
@@ -61,7 +55,7 @@ def explain(error: Exception, hook: Any, output_dir: str) -> str:
       output_dir: the directory of the checkpoints.
     """
     cause, last_good = str(error), hook.detector.good_step
-    if not isinstance(error, Diverged):               # TensorFlow looks before the hook counts
+    if not isinstance(error, Diverged):               # TensorFlow stops before the hook records
         cause, last_good = f"the loss is NaN at step {hook.step + 1}", hook.step
     state = tf.train.get_checkpoint_state(output_dir)
     for path in reversed(state.all_model_checkpoint_paths if state else ()):

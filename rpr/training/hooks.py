@@ -1,4 +1,4 @@
-"""What is written while a training runs: metrics.jsonl, progress, profile, checksums."""
+"""Hooks of a training: metrics.jsonl, progress, profile, checksums, kept weights, evaluation."""
 import collections
 import hashlib
 import os
@@ -23,11 +23,11 @@ from rpr.utils.console import Task
 class TrainingHook(tf.train.SessionRunHook):
     """Writes loss and speed of a training to metrics.jsonl and shows its progress.
 
-    It comes before the hook that writes checkpoints: so no record is lost if the process is killed
-    after a checkpoint, and saving and evaluating do not count as time of a step.
+    It must be called before the hook that writes checkpoints. Then no record is lost if the process
+    is killed after a checkpoint, and the time of a step excludes saving and evaluating.
 
     Args:
-      path: the metrics file; events of steps that a crash lost are removed from it at the start.
+      path: the metrics file; events of steps that a crash lost are removed at the start.
       total_steps: the step at which the training ends.
       model_dir: the directory of TensorBoard's events.
       max_loss_rise: see `DivergenceDetector`.
@@ -36,7 +36,7 @@ class TrainingHook(tf.train.SessionRunHook):
     """
 
     EVERY = 10                                        # steps
-    MOST_RECORDS = 10_000                             # of earlier losses, evenly spaced if more
+    MOST_RECORDS = 10_000                             # earlier losses, evenly spaced if more
 
     def __init__(self, path: str, total_steps: int, model_dir: str, max_loss_rise: float,
                  batches_per_step: int = 1, log_batches: bool = False) -> None:
@@ -105,11 +105,8 @@ class TrainingHook(tf.train.SessionRunHook):
         self._busy = 0.0
         self.detector.add(self.step, loss)
 
-    def end(self, session: tf.Session) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Takes the progress off the terminal, also after a training that failed."""
+    def end(self, session: tf.Session | None) -> None:
+        """Removes the progress bar. TensorFlow does not call this after a training that failed."""
         if self._task:
             self._task.__exit__()
             self._task = None
@@ -123,40 +120,30 @@ def _hash(ids: list[np.ndarray]) -> str:
 
 
 class ProfileHook(tf.train.SessionRunHook):
-    """Writes a TensorBoard profile of a few steps, after the first ones.
-
-    Args:
-      directory: of TensorBoard; the profile is in `plugins/profile` there.
-    """
+    """Writes a TensorBoard profile of a few steps to `plugins/profile` in a directory."""
 
     FIRST, STEPS = 10, 5                              # counted from the start of this process
 
     def __init__(self, directory: str) -> None:
-        self._directory, self._runs, self._open = directory, 0, False
+        self._directory, self._runs = directory, 0
 
     def before_run(self, run_context: tf.train.SessionRunContext) -> None:
         if self._runs == self.FIRST:
             tf2.profiler.experimental.start(self._directory)
-            self._open = True
+        self._runs += 1
 
     def after_run(self, run_context: tf.train.SessionRunContext,
                   run_values: tf.train.SessionRunValues) -> None:
-        self._runs += 1
         if self._runs == self.FIRST + self.STEPS:
-            self.end(None)
-
-    def end(self, session: tf.Session | None) -> None:
-        if self._open:
             tf2.profiler.experimental.stop()
-            self._open = False
+
+    def end(self, session: tf.Session) -> None:
+        if self.FIRST < self._runs < self.FIRST + self.STEPS:
+            tf2.profiler.experimental.stop()
 
 
 class GraphBuiltHook(tf.train.SessionRunHook):
-    """Calls a function when the training graph is built, before anything else is written.
-
-    Args:
-      on_graph_built: called once.
-    """
+    """Calls a function once, when the training graph is built and nothing is written yet."""
 
     def __init__(self, on_graph_built: Callable[[], None]) -> None:
         self._on_graph_built: Callable[[], None] | None = on_graph_built
@@ -168,11 +155,7 @@ class GraphBuiltHook(tf.train.SessionRunHook):
 
 
 class ChecksumListener(tf.train.CheckpointSaverListener):
-    """Records a CRC-32 of each tensor of a checkpoint.
-
-    Args:
-      model_dir: the directory of the checkpoints.
-    """
+    """Records a CRC-32 of each tensor of each checkpoint in `model_dir`."""
 
     def __init__(self, model_dir: str) -> None:
         self._model_dir = model_dir
@@ -181,7 +164,7 @@ class ChecksumListener(tf.train.CheckpointSaverListener):
         self._record(int(global_step_value))
 
     def record_missing(self, step: int) -> None:
-        """Records the checkpoint at `step` if a training was killed before it could."""
+        """Records the checkpoint at `step` if the training was killed before it did."""
         if step not in metrics_log.read_checksums(self._model_dir):
             self._record(step)
 
@@ -193,14 +176,14 @@ class ChecksumListener(tf.train.CheckpointSaverListener):
 
 
 class KeepingListener(tf.train.CheckpointSaverListener):
-    """Keeps the weights of some checkpoints in kept/ below the directory of the model.
+    """Keeps the weights of some checkpoints in the subdirectory kept/ of the model directory.
 
-    Writing them needs a session. None may be created before that of the training, which decides
-    the number of threads: losses would depend on whether the training was interrupted.
+    Writing them needs a session. The first session of a process sets the number of threads, on
+    which losses depend, so nothing may be kept before the session of the training exists.
 
     Args:
       model_dir: the directory of the checkpoints.
-      frequency: steps; checkpoints at multiples of it are kept. 0: none.
+      frequency: checkpoints at multiples of this number of steps are kept; 0: none.
     """
 
     def __init__(self, model_dir: str, frequency: int) -> None:
@@ -210,7 +193,8 @@ class KeepingListener(tf.train.CheckpointSaverListener):
         self.keep()
 
     def keep(self) -> None:
-        """Keeps the newest checkpoint, and earlier ones if the training was killed before that."""
+        """Keeps the newest checkpoint, and earlier ones if the training was killed before it did.
+        """
         for path in checkpoints.by_step(self._model_dir) if self._frequency else ():
             step = int(path.rpartition("-")[2])
             kept = os.path.join(self._model_dir, "kept", os.path.basename(path))
@@ -224,12 +208,12 @@ class KeepingListener(tf.train.CheckpointSaverListener):
 class EvaluationListener(tf.train.CheckpointSaverListener):
     """Evaluates a checkpoint if enough steps have passed since the last evaluation.
 
-    So the steps alone decide which checkpoints are evaluated, whatever the clock says and however
-    often the training was interrupted. The last checkpoint is left to the trainer.
+    So the choice depends on steps alone, not on time or interruptions. The trainer evaluates the
+    last checkpoint.
 
     Args:
       metrics_path: the metrics file, which has the evaluations so far.
-      frequency: steps.
+      frequency: steps between evaluations.
       last_step: the step at which the training ends.
       evaluate: evaluates the newest checkpoint and records the result.
     """
@@ -241,7 +225,7 @@ class EvaluationListener(tf.train.CheckpointSaverListener):
         self._evaluated: int | None = None            # the step of the last evaluation
 
     def after_save(self, session: tf.Session, global_step_value: int) -> None:
-        if self._evaluated is None:                   # the file has no later steps any more
+        if self._evaluated is None:                   # TrainingHook has removed later steps
             self._evaluated = max((event.get("step", 0)
                                    for event in metrics_log.events(self._metrics_path)
                                    if event["event"] == "eval"), default=0)
@@ -251,11 +235,7 @@ class EvaluationListener(tf.train.CheckpointSaverListener):
 
 
 class EvaluationRecord(tf.estimator.Exporter):
-    """Exports nothing: writes the result of each evaluation to metrics.jsonl.
-
-    Args:
-      path: the metrics file.
-    """
+    """Exports nothing: writes the result of each evaluation to the metrics file at `path`."""
 
     name = "metrics"
 
@@ -264,7 +244,6 @@ class EvaluationRecord(tf.estimator.Exporter):
 
     def export(self, estimator: tf.estimator.Estimator, export_path: str, checkpoint_path: str,
                eval_result: Mapping[str, Any], is_the_final_export: bool) -> None:
-        del estimator, export_path, checkpoint_path, is_the_final_export
         values = {name.rsplit("/", 1)[-1]: float(value)
                   for name, value in eval_result.items() if name != "global_step"}
         metrics_log.append(self._path, "eval", step=int(eval_result["global_step"]), **values)

@@ -1,7 +1,7 @@
-"""A model function whose random numbers are a function of the seed, the batch and names.
+"""A model function whose random numbers depend on the seed, the batch number and names only.
 
-Two models that are trained with the same seed start from equal values in the variables whose names
-they share, and draw equal dropout masks in the variable scopes that they share.
+Two models that are trained with the same seed start from equal values in variables of equal names,
+and draw equal dropout masks in variable scopes of equal names.
 """
 import copy
 import functools
@@ -17,15 +17,10 @@ BATCHES = "rpr/batches"                               # a graph collection, see 
 
 
 def seeded(model_fn: Callable[..., Any], seed: int) -> Callable[..., Any]:
-    """An Estimator's model function with reproducible initial values and dropout masks.
+    """Makes initial values and dropout masks of an Estimator's model function reproducible.
 
-    Args:
-      model_fn: the model function.
-      seed: of the training.
-
-    Returns:
-      A model function. In training it takes BATCH_NUMBER out of the features, and adds three
-      tensors per batch to the graph collection BATCHES: its number, inputs (or targets), targets.
+    In training, the returned function takes BATCH_NUMBER out of the features and adds three tensors
+    per batch to the graph collection BATCHES: its number, inputs (or targets), targets.
     """
     def with_seed(features: dict, labels: Any, mode: str, params: Any, config: Any) -> Any:
         build = functools.partial(model_fn, labels=labels, mode=mode, params=params, config=config)

@@ -10,15 +10,14 @@ COUNTS = "rpr/counts"                                 # a graph collection: int6
 
 
 def count_tokens(model_fn: Callable[..., Any]) -> Callable[..., Any]:
-    """An Estimator's model function that also counts the tokens of the training batches.
+    """Makes an Estimator's model function count the tokens of training batches.
+
+    For each batch, the returned function adds the numbers of source tokens, of target tokens and of
+    positions (padding included) to the graph collection COUNTS.
 
     Args:
-      model_fn: takes features, a dict with ids `inputs` (if there is a source) and `targets`,
-        int [batch, length, 1, 1], 0 for padding.
-
-    Returns:
-      A model function. For each batch it adds the numbers of source tokens, of target tokens and of
-      positions including padding to the graph collection COUNTS.
+      model_fn: its features have the ids `targets` and, if there is a source, `inputs`: int [batch,
+        length, 1, 1], 0 for padding.
     """
     def counting(features: dict, labels: Any, mode: str, params: Any, config: Any) -> Any:
         texts = [features.get("inputs"), features.get("targets")]
@@ -33,9 +32,9 @@ def count_tokens(model_fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def peak_memory() -> int | None:
-    """The largest number of bytes in use so far: of the fullest GPU, or of the process without one.
+    """Peak memory so far, in bytes: of the fullest GPU, or of the process if there is no GPU.
 
-    None if TensorFlow does not tell.
+    None if TensorFlow has no statistics of the GPU.
     """
     gpus = len(tf.config.list_physical_devices("GPU"))
     if not gpus:
@@ -50,8 +49,7 @@ def peak_memory() -> int | None:
 class Throughput:
     """Sums the counts of batches between reports. Create it when the graph is complete.
 
-    Args:
-      model_dir: the directory of TensorBoard's events.
+    The reports also go to TensorBoard, to the event files in `model_dir`.
     """
 
     def __init__(self, model_dir: str) -> None:
@@ -64,11 +62,8 @@ class Throughput:
         self._sums += np.sum(counts, axis=0, dtype=np.int64)
 
     def report(self, step: int, seconds: float) -> dict[str, float]:
-        """Tokens per second and share of padding since the last report, and peak memory.
-
-        Returns:
-          Fields of a `train` event; without tokens if none were counted.
-        """
+        """Fields of a `train` event: tokens per second and share of padding since the last report
+        (if tokens were counted), and peak memory."""
         source, target, positions = self._sums
         self._sums = np.zeros(3, np.int64)
         fields: dict[str, float] = {}

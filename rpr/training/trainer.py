@@ -171,7 +171,7 @@ def _explained(request: TrainingRequest, hook: hooks.TrainingHook) -> Iterator[N
             raise InvalidPath(output_dir, line) from None
         raise InvalidPath(request.data_dir, f"damaged data ({error.message})") from None
     finally:
-        hook.close()
+        hook.end(None)
 
 
 def _chief_hooks(request: TrainingRequest, hook: hooks.TrainingHook,

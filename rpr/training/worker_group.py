@@ -3,16 +3,14 @@
 TensorFlow's all-reduce waits for a lost machine for a long time or forever. So each worker keeps a
 connection to the chief, at the port after the chief's, which ends when a process does:
 
-  a worker ends      all start over, in their processes, from the last checkpoint, as soon as that
-                     worker is back
+  a worker ends      all resume from the last checkpoint, as soon as that worker is back
   the chief ends     the workers end with one line
   a process fails    all end with its reason
 
 A process proves that it belongs to the training by a secret, which the chief writes to a file that
-only its user can read. The connections are not encrypted, and TensorFlow's own are not even
-authenticated: both belong on a private network (docs/security.md).
-
-Nothing here imports TensorFlow.
+only its user can read. The connections are not encrypted, and those of TensorFlow are not even
+authenticated: both need a private network (docs/security.md). This module does not import
+TensorFlow.
 """
 import contextlib
 import hmac
@@ -24,7 +22,6 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from rpr.utils.console import say, terminal
 from rpr.utils.errors import UserError
@@ -33,9 +30,9 @@ _REMINDER = 30.0                                      # seconds between "waiting
 _HANDSHAKE = 10.0                                     # seconds for a connection to introduce itself
 _RETRY = 1.0                                          # seconds between attempts to join
 _POLL = 0.1                                           # seconds
-_MOST_PENDING = 32                                    # connections that introduce themselves
+_MOST_PENDING = 32                                    # connections not yet introduced
 _LONGEST_LINE = 2000                                  # bytes
-# A machine without power does not end its connections: silent for 10 + 6 * 5 s, it counts as lost.
+# A machine without power does not end its connections. After 10 + 6 * 5 s of silence it is lost.
 _KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 6))
 
 
@@ -50,12 +47,8 @@ class _Peer:
         self._rest = b""
 
     def read_line(self, seconds: float | None = None) -> str:
-        """The next line; empty if the connection ended or the line is too long or too late.
-
-        Args:
-          seconds: how long it may take; None: forever.
-        """
-        deadline = time.monotonic() + seconds if seconds is not None else None
+        """The next line; empty if the connection ended or the line is too long or too late."""
+        deadline = None if seconds is None else time.monotonic() + seconds
         try:
             while b"\n" not in self._rest:
                 if len(self._rest) > _LONGEST_LINE:
@@ -77,11 +70,7 @@ class _Peer:
             self.connection.sendall(f"{line}\n".encode())
 
 
-class _Introduction(NamedTuple):
-    """The first line of a worker: `join INDEX FINGERPRINT SECRET`."""
-    worker: int
-    fingerprint: str
-    peer: _Peer
+_Introduction = tuple[int, str, _Peer]                # index and fingerprint of a worker
 
 
 class WorkerGroup:
@@ -89,7 +78,7 @@ class WorkerGroup:
 
     Args:
       addresses: `host:port` of each process, the chief first.
-      index: of this process.
+      index: index of this process.
       fingerprint: a word that must be equal in all processes.
       secret_path: the file of the secret, in a directory that all machines see.
     """
@@ -97,16 +86,16 @@ class WorkerGroup:
     def __init__(self, addresses: Sequence[str], index: int, fingerprint: str, secret_path: str
                  ) -> None:
         self._addresses, self._index = addresses, index
-        host, port = self._addresses[0].rsplit(":", 1)
+        host, port = addresses[0].rsplit(":", 1)
         self._meeting = host.strip("[]"), int(port) + 1
         self._fingerprint, self._secret_path = fingerprint, secret_path
         self._peers: dict[int, _Peer] = {}
-        self._done: dict[int, threading.Event] = {}   # by index: that process has finished
+        self._done: dict[int, threading.Event] = {}   # by index: whether that process has finished
         self._ending = threading.Event()
-        self._verdict = threading.Lock()              # never released: the process ends with it
+        self._verdict = threading.Lock()              # never released: the process ends
 
     def join(self) -> None:
-        """Waits until all processes are there; from then on they are watched.
+        """Waits for all processes, and watches them from then on.
 
         Raises:
           UserError: one of them was started for another training.
@@ -120,7 +109,7 @@ class WorkerGroup:
             threading.Thread(target=self._watch, args=(index, peer), daemon=True).start()
 
     def leave(self) -> None:
-        """Says that this process has finished, and waits until all have."""
+        """Tells the others that this process has finished, and waits until all have."""
         if self._index:
             self._send("done")
             self._done[0].wait()
@@ -131,12 +120,12 @@ class WorkerGroup:
         self._send("done")
 
     def fail(self, reason: str) -> None:
-        """Ends all processes with the reason of this one."""
+        """Ends all other processes with the reason why this one fails."""
         self._ending.set()
         self._send(f"failed {self._addresses[self._index]}: {reason}")
 
     def _gather(self) -> None:
-        """The chief: waits for all workers."""
+        """Waits for all workers, as the chief."""
         secret = _write_secret(self._secret_path)
         introductions: queue.Queue[_Introduction] = queue.Queue()
         pending = threading.BoundedSemaphore(_MOST_PENDING)
@@ -162,7 +151,7 @@ class WorkerGroup:
                     _say("waiting for " + ", ".join(
                         address for index, address in enumerate(self._addresses)
                         if index and index not in self._peers))
-        if strangers:                                 # told to all, so not before all are there
+        if strangers:                                 # only now: all processes are to be told
             reason = (f"{', '.join(strangers)}: started with other flags or hparams, or does not "
                       "see the same output_dir")
             self.fail(reason)
@@ -171,14 +160,14 @@ class WorkerGroup:
 
     def _meet(self, connection: socket.socket, secret: str, introductions: queue.Queue,
               pending: threading.BoundedSemaphore) -> None:
-        """Reads the introduction of a connection; closes one that is not of this training."""
+        """Reads `join INDEX FINGERPRINT SECRET`; closes a connection of another training."""
         try:
             peer = _Peer(connection)
             words = peer.read_line(_HANDSHAKE).split(" ")
             if (len(words) == 4 and words[0] == "join" and words[1].isdecimal()
                     and 0 < int(words[1]) < len(self._addresses)
                     and hmac.compare_digest(words[3].encode(), secret.encode())):
-                introductions.put(_Introduction(int(words[1]), words[2], peer))
+                introductions.put((int(words[1]), words[2], peer))
             else:
                 connection.close()
         except OSError:
@@ -187,7 +176,7 @@ class WorkerGroup:
             pending.release()
 
     def _join_chief(self) -> None:
-        """A worker: connects to the chief until it lets the training begin."""
+        """Connects to the chief, as a worker, until it lets the training begin."""
         reminded = time.monotonic()
         while True:
             with contextlib.suppress(OSError):
@@ -212,15 +201,15 @@ class WorkerGroup:
             peer.send(" ".join(line.splitlines())[:_LONGEST_LINE - 100])
 
     def _watch(self, index: int, peer: _Peer) -> None:
-        """Reads what a process says until it ends; a lost process ends or restarts this one."""
+        """Waits for the last line of a process; ends or restarts this one if that one is lost."""
         word, _, rest = peer.read_line().partition(" ")
         if word == "done":
             self._done[index].set()
             return
         if self._ending.is_set():
             return
-        # One loss causes others, since processes that are told of it start over: only the first
-        # one is reported.
+        # The processes that are told of a loss start over, which looks like more losses. Only the
+        # first one is reported.
         self._verdict.acquire()
         if word == "failed":
             if not self._index:
@@ -237,7 +226,7 @@ class WorkerGroup:
 
 
 def _write_secret(path: str) -> str:
-    """A new secret, in a file that only this user can read."""
+    """Writes a new secret to a file that only this user can read, and returns it."""
     secret = secrets.token_hex(16)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with contextlib.suppress(FileNotFoundError):
@@ -259,8 +248,8 @@ def _end(line: str) -> None:
 
 
 def _start_over(reason: str) -> None:
-    """Becomes a new process of the same command, which waits for the other processes."""
+    """Replaces this process by the same command, which waits for the other processes."""
     _say(f"{reason}; resuming from the last checkpoint when it is back")
     os.dup2(terminal.file.fileno(), 2)                # the error stream goes to a log
-    os.closerange(3, 4096)                            # closes connections, and those to a GPU
+    os.closerange(3, 4096)                            # connections and GPU devices
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

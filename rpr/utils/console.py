@@ -1,7 +1,7 @@
 """The terminal: messages, progress, and where the logs of TensorFlow and T2T go.
 
-TensorFlow and T2T write hundreds of lines to the error stream, from Python and from C++. They are
-sent to a log file at the level of the file descriptor; our own messages go to the terminal.
+TensorFlow and T2T write hundreds of lines to the error stream, from Python and from C++. Its file
+descriptor is redirected to a log file; our own messages go to the terminal.
 """
 import os
 import re
@@ -13,13 +13,7 @@ import traceback
 from typing import Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from rpr.utils.files import named_errors, open_append
 
@@ -31,32 +25,21 @@ _CONTROL_IN_LINES = re.compile(_CONTROL.pattern.replace("\x00-\x1f", "\x00-\x08\
 
 
 def printable(text: str, lines: bool = False) -> str:
-    """Text without control codes, which could otherwise command a terminal.
-
-    Args:
-      text: of any origin.
-      lines: keep line feeds and tabs.
-    """
+    """Replaces control codes, which could command a terminal; `lines` keeps line feeds and tabs."""
     return (_CONTROL_IN_LINES if lines else _CONTROL).sub("\N{REPLACEMENT CHARACTER}", str(text))
 
 
 def say(text: str, style: str | None = None) -> None:
-    """Prints a message on the terminal (the error stream) as it is: no markup, no highlighting.
+    """Prints lines on the terminal (the error stream) without markup or control codes.
 
-    Args:
-      text: one or more lines; control codes are replaced.
-      style: of rich, such as "bold green".
+    `style` is one of rich's, such as "bold green".
     """
     terminal.print(printable(text, lines=True), style=style, soft_wrap=True, markup=False,
                    highlight=False, emoji=False)
 
 
 def write_traceback(error: BaseException) -> str:
-    """Writes the traceback of an unexpected error to the log of this process, else to a new file.
-
-    Returns:
-      The path of the log.
-    """
+    """Writes a traceback to the kept log of this process, else to a new file; returns its path."""
     path = QuietLogs.kept_path
     if path is None:
         descriptor, path = tempfile.mkstemp(prefix="rpr-", suffix=".log")
@@ -69,11 +52,11 @@ def write_traceback(error: BaseException) -> str:
 class QuietLogs:
     """Sends the error stream to a log file; `terminal` keeps writing to the original stream.
 
-    The log begins as a temporary file: its directory is not known, and must not be created, before
-    the input has been checked. `keep(path)` moves it there.
+    The log begins as a temporary file, because no directory may be created before the input has
+    been checked. `keep(path)` moves it.
     """
 
-    kept_path: str | None = None                      # of a log that stays, of this process
+    kept_path: str | None = None                      # the log of this process that is not removed
 
     def __init__(self) -> None:
         self._out = os.dup(2)
@@ -82,10 +65,9 @@ class QuietLogs:
         os.close(descriptor)
         terminal.file = os.fdopen(self._out, "w", buffering=1, closefd=False,
                                   errors="backslashreplace")
-        self._kept = False
 
     def keep(self, path: str) -> None:
-        """Appends the log to `path`, with what it holds so far, and goes on there."""
+        """Appends the log so far to `path` and continues it there."""
         os.makedirs(os.path.dirname(path), exist_ok=True)
         sys.stderr.flush()
         with named_errors(path), open(self.path, "rb") as begun, open_append(path) as log:
@@ -93,8 +75,7 @@ class QuietLogs:
             log.flush()
             os.dup2(log.fileno(), 2)
         os.unlink(self.path)
-        self.path, self._kept = path, True
-        QuietLogs.kept_path = path
+        self.path = QuietLogs.kept_path = path
 
     def end(self, keep: bool = False) -> None:
         """Restores the error stream; removes a temporary log unless `keep`."""
@@ -102,16 +83,16 @@ class QuietLogs:
         os.dup2(self._out, 2)
         if keep:
             QuietLogs.kept_path = self.path
-        elif not self._kept:
+        elif self.path != QuietLogs.kept_path:
             os.unlink(self.path)
 
 
 class Task:
-    """Progress of one task: a bar on a terminal, in a log or a pipe a line every 30 seconds.
+    """Progress of one task: a bar on a terminal, else a line every 30 seconds.
 
     Args:
       name: what is being done.
-      total: the count at which it is done, or None if unknown.
+      total: the final count; None: unknown.
       unit: what is counted.
       begun: the count at the start.
     """
@@ -140,7 +121,7 @@ class Task:
             self._bar.stop()
 
     def update(self, count: int, note: str = "", seconds_left: float | None = None) -> None:
-        """Shows that `count` are done. `seconds_left` is used by the plain form only."""
+        """Shows the count; `seconds_left` is for the lines, the bar estimates its own."""
         if self._bar:
             self._bar.update(self._id, completed=count, note=note)
         elif time.time() - self._last_plain >= self.PLAIN_SECONDS:

@@ -15,9 +15,7 @@ _ATTEMPTS, _PAUSE = 20, 0.05                          # `is_held` holds a lock b
 
 @contextlib.contextmanager
 def locked(path: str) -> Iterator[None]:
-    """Lets one process at a time work on `path`; another one waits and says for whom.
-
-    The lock file is `.NAME.lock` next to the path.
+    """Lets one process at a time work on `path`; others wait. The lock is `.NAME.lock` beside it.
     """
     directory, name = os.path.split(path)
     with lock(os.path.join(directory, f".{name.lstrip('.')}.lock")):
@@ -26,23 +24,23 @@ def locked(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def lock(path: str, wait: bool = True) -> Iterator[int]:
-    """Holds a lock file, which only this user can open. The kernel frees it, even after kill -9.
+    """Holds a lock file until the block or the process ends, even by kill -9.
 
     Args:
       path: the lock file.
-      wait: whether to wait for a process that holds it.
+      wait: whether to wait for a process that holds it, after a message.
 
     Yields:
       The file descriptor. A child process that inherits it shares the lock.
 
     Raises:
-      UserError: another process holds it, without `wait`; or it is a symbolic link.
+      UserError: another process holds it and `wait` is False, or it is a symbolic link.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise UserError(f"{path} is a symbolic link: it cannot be a lock") from None
+            raise UserError(f"{path} is a symbolic link; expected a lock file") from None
         raise
     try:
         if os.fstat(descriptor).st_uid == os.getuid():
@@ -56,7 +54,7 @@ def lock(path: str, wait: bool = True) -> Iterator[int]:
 
 
 def is_held(path: str) -> bool:
-    """Whether a process holds a lock file; False if there is none, or if we may not read it."""
+    """Whether a process holds a lock file; False if it does not exist or cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, PermissionError):

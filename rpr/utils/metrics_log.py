@@ -1,4 +1,4 @@
-"""metrics.jsonl: what happened in a training, one JSON object per line, oldest first.
+"""metrics.jsonl: the events of a training, one JSON object per line, oldest first.
 
 | event | fields |
 | --- | --- |
@@ -14,7 +14,6 @@
 `forget_after` removes the events that training from a checkpoint repeats.
 """
 import contextlib
-import itertools
 import json
 import math
 import os
@@ -27,7 +26,7 @@ from rpr.utils.schema import AnyFloat, convert
 
 Event = dict[str, Any]
 
-_TAIL = 1 << 16                                       # bytes that hold the last hundreds of events
+_TAIL = 1 << 16                                       # bytes of the last hundreds of events
 _SCHEMA = {"event": str, "step?": int, "parameters?": int, "cut?": (int, None),
            "loss?": (AnyFloat, None), "steps_per_second?": (float, None),
            "approx_bleu_score?": (float, None), "time?": (float, None)}
@@ -40,7 +39,7 @@ def events(path: str, every: int = 1) -> Iterator[Event]:
 
     Args:
       path: the file.
-      every: of the `train` events only each such one is returned.
+      every: n: only every n-th `train` event.
 
     Raises:
       UserError: a line holds something else.
@@ -67,12 +66,14 @@ def read(path: str, most_train: int | None = None) -> list[Event]:
     Raises:
       UserError: there is no event in the file, or a line holds something else.
     """
+    if not os.path.exists(path):
+        return []
     every = 1
-    if most_train and os.path.exists(path):
+    if most_train:
         with open(path, "rb") as lines:
             every = max(1, -(-sum(line.startswith(_TRAIN) for line in lines) // most_train))
     kept = list(events(path, every))
-    if not kept and os.path.exists(path):
+    if not kept:
         with open(path, "rb") as lines:
             if b"\n" in lines.read(_TAIL):
                 raise UserError(f"{path} is damaged: no event in it; remove it")
@@ -82,8 +83,8 @@ def read(path: str, most_train: int | None = None) -> list[Event]:
 def loss_of(event: Event) -> float:
     """The loss of a `train` or `eval` event in nats per token; NaN if it was not recorded.
 
-    In files of versions up to 0.1.0 the `loss` of an `eval` event is the mean of its batches'
-    means. There `neg_log_perplexity` is the mean over tokens with the opposite sign, as now.
+    Up to version 0.1.0, the `loss` of an `eval` event was the mean of its batches' means. Its
+    `neg_log_perplexity` has always been the mean over tokens, with the opposite sign.
     """
     loss = event.get("loss")
     if event["event"] == "eval" and event.get("neg_log_perplexity") is not None:
@@ -92,13 +93,13 @@ def loss_of(event: Event) -> float:
 
 
 def last(path: str) -> dict[str, Event]:
-    """{event: the last one of its kind} among the last hundreds of events."""
+    """The last event of each kind among the last hundreds of events."""
     latest: dict[str, Event] = {}
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as lines:
         size = os.fstat(lines.fileno()).st_size
         lines.seek(max(0, size - _TAIL))
         if size > _TAIL:
-            lines.readline()                          # begins in the middle
+            lines.readline()                          # the rest of a line
         for line in reversed(lines.readlines()):
             if "train" in latest and line.startswith(_TRAIN):
                 continue
@@ -125,23 +126,21 @@ def append(path: str, event: str, **fields: Any) -> None:
 
 
 def forget_after(path: str, step: int) -> None:
-    """Drops the events of steps that a crash lost: training goes on from `step`."""
+    """Removes the events of steps that a crash lost: training resumes from `step`."""
     if not os.path.exists(path):
         return
     with open(path, "rb") as file:
         lines = file.readlines()
-    end = len(lines)
-    later: list[bytes] = []                           # the lines after `end` that stay
-    while end:
-        event = _parse(lines[end - 1], path)
+    count = len(lines)
+    for index in reversed(range(count)):
+        event = _parse(lines[index], path)
         if event and event.get("step", step + 1) <= step and event["event"] != "decode":
             break
-        end -= 1
-        if event and event.get("step", 0) <= step:
-            later.insert(0, lines[end])
-    if end + len(later) < len(lines):
+        if not event or event.get("step", 0) > step:
+            del lines[index]
+    if len(lines) < count:
         with atomic_path(path) as temporary, open(temporary, "wb") as out:
-            out.writelines(itertools.chain(itertools.islice(lines, end), later))
+            out.writelines(lines)
 
 
 def append_checksums(model_dir: str, step: int, tensors: dict[str, str]) -> None:
@@ -153,14 +152,11 @@ def read_checksums(model_dir: str) -> dict[int, dict[str, str]]:
     """{step: {tensor: checksum}}; empty if there is no file. Lines cut off by a crash are ignored.
     """
     checkpoints = {}
-    try:
-        with open(os.path.join(model_dir, CHECKSUMS), encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                try:
-                    entry = json.loads(line)
-                    checkpoints[int(entry["step"])] = dict(entry["tensors"])
-                except (ValueError, KeyError, TypeError):
-                    continue
-    except FileNotFoundError:
-        pass
+    path = os.path.join(model_dir, CHECKSUMS)
+    with (contextlib.suppress(FileNotFoundError),
+          open(path, encoding="utf-8", errors="replace") as lines):
+        for line in lines:
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                entry = json.loads(line)
+                checkpoints[int(entry["step"])] = dict(entry["tensors"])
     return checkpoints

@@ -1,4 +1,4 @@
-"""Processes and temporary directories that end together with the process that made them."""
+"""Processes and temporary directories that end with the process that made them."""
 import atexit
 import ctypes
 import functools
@@ -20,7 +20,7 @@ def spawn(argv: Sequence[str], *, module: str = "rpr.cli",
       argv: command and flags.
       module: the Python module to run instead of the command line.
       before: called in the new process before it becomes Python.
-      **options: of `subprocess.Popen`; the standard input is empty unless they name one.
+      **options: options of `subprocess.Popen`; by default, the standard input is empty.
     """
     end_with_parent = with_parent()
 
@@ -35,16 +35,12 @@ def spawn(argv: Sequence[str], *, module: str = "rpr.cli",
 
 
 def with_parent() -> Callable[[], None]:
-    """A function for `preexec_fn`: the process that calls it first is killed when this one dies."""
+    """A `preexec_fn` that has the new process killed when the current one dies."""
     return functools.partial(die_with, os.getpid())
 
 
 def die_with(parent: int) -> None:
-    """Has this new process killed when its parent dies; ends it if the parent is gone already.
-
-    Args:
-      parent: the process id of the one that started it.
-    """
+    """Has this process killed when its parent, of this process id, dies; or ends it if it has."""
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
     if os.getppid() != parent:
@@ -52,14 +48,14 @@ def die_with(parent: int) -> None:
 
 
 def temporary_directory(purpose: str) -> str:
-    """A new directory that is removed when this process ends, unless that is killed."""
+    """A new directory that is removed when this process ends, unless by a kill."""
     path = tempfile.mkdtemp(prefix=f"rpr-{purpose}-")
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     return path
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves, else all that the driver lists."""
+    """The GPUs in CUDA_VISIBLE_DEVICES; if it is not set, all that the driver lists."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return [name.strip() for name in chosen.split(",") if name.strip() not in ("", "-1")]
