@@ -183,7 +183,7 @@ def test_a_model_is_not_decoded_as_another(trained, tmp_path):
     assert "max_relative_position=3 (there: 4)" in line
     line = refused("decode", *trained.flags[:3], "--hparams_set=rpr_small", *trained.flags[4:],
                    *files)
-    assert "--hparams_set=rpr_tiny" in line
+    assert "hparams_set=rpr_tiny" in line
     line = refused("decode", *trained.flags[:2], "--model=lstm_seq2seq", *trained.flags[3:], *files)
     assert "model=transformer" in line
     line = refused("decode", *trained.flags, *files, "--checkpoint_path=/nowhere/model.ckpt-3")
