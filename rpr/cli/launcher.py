@@ -38,10 +38,17 @@ _RANGES = {setting.name: setting for setting in (
         "; rpr evaluate evaluates (--wait: each new checkpoint), TF_CONFIG joins machines")),
     Setting("worker_gpu_memory_fraction", 0.0, above=0, maximum=1),
     Setting("random_seed", 0, minimum=0, maximum=2**32 - 1, or_none=True))}
-# Beginnings of T2T's flags that do nothing here, or that `rpr train` refuses: no help shows them.
-_HIDDEN = ("autotune_|cloud_|dbgprofile|enable_graph_rewriter|env_problem_|eval_early_stopping_|"
-           "eval_run_autoregressive|export_saved_|hparams_range|job-dir|master|ps_|std_server_|sync|"
-           "task_id|tfdbg|tpu_|use_guarantee_|use_tpu|worker_job|worker_replicas|xla_compile")
+# {beginnings of T2T's flags that no command takes: why}. No help shows them.
+_REFUSED = {
+    "autotune_|cloud_|dbgprofile|export_saved_|hparams_range|job-dir|tfdbg|tpu_|use_tpu|xla_":
+        "T2T's code for it needs TensorFlow 1",
+    "master|ps_|std_server_|sync|worker_job|worker_replicas":
+        "T2T's parameter servers do not work on TensorFlow 2; start the same command on every "
+        "machine with a TF_CONFIG (scripts/train_on_hosts writes it)",
+    "eval_early_stopping_": "T2T's code for it stops no training; --train_steps and "
+                            "--max_loss_rise do",
+    "enable_graph_rewriter|env_problem_|eval_run_autoregressive|task_id|use_guarantee_":
+        "nothing reads it"}
 # Those that only a training uses.
 TRAINING = ("eval_throttle_|generate_data|iterations_per_loop|keep_checkpoint_|local_eval_|"
             "log_step_|optionally_use_|profile|registry_help|save_checkpoints_|schedule|tmp_dir|"
@@ -94,14 +101,14 @@ def parse(argv: list[str], program: str, hidden: str = "$") -> tuple[FlagValues,
       argv: flags, without the program's name.
       program: for --help.
       hidden: regular expression of the beginnings of flags that --help does not show, besides
-        those that do nothing in any command.
+        those of `_REFUSED`.
 
     Returns:
       FLAGS;
       the other arguments: words, and T2T's `--hp_name value`.
 
     Raises:
-      UserError: an unknown flag or a value of the wrong type.
+      UserError: an unknown flag, one that no command takes, or a value of the wrong type.
     """
     from absl import flags
     if any(arg in ("-h", "--help", "-help", "--helpfull") for arg in argv):
@@ -114,6 +121,11 @@ def parse(argv: list[str], program: str, hidden: str = "$") -> tuple[FlagValues,
     for name, setting in _RANGES.items():
         if name in flags.FLAGS and not setting.accepts(flags.FLAGS[name].value):
             raise UserError(f"--{setting.error(flags.FLAGS[name].value)}{setting.help}")
+    for name, flag in flags.FLAGS._flags().items():
+        if flag.present and flag.value != flag.default:
+            for names, reason in _REFUSED.items():
+                if re.match(names, name):
+                    raise UserError(f"--{name}={flag.value}: {reason}")
     unknown = [arg for arg in rest if arg.startswith("-") and not arg.startswith("--hp_")]
     if unknown:
         near = nearest(unknown[0].partition("=")[0], [f"--{name}" for name in _shown(hidden)])
@@ -163,7 +175,7 @@ def _shown(hidden: str) -> dict[str, str]:
     for module, defined in sorted(flags.FLAGS.flags_by_module_dict().items()):
         for flag in sorted(defined, key=lambda flag: flag.name):
             if not module.startswith(("tensor2tensor", "rpr")) or re.match(
-                    f"{_HIDDEN}|{hidden}", flag.name):
+                    "|".join([*_REFUSED, hidden]), flag.name):
                 continue
             allowed = (f" ({_RANGES[flag.name].allowed()})" if flag.name in _RANGES else
                        " rpr list --hparams_set=SET shows them with their ranges."

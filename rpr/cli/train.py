@@ -21,15 +21,6 @@ from rpr.utils.console import QuietLogs, say
 from rpr.utils.errors import UserError
 from rpr.utils.interfaces import HParams, ModelRequest
 
-_REFUSED = {
-    **dict.fromkeys(("cloud_mlengine", "use_tpu", "use_tpu_estimator", "tfdbg", "dbgprofile",
-                     "export_saved_model", "autotune_objective", "hparams_range", "xla_compile",
-                     "job-dir"), "T2T's code for it needs TensorFlow 1"),
-    **dict.fromkeys(("ps_replicas", "ps_gpu", "worker_replicas", "sync", "master"),
-                    devices.USE_MIRRORING),
-    "eval_early_stopping_steps": "T2T's code for it stops no training; --train_steps and "
-                                 "--max_loss_rise do"}
-
 
 def main(argv: list[str], logs: QuietLogs | None) -> None:
     """`rpr train`, with the flags of t2t-trainer and those of `_define_flags`."""
@@ -38,9 +29,6 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
     if flags.registry_help:
         print(registry.help_string())
         return
-    for name, reason in _REFUSED.items():
-        if flags[name].value != flags[name].default:
-            raise UserError(f"--{name}={flags[name].value}: {reason}")
     model = _model(flags, rest)
     hparams = trained_model.build_hparams(model)
     trainer_lib.set_random_seed(flags.random_seed)

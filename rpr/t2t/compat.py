@@ -45,7 +45,7 @@ def install() -> None:
         eager = context.context_safe()
         if context.executing_eagerly() and eager and eager._initialized:
             raise ImportOrderError("rpr: TensorFlow has run eagerly in this process, and T2T "
-                                   " needs graph mode, which would change how that code works: "
+                                   "needs graph mode, which would change how that code works: "
                                    "call rpr first, or in a process of its own")
     _numpy_aliases()
     _tensorflow_aliases()
