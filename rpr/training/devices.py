@@ -1,4 +1,4 @@
-"""The devices, machines and threads of a training, and what a step is on them.
+"""The devices, machines and threads of a training.
 
 A step is one update of the weights, from one batch per device. `batch_size` is the number of
 sub-words of one device's batch, padding included (sentences with `use_fixed_batch_size`). The loss
@@ -16,17 +16,16 @@ from tensor2tensor.utils import expert_utils, misc_utils
 from rpr.utils.errors import InvalidValue, UserError
 from rpr.utils.interfaces import HParams
 
-# What to do instead of using parameter servers.
 USE_MIRRORING = ("T2T's parameter servers do not work on TensorFlow 2; start the same command on "
                   "every machine with a TF_CONFIG of one chief and workers, which mirrors the "
                   "model (scripts/train_on_hosts writes it)")
 # TensorFlow's rewriting to float16 reads these lists from the environment. A softmax stays float32,
-# as sums, means and logarithms do: rewriting it would take the masks along, whose -1e9 float16
-# cannot represent. An operation that is in two lists stops the rewriting.
+# as sums, means and logarithms do: its input may contain masks of -1e9, which float16 cannot
+# represent. An operation in two lists stops the rewriting.
 FLOAT32_OPS = {f"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_{change}": "Softmax"
                for change in ("DENYLIST_ADD", "INFERLIST_REMOVE")}
-# The arguments of a RunConfig that is made anew. TensorFlow takes TF_CONFIG for a mirrored cluster
-# only if the strategy is given when the RunConfig is made.
+# Arguments to copy a RunConfig. TensorFlow accepts TF_CONFIG for a mirrored cluster only if the
+# strategy is given when the RunConfig is made.
 _RUN_CONFIG_ARGUMENTS = (
     "model_dir", "session_config", "save_summary_steps", "save_checkpoints_steps",
     "save_checkpoints_secs", "keep_checkpoint_max", "keep_checkpoint_every_n_hours",
@@ -39,7 +38,7 @@ class TrainingCluster:
 
     Attributes:
       addresses: `host:port` of each process, the chief first.
-      index: the index of this process.
+      index: index of this process.
     """
     addresses: tuple[str, ...]
     index: int
@@ -49,8 +48,7 @@ def training_cluster() -> TrainingCluster | None:
     """The cluster of TF_CONFIG; None if the variable is not set or names a chief alone.
 
     Raises:
-      UserError: the cluster is not one of a chief and workers, or has an address that is not
-        host:port.
+      UserError: it does not name a chief and workers, or an address is not host:port.
     """
     text = os.environ.get("TF_CONFIG", "")
     if not text:
@@ -71,7 +69,7 @@ def training_cluster() -> TrainingCluster | None:
     if task not in jobs or not 0 <= index < len(jobs[task]):
         raise UserError(f"TF_CONFIG: its cluster has no {task} {index}")
     if len(jobs) == 1:
-        del os.environ["TF_CONFIG"]                   # a single machine: TensorFlow need not know
+        del os.environ["TF_CONFIG"]                   # TensorFlow needs none for one machine
         return None
     addresses = (*jobs["chief"], *jobs["worker"])
     for address in addresses:
@@ -85,15 +83,16 @@ def training_cluster() -> TrainingCluster | None:
 
 @dataclasses.dataclass(frozen=True)
 class DeviceRequest:
-    """The devices and threads that a training is to use.
+    """The devices and threads of a training.
 
     Attributes:
       per_machine: devices of each machine: GPUs, or parts of a CPU; 0: the CPU.
-      cpu_devices: parts into which a CPU is to be divided; 0: GPUs are to be used.
-      mirrored: whether each device of a machine is to have a copy of the weights.
-      intra_op_threads: of one operation; 0: as the training so far, else all cores.
-      inter_op_threads: operations at a time; 0: as many as threads of an operation.
-      machines: None: this one alone.
+      cpu_devices: parts into which a CPU is divided; 0: use GPUs.
+      mirrored: whether each device of a machine has a copy of the weights.
+      intra_op_threads: threads of one operation, which affect rounding; 0: as in the training so
+        far, else all cores.
+      inter_op_threads: operations at a time; 0: same as threads of an operation.
+      machines: None: this machine alone.
     """
     per_machine: int = 1
     cpu_devices: int = 0
@@ -119,24 +118,20 @@ class DeviceRequest:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process writes what the training gives."""
+        """Whether this process writes checkpoints and metrics."""
         return not self.machines or self.machines.index == 0
 
     def batches_per_step(self, hparams: HParams) -> int:
-        """How many batches this process reads for one update of the weights."""
+        """Batches that this process reads for one update of the weights."""
         replicas = max(1, self.per_machine) if self.is_mirrored else 1
         return replicas * (hparams.optimizer_multistep_accumulate_steps or 1)
 
 
 def check(request: DeviceRequest, hparams: HParams, schedule: str = "train",
           save_checkpoints_secs: int = 0) -> None:
-    """Refuses combinations that would train something else than was asked for, or not at all.
+    """Refuses combinations that do not work, or that would train something else than requested.
 
-    Args:
-      request: the devices.
-      hparams: of the model.
-      schedule: T2T's.
-      save_checkpoints_secs: seconds between checkpoints; 0: steps decide.
+    `save_checkpoints_secs` are seconds between checkpoints; 0: steps decide.
     """
     _check_machines(request, schedule)
     _check_precision(hparams)
@@ -191,12 +186,9 @@ def _check_precision(hparams: HParams) -> None:
 
 
 def run_config(request: DeviceRequest, hparams: HParams, threads: int) -> tf.estimator.RunConfig:
-    """T2T's RunConfig on the requested devices.
+    """T2T's RunConfig on the requested devices, with `threads` per operation.
 
-    Args:
-      request: checked; T2T's flags agree with it.
-      hparams: of the model.
-      threads: of one operation. They affect rounding.
+    T2T's flags must agree with the request.
     """
     os.environ.update(FLOAT32_OPS)
     config = t2t_trainer.create_run_config(hparams)
@@ -204,15 +196,15 @@ def run_config(request: DeviceRequest, hparams: HParams, threads: int) -> tf.est
     session = config.session_config
     session.intra_op_parallelism_threads = threads
     session.inter_op_parallelism_threads = request.inter_op_threads or threads
-    # TensorFlow rewrites a graph twice, for seconds: the second time it finds nothing.
+    # By default, TensorFlow rewrites a graph twice, for seconds; the second time finds nothing.
     rewriting = session.graph_options.rewrite_options
     rewriting.meta_optimizer_iterations = 1
-    if not has_gpu:                                   # passes that only help on a GPU
+    if not has_gpu:
+        session.device_count["CPU"] = max(1, request.per_machine)
+        # These passes only help on a GPU.
         rewriting.layout_optimizer = rewriting.implementation_selector = rewriting.OFF
         rewriting.memory_optimization = rewriting.NO_MEM_OPT
     devices = [f"{'gpu' if has_gpu else 'cpu'}:{number}" for number in range(request.per_machine)]
-    if not has_gpu:
-        session.device_count["CPU"] = max(1, request.per_machine)
     if request.machines:
         arguments = {name: getattr(config, name) for name in _RUN_CONFIG_ARGUMENTS}
         strategy = tf.distribute.experimental.MultiWorkerMirroredStrategy()

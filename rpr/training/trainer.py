@@ -1,7 +1,7 @@
 """Trains a model with T2T's experiment, reproducibly, on the requested devices.
 
-docs/reproducibility.md says what is promised. The batches come from `input_pipeline`, initial
-values and dropout masks from `seeding`; all depend on the seed only.
+The batches come from `input_pipeline`, initial values and dropout masks from `seeding`. All depend
+on the seed only; docs/reproducibility.md has the details.
 """
 import contextlib
 import dataclasses
@@ -31,22 +31,22 @@ _LOSS_NOTICED_WITHIN = 15.0                           # seconds
 
 @dataclasses.dataclass(frozen=True)
 class TrainingRequest:
-    """What `rpr train` is asked for, with everything decided.
+    """A training with all defaults resolved.
 
     Attributes:
       output_dir, data_dir: directories of the model and of the TFRecords.
-      metrics_file: losses, speed and evaluations, as JSON lines.
-      made_with: what is written next to the model, see `preflight.remember_training`.
-      devices: see there.
-      seed: of initial values, batches and dropout masks.
-      schedule: T2T's.
-      train_steps: on which learning rates may depend.
+      metrics_file: see `rpr.utils.metrics_log`.
+      made_with: see `preflight.remember_training`.
+      devices: devices and threads.
+      seed: seed of initial values, batches and dropout masks.
+      schedule: T2T's schedule.
+      train_steps: last step of the whole training; learning rates may depend on it.
       stop_at_step: an earlier last step; 0: none.
-      eval_frequency: steps between evaluations; None: T2T's way, by the clock.
-      keep_frequency: steps; weights of checkpoints at multiples of it are kept. 0: none.
+      eval_frequency: steps between evaluations; None: T2T decides, by time.
+      keep_frequency: weights of checkpoints at multiples of this step are kept; 0: none.
       max_loss_rise: see `DivergenceDetector`.
-      log_batches: whether a hash of each batch is recorded.
-      profile: whether a TensorBoard profile is written.
+      log_batches: whether to record a hash of each batch.
+      profile: whether to write a TensorBoard profile.
     """
     output_dir: str
     data_dir: str
@@ -65,12 +65,12 @@ class TrainingRequest:
 
 
 def run(request: TrainingRequest, hparams: HParams, prepare_output: Callable[[], None]) -> None:
-    """Trains, and evaluates if the schedule says so.
+    """Trains, and evaluates if the schedule includes it.
 
     Args:
-      request: checked.
-      hparams: see `build_hparams`.
-      prepare_output: called when the graph is built; creates the output directory.
+      request: the training, checked.
+      hparams: hparams from `build_hparams`.
+      prepare_output: creates the output directory; called when the graph is built.
 
     Raises:
       UserError: the training failed for a reason that one line can explain.
@@ -82,9 +82,9 @@ def run(request: TrainingRequest, hparams: HParams, prepare_output: Callable[[],
     checkpoint = tf.train.latest_checkpoint(request.output_dir)
     common = [request.made_with, hparams.values(), request.train_steps, request.schedule,
               request.devices.per_machine, checkpoint and os.path.basename(checkpoint)]
-    fingerprint = hashlib.sha256(json.dumps(
-        common, default=str, sort_keys=True).encode()).hexdigest()
-    group = WorkerGroup(machines.addresses, machines.index, fingerprint,
+    text = json.dumps(common, default=str, sort_keys=True)
+    group = WorkerGroup(machines.addresses, machines.index,
+                        hashlib.sha256(text.encode()).hexdigest(),
                         os.path.join(request.output_dir, ".worker_group"))
     group.join()
     try:
@@ -112,7 +112,7 @@ def _train(request: TrainingRequest, hparams: HParams, prepare_output: Callable[
                 "batches from here on are not those of an uninterrupted training")
 
     def describe() -> None:
-        """Writes what describes the training: a graph that cannot be built leaves no trace."""
+        """Writes a description of the training, once its graph could be built."""
         prepare_output()
         if is_chief:
             t2t_trainer.save_metadata(hparams)
@@ -121,7 +121,7 @@ def _train(request: TrainingRequest, hparams: HParams, prepare_output: Callable[
                 mirrored=request.devices.is_mirrored, threads=threads, training_files=data)
 
     estimator = experiment.estimator
-    # With a strategy AutoGraph would rewrite the source of T2T and of all it calls, for minutes.
+    # With a strategy, AutoGraph would rewrite T2T and all that it calls, which takes minutes.
     model_fn = tf.autograph.experimental.do_not_convert(estimator._model_fn)
     estimator._model_fn = seeding.seeded(throughput.count_tokens(model_fn), request.seed)
     hook = hooks.TrainingHook(
@@ -141,11 +141,11 @@ def _train(request: TrainingRequest, hparams: HParams, prepare_output: Callable[
     with _explained(request, hook):
         _execute(experiment, request, evaluate)
         if is_chief:
-            keeping.keep()                            # the last one, if a kill came before it
+            keeping.keep()                            # an earlier process may have been killed
 
 
 def _recorded_evaluation(experiment: T2TExperiment, metrics_file: str) -> Callable[[], None]:
-    """Has an experiment record its evaluations; a function that evaluates the newest checkpoint."""
+    """Makes an experiment record its evaluations; returns what evaluates the newest checkpoint."""
     record, spec = hooks.EvaluationRecord(metrics_file), experiment._eval_spec
     experiment._eval_spec = spec._replace(exporters=(*(spec.exporters or ()), record))
     estimator = experiment.estimator
@@ -159,16 +159,15 @@ def _recorded_evaluation(experiment: T2TExperiment, metrics_file: str) -> Callab
 
 @contextlib.contextmanager
 def _explained(request: TrainingRequest, hook: hooks.TrainingHook) -> Iterator[None]:
-    """Explains in one line why a training failed; closes its hook."""
-    output_dir = request.output_dir
+    """Explains in one line why a training failed; ends its hook."""
     try:
         yield
     except (tf.estimator.NanLossDuringTrainingError, divergence.Diverged) as error:
-        raise UserError(divergence.explain(error, hook, output_dir)) from None
+        raise UserError(divergence.explain(error, hook, request.output_dir)) from None
     except tf.errors.DataLossError as error:
         line = checkpoints.explain(error)
         if line:
-            raise InvalidPath(output_dir, line) from None
+            raise InvalidPath(request.output_dir, line) from None
         raise InvalidPath(request.data_dir, f"damaged data ({error.message})") from None
     finally:
         hook.end(None)
@@ -177,7 +176,7 @@ def _explained(request: TrainingRequest, hook: hooks.TrainingHook) -> Iterator[N
 def _chief_hooks(request: TrainingRequest, hook: hooks.TrainingHook,
                  keeping: hooks.KeepingListener, config: tf.estimator.RunConfig, max_steps: int,
                  evaluate: Callable[[], None]) -> list[tf.train.SessionRunHook]:
-    """The hooks of the process that writes, in the order in which they are called."""
+    """The hooks of the process that writes, in the order of their calls."""
     output_dir = request.output_dir
     checksums = hooks.ChecksumListener(output_dir)
     checkpoint = tf.train.latest_checkpoint(output_dir)
@@ -200,12 +199,11 @@ def _execute(experiment: T2TExperiment, request: TrainingRequest, evaluate: Call
     train_spec, eval_spec = experiment._train_spec, experiment._eval_spec
     evaluates = request.schedule == "continuous_train_and_eval"
     if request.devices.machines or (evaluates and not request.eval_frequency):
-        # T2T would evaluate the last checkpoint twice. TensorFlow evaluates on no machine while
-        # several train; only this function starts a server on each of them.
+        # T2T would evaluate the last checkpoint twice. With several machines, TensorFlow evaluates
+        # on none of them, but only this function starts a server on each.
         tf.estimator.train_and_evaluate(estimator, train_spec, eval_spec)
     elif evaluates or request.schedule == "train":
-        estimator.train(train_spec.input_fn, list(train_spec.hooks),
-                        max_steps=train_spec.max_steps)
+        estimator.train(train_spec.input_fn, list(train_spec.hooks), max_steps=train_spec.max_steps)
     else:
         t2t_trainer.execute_schedule(experiment)
         return
@@ -215,8 +213,10 @@ def _execute(experiment: T2TExperiment, request: TrainingRequest, evaluate: Call
 
 
 def _is_evaluated(estimator: tf.estimator.Estimator, metrics_path: str) -> bool:
-    """Whether metrics.jsonl has the evaluation of the last checkpoint. It has not if several
-    machines trained, or if the evaluation after the last step was killed."""
+    """Whether metrics.jsonl has the evaluation of the last checkpoint.
+
+    It does not after a training on several machines, or after a kill during that evaluation.
+    """
     last = metrics_log.last(metrics_path).get("eval", {})
     return last.get("step") == int(estimator.get_variable_value("global_step"))
 
@@ -232,22 +232,22 @@ def _stream(request: TrainingRequest, hparams: HParams) -> input_pipeline.Stream
 
 
 def _training_files(problem: Problem, data_dir: str) -> dict[str, int]:
-    """The number of training files and their bytes together."""
+    """Number and total bytes of the training files."""
     paths = tf.gfile.Glob(problem.filepattern(data_dir, tf.estimator.ModeKeys.TRAIN))
     return {"files": len(paths), "bytes": sum(tf.gfile.Stat(path).length for path in paths)}
 
 
 def thread_count(request: DeviceRequest, output_dir: str) -> int:
-    """The threads of an operation: as requested, else of the training so far, else all cores."""
+    """Threads of an operation: as requested, else as in the training so far, else all cores."""
     earlier = preflight.trained_with(output_dir).get("threads")
     return request.intra_op_threads or earlier or len(os.sched_getaffinity(0))
 
 
 def report_changes(output_dir: str, request: DeviceRequest, batch_size: int) -> None:
-    """Says if a training resumes with another number of devices, which changes its steps.
+    """Warns if a training resumes with another number of devices or threads.
 
     Raises:
-      UserError: it was mirrored and no longer is, or the other way round.
+      UserError: either the training so far or the request is mirrored, but not both.
     """
     record, count = preflight.trained_with(output_dir), request.count
     if not tf.train.latest_checkpoint(output_dir):
