@@ -1,7 +1,8 @@
 """Which checkpoint to read, whether it is whole, and what TensorFlow's errors about one mean.
 
-A checkpoint is PREFIX.index and PREFIX.data-*. The state file `checkpoint` of a directory names the
-newest one, but a power cut can leave it empty, or pointing at a checkpoint that is not whole.
+A checkpoint is PREFIX.index and PREFIX.data-*; paths here are PREFIX, without suffix. The state
+file `checkpoint` of a directory names the newest one. A power cut can leave it empty, or with the
+name of a damaged checkpoint.
 """
 import contextlib
 import glob
@@ -18,16 +19,12 @@ STATE_FILE = "checkpoint"
 
 
 def find_checkpoint(path_or_dir: str, model: str) -> str:
-    """The checkpoint to read.
+    """The path of the checkpoint to read.
 
     Args:
-      path_or_dir: a directory, of which the newest complete checkpoint is taken, or a
-        checkpoint's path without suffix.
+      path_or_dir: a checkpoint, or a directory, of which the newest complete checkpoint is taken.
       model: registered name of the model. The variables of a T2T model begin with it; those of
         rpr_transformer begin with `transformer`, so that both read each other's checkpoints.
-
-    Returns:
-      path without suffix.
 
     Raises:
       UserError: there is no checkpoint, it is damaged, or it is another model's.
@@ -63,31 +60,24 @@ def _hint(directory: str) -> str:
 
 
 def newest(directory: str) -> str | None:
-    """The checkpoint that the state file names; if that is gone, the newest complete one.
-
-    Args:
-      directory: an output directory.
-
-    Returns:
-      path without suffix, or None if there is no checkpoint.
+    """The checkpoint that the state file names; if that is gone, the newest complete one, or None.
     """
     named = _named(directory)
     return named if named and os.path.exists(named + ".index") else newest_complete(directory)
 
 
 def newest_complete(directory: str) -> str | None:
-    """The checkpoint of the most steps that is whole, or None."""
+    """The complete checkpoint of the most steps, or None."""
     return next((path for path in reversed(by_step(directory)) if not damage(path)), None)
 
 
 def repair_state(directory: str) -> str | None:
     """Makes the state file name a complete checkpoint, so that a training resumes from it.
 
-    Args:
-      directory: an output directory; only its training may call this.
+    Only the training in the directory may call this.
 
     Returns:
-      the checkpoint, if the state file named none or a damaged one.
+      The checkpoint, if the state file had named none or a damaged one, else None.
 
     Raises:
       UserError: there are checkpoints, but none is complete.
@@ -111,7 +101,7 @@ def repair_state(directory: str) -> str | None:
 
 
 def _named(directory: str) -> str | None:
-    """The checkpoint that the state file names, which may be gone; None if it names none."""
+    """The checkpoint that the state file names, which may not exist; None if it names none."""
     try:
         return tf.train.latest_checkpoint(directory)
     except (tf.errors.OpError, ValueError):           # also UnicodeDecodeError: not a state file
@@ -119,7 +109,7 @@ def _named(directory: str) -> str | None:
 
 
 def by_step(directory: str) -> list[str]:
-    """All checkpoints of a directory, complete or not: paths without suffix, by step."""
+    """All checkpoints of a directory, complete or not, by step."""
     return sorted((path.removesuffix(".index") for path in glob.glob(
         os.path.join(glob.escape(directory), "model.ckpt-*.index"))), key=_step)
 
@@ -132,10 +122,7 @@ def _step(path: str) -> int:
 def damage(path: str) -> str | None:
     """What is wrong with the files of a checkpoint; None if they are whole.
 
-    Sizes are compared, not checksums: those are tested when the values are read.
-
-    Args:
-      path: without suffix.
+    Only sizes are compared. TensorFlow tests checksums when it reads the values.
     """
     if not os.path.exists(path + ".index"):
         return f"{path}.index is missing"
@@ -172,11 +159,8 @@ _CAUSES = (
 
 
 def explain(error: BaseException) -> str | None:
-    """One line on an error of TensorFlow's about a checkpoint; None if it is about something else.
-
-    Args:
-      error: raised by a session, a Saver or a checkpoint reader.
-    """
+    """One line on an error of a session, a Saver or a checkpoint reader; None if it is not about a
+    checkpoint."""
     text = str(error).partition("Original stack trace")[0]
     if not isinstance(error, tf.errors.OpError | ValueError | IndexError) or not re.search(
             r"checkpoint|save/|restore|TensorBundle", text, re.IGNORECASE):

@@ -21,21 +21,17 @@ TRAINED_WITH = "rpr.json"
 
 # Hparams that change neither the model, its training nor its results.
 _REPORTING = {"summarize_grads", "summarize_vars"}
-# Hparams that decoding may set, whatever the training had.
+# Hparams that decoding may change.
 _DECODING = _REPORTING | {
     "activation_dtype", "batch_size", "max_length", "sampling_method", "sampling_temp",
     "sampling_keep_top_k", "eval_drop_long_sequences", "split_to_length"}
 
 
 def parse_hparams(hparams: HParams, overrides: str) -> dict[str, Any]:
-    """Applies `name=value,...`; T2T answers an unknown name with a traceback or with nothing.
-
-    Args:
-      hparams: HParams; changed in place.
-      overrides: `name=value,...`.
+    """Applies overrides, `name=value,...`, to hparams; T2T may ignore an unknown name.
 
     Returns:
-      the values that the overrides set, by name.
+      The values that the overrides set, by name.
 
     Raises:
       UserError: an unknown name, a value of the wrong type, or a control character.
@@ -67,13 +63,7 @@ def check_supported(model: str, hparams: HParams) -> None:
 
 
 def say_what_has_no_effect(model: str, hparams: HParams, overrides: dict[str, Any]) -> None:
-    """Names, on the terminal and in the log, the values that the training will not read.
-
-    Args:
-      model: the registered name.
-      hparams: as requested.
-      overrides: the values that were asked for.
-    """
+    """Names, on the terminal and in the log, those overrides that the training does not read."""
     for name, why in live_hparams.without_effect(model, hparams).items():
         if name in overrides:
             line = f"{name}={overrides[name]} has no effect {why}"
@@ -82,10 +72,7 @@ def say_what_has_no_effect(model: str, hparams: HParams, overrides: dict[str, An
 
 
 def check_reads_source(hparams: HParams) -> None:
-    """Refuses a model that reads its source as the beginning of the target.
-
-    T2T's decoder gives such a model this beginning; other searches do not.
-    """
+    """Refuses a model whose target begins with its source; only T2T's decoder supplies that."""
     if hparams.get("prepend_mode", "none") != "none":
         raise UserError(f"prepend_mode={hparams.prepend_mode}: only rpr decode uses such a model, "
                         "and not in an ensemble")
@@ -137,7 +124,7 @@ def trained_with(output_dir: str) -> dict[str, Any]:
 
 
 def remember_training(output_dir: str, **values: Any) -> None:
-    """Writes the model, problem, hparams_set and vocabulary of a training, and further values."""
+    """Writes model, problem, hparams_set, vocabulary and further values of a training."""
     files.write_atomically(os.path.join(output_dir, TRAINED_WITH),
                            json.dumps(values, indent=1, sort_keys=True) + "\n")
 
@@ -151,13 +138,10 @@ def vocabularies(problem: Problem, data_dir: str) -> dict[str, str]:
 def check_runs(runs: Sequence[ModelRequest]) -> list[dict[str, Any]]:
     """Refuses runs with an unknown model, problem, hparams set or hparam, or a value out of range.
 
-    The caller has called `compat.install`.
-
-    Args:
-      runs: their models.
+    `compat.install` must have been called.
 
     Returns:
-      for each run the hparams that its training reads.
+      For each run, the hparams that its training reads.
     """
     read = []
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")

@@ -15,11 +15,11 @@ from rpr.utils.interfaces import HParams, Problem
 
 
 def check_registered(kind: str, name: str | None) -> None:
-    """Refuses a missing name, or one that is not registered.
+    """Refuses a name that is missing or not registered.
 
     Args:
       kind: "model", "problem" or "hparams_set".
-      name: of a problem without T2T's suffixes.
+      name: a name; that of a problem without T2T's suffixes _rev and _copy.
     """
     meaning = kind.replace("_", " ")
     if not name:
@@ -31,13 +31,13 @@ def check_registered(kind: str, name: str | None) -> None:
 
 
 def registered_hparams(name: str | None) -> HParams:
-    """The hparams of a registered set; an unknown name is refused."""
+    """The hparams of a registered set; refuses unknown names."""
     check_registered("hparams_set", name)
     return registry.hparams(name)
 
 
 def find_problem(name: str | None) -> Problem:
-    """The problem of a name, which may have T2T's suffixes _rev and _copy; refuses unknown ones."""
+    """The problem of a name, which may end in T2T's _rev and _copy; refuses unknown names."""
     check_registered("problem", registry.parse_problem_name(name).base_name if name else name)
     return registry.problem(name)
 
@@ -72,7 +72,7 @@ def register(usr_dir: str | None = None) -> None:
 
 
 def _place_in(path: str, error: Exception) -> str:
-    """FILE, line N, of the user's own code that raised an error."""
+    """"FILE, line N: " of the user's code that raised an error."""
     places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError):
         places.append((error.filename or "", error.lineno))
@@ -82,12 +82,10 @@ def _place_in(path: str, error: Exception) -> str:
 
 
 def registered_names(kind: str, name: str | None) -> list[str]:
-    """The registered names of a kind.
+    """The registered names of a kind, `model`, `problem` or `hparams`.
 
-    Args:
-      kind: `model`, `problem` or `hparams`.
-      name: the wanted name. T2T's complete lists take seconds to import, so they are imported only
-        if this name is not registered yet.
+    The complete lists of T2T take seconds to import. They are imported only if `name`, which is
+    looked for, is not registered yet.
     """
     names = {"model": registry.list_models, "problem": registry.list_base_problems,
              "hparams": registry.list_hparams}[kind]

@@ -13,17 +13,14 @@ from rpr.utils.interfaces import HParams, ModelRequest
 
 
 def build_hparams(request: ModelRequest, decoding: bool = False) -> HParams:
-    """Builds hparams: the registered set, then the overrides. Everything else uses this function.
+    """Builds hparams from the registered set and the overrides.
 
     If the output directory holds a model, the hparams must be those it was made with. Decoding
     takes them from its hparams.json, and overrides may change only what concerns decoding.
 
     Args:
-      request: its model, hparams_set, hparams and output_dir count.
-      decoding: whether the model is to be used, not trained.
-
-    Returns:
-      HParams.
+      request: of it, model, hparams_set, hparams and output_dir are used.
+      decoding: whether the model is used, not trained.
 
     Raises:
       UserError: an unknown name, a value out of range, or another model in the directory.
@@ -48,10 +45,10 @@ class TrainedModel(NamedTuple):
     """A trained model, ready to be built.
 
     Attributes:
-      name: the registered model.
+      name: registered name of the model.
       hparams: with `data_dir`, `model_dir` and the hparams of the problem (vocabularies included).
       checkpoint: path without suffix.
-      request: what was asked for, with this checkpoint.
+      request: the request, with this checkpoint.
     """
     name: str
     hparams: HParams
@@ -60,7 +57,7 @@ class TrainedModel(NamedTuple):
 
 
 def find_trained_model(request: ModelRequest) -> TrainedModel:
-    """Finds and checks the trained model that is asked for.
+    """Finds and checks a trained model.
 
     Raises:
       UserError: something is missing, or model, data and checkpoint do not belong together.

@@ -6,8 +6,8 @@ import re
 import traceback
 from collections.abc import Iterable
 
-# Environment variable with the file descriptor for failure reasons; a pipe works when the disk is
-# full.
+# Environment variable: the file descriptor of a pipe for failure reasons, which works when the disk
+# is full.
 REASON_PIPE = "RPR_REASON_PIPE"
 LONGEST_REASON = 2000                                 # characters
 
@@ -27,11 +27,11 @@ class UserError(Exception):
 
 
 class InvalidValue(UserError):
-    """A setting that is missing, or whose value is not allowed. `rpr.cli` spells its name.
+    """A setting that is missing (value None) or has a value that is not allowed.
 
     Args:
-      name: such as "data_dir".
-      value: None: it is missing.
+      name: such as "data_dir"; `rpr.cli` turns it into the flag.
+      value: the value; None: missing.
       problem: what is wrong with the value, or what is allowed.
     """
 
@@ -40,7 +40,7 @@ class InvalidValue(UserError):
         self.name, self.value, self.problem = name, value, problem
 
     def spelled(self, name: str, equals: str = "=") -> str:
-        """The message, with the name of the setting as its user knows it."""
+        """The message with this name of the setting."""
         assigned = f"{name} is missing" if self.value is None else f"{name}{equals}{self.value}"
         return f"{assigned}: {self.problem}" if self.problem else assigned
 
@@ -49,12 +49,7 @@ class InvalidValue(UserError):
 
 
 class InvalidPath(UserError):
-    """A path that cannot be used. `rpr.cli` adds the flag that gave it.
-
-    Args:
-      path: as given.
-      problem: what is wrong with it.
-    """
+    """A path that cannot be used, as given, and why. `rpr.cli` adds the flag that gave it."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(path, problem)
@@ -65,7 +60,7 @@ class InvalidPath(UserError):
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """"; nearest: NAME, ..." for the end of a message about an unknown name; "" if none is near."""
+    """"; nearest: NAME, ..." to end a message about an unknown name; "" if none is near."""
     near = difflib.get_close_matches(name, list(names), n=3, cutoff=0.5)
     return f"; nearest: {', '.join(near)}" if near else ""
 
@@ -73,8 +68,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
 def send_failure_reason(reason: str | BaseException) -> None:
     """Tells the parent process, if it listens, why this process fails.
 
-    Args:
-      reason: a line, or an exception (its place and message are sent).
+    Place and message of an exception are sent.
     """
     pipe = os.environ.get(REASON_PIPE)
     if pipe:
@@ -87,10 +81,10 @@ def resource_error(error: BaseException) -> str | None:
     """One line on a full or read-only disk, a path that cannot be used, or too little memory.
 
     Args:
-      error: of Python or of TensorFlow.
+      error: an error of Python or TensorFlow.
 
     Returns:
-      The line, or None if the error has another cause.
+      None if the error has another cause.
     """
     if isinstance(error, OSError):
         if error.errno in _CANNOT_WRITE:

@@ -1,7 +1,7 @@
-"""Files that are written whole or not at all, records that are checked when read.
+"""Reading JSON, writing whole files or none, appending to logs, and checks of paths.
 
-Other programs and other people may write to the directories we work in. Temporary files therefore
-have unpredictable names and are created exclusively, and no write goes through a symbolic link.
+Other people may write to the directories we work in. Temporary files therefore have unpredictable
+names and are created exclusively, and no write follows a symbolic link.
 """
 import contextlib
 import errno
@@ -20,18 +20,15 @@ _PATTERN = "*?[]\\"                                    # characters
 
 
 def read_json(path: str, schema: Schema = dict, remedy: str = "remove it and run again") -> Any:
-    """Reads a JSON file and checks its structure.
+    """Reads a JSON file and checks its structure; {} if there is no such file.
 
     Args:
       path: the file.
       schema: what it must hold (`rpr.utils.schema`).
       remedy: what to do about a damaged file; ends the error message.
 
-    Returns:
-      Its content; an empty dict if there is no such file.
-
     Raises:
-      UserError: the file is damaged: names it, what is wrong and the remedy.
+      UserError: the file is damaged.
     """
     try:
         with open(path, encoding="utf-8") as text:
@@ -46,14 +43,8 @@ def read_json(path: str, schema: Schema = dict, remedy: str = "remove it and run
 def atomic_path(path: str) -> Iterator[str]:
     """A temporary file that replaces `path` when the block ends without an error.
 
-    A symbolic link at `path` is replaced, not followed. A device such as /dev/stdout is written
-    directly.
-
-    Args:
-      path: the file to write.
-
-    Yields:
-      The path to write to: an empty file in the same directory.
+    It begins empty, in the same directory. A symbolic link at `path` is replaced, not followed. A
+    device such as /dev/stdout is written directly.
     """
     path = os.fspath(path)
     with named_errors(path):
@@ -79,7 +70,7 @@ def write_atomically(path: str, content: str | bytes) -> None:
 
 
 def remove_temporary_files(directory: str) -> None:
-    """Removes what killed writers left. Only for a directory that the caller has locked."""
+    """Removes what killed writers left in a directory, which the caller must have locked."""
     for entry in os.scandir(directory):
         if entry.name.startswith(".") and entry.name.endswith(_TEMPORARY):
             os.unlink(entry.path)
@@ -103,23 +94,22 @@ def _create_beside(path: str) -> str:
 
 
 def open_append(path: str) -> BinaryIO:
-    """Opens a log for reading and appending; refuses a symbolic link.
+    """Opens a log for reading and appending; raises `UserError` for a symbolic link."""
+    return os.fdopen(open_nofollow(path, os.O_APPEND, 0o666), "ab+")
 
-    Raises:
-      UserError: `path` is a symbolic link.
-    """
+
+def open_nofollow(path: str, flags: int, mode: int) -> int:
+    """Opens or creates a file for reading and writing; raises `UserError` for a symbolic link."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
-                             | os.O_CLOEXEC, 0o666)
+        return os.open(path, flags | os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise UserError(f"{path} is a symbolic link: nothing is appended to it") from None
+            raise UserError(f"{path} is a symbolic link; expected a file") from None
         raise
-    return os.fdopen(descriptor, "ab+")
 
 
 def append_line(path: str, line: str) -> None:
-    """Appends a line to a log, after completing a last line that a crash cut off.
+    """Appends a line to a log, after ending a line that a crash cut off.
 
     Raises:
       UserError: `path` is a symbolic link.
@@ -131,7 +121,7 @@ def append_line(path: str, line: str) -> None:
 
 @contextlib.contextmanager
 def named_errors(path: str) -> Iterator[None]:
-    """Adds the path to an error of a write to an open file, which does not name it."""
+    """Adds the path to an error that does not name it, such as one of a write to an open file."""
     try:
         yield
     except OSError as error:
@@ -141,14 +131,10 @@ def named_errors(path: str) -> Iterator[None]:
 
 
 def below(directory: str, path: str) -> str:
-    """`path` in `directory`; refuses one that leads out of it, also through symbolic links.
-
-    Args:
-      directory: a directory, which may itself be reached through links.
-      path: relative to it, as a file in it says.
+    """Joins `directory` and a relative path, which may not lead out of it, even through links.
 
     Raises:
-      UserError: the path leads out of the directory.
+      UserError: it does.
     """
     joined = os.path.join(directory, path)
     if os.path.isabs(path) or not is_below(directory, joined):

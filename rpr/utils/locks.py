@@ -1,6 +1,5 @@
 """Locks between processes: files that only this user can open."""
 import contextlib
-import errno
 import fcntl
 import os
 import socket
@@ -9,6 +8,7 @@ from collections.abc import Iterator
 
 from rpr.utils.console import say
 from rpr.utils.errors import UserError
+from rpr.utils.files import open_nofollow
 
 _ATTEMPTS, _PAUSE = 20, 0.05                          # `is_held` holds a lock briefly
 
@@ -36,12 +36,7 @@ def lock(path: str, wait: bool = True) -> Iterator[int]:
     Raises:
       UserError: another process holds it and `wait` is False, or it is a symbolic link.
     """
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise UserError(f"{path} is a symbolic link; expected a lock file") from None
-        raise
+    descriptor = open_nofollow(path, 0, 0o600)
     try:
         if os.fstat(descriptor).st_uid == os.getuid():
             os.fchmod(descriptor, 0o600)              # one of an earlier version

@@ -1,6 +1,4 @@
 """Moses tokens of lower-cased text, as in Multi30k's files *.lc.norm.tok.* and in published scores.
-
-sacremoses is imported when a tokenizer is made: it is optional.
 """
 from rpr.utils.console import say
 from rpr.utils.errors import UserError
@@ -9,17 +7,17 @@ from rpr.utils.errors import UserError
 class LowerCaseTokenizer:
     """Lower case, normalized punctuation and Moses tokens of a language.
 
-    As in Moses, a language that has no rules gets those of English. A line warns about it.
+    As in Moses, a language without rules gets those of English, with a warning.
 
     Args:
-      language: its code, such as "de".
+      language: language code, such as "de".
 
     Raises:
       UserError: sacremoses is not installed.
 
     Attributes:
-      language: as given.
-      version: of sacremoses.
+      language: the language code.
+      version: version of sacremoses.
     """
 
     def __init__(self, language: str) -> None:

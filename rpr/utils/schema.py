@@ -1,4 +1,4 @@
-"""The one reader of JSON: every number, text and structure is checked, and errors say where.
+"""Reads JSON and checks every number, text and structure; errors say where.
 
 | schema | matches |
 | --- | --- |
@@ -12,7 +12,7 @@
 | `(s, t)`, `s | t`, `Literal[s, t]` | s or t |
 | a dataclass | an object with its fields and no others, which becomes an instance |
 
-Keys that a schema does not name are allowed, unless it has `*`: records grow.
+Keys that a schema does not name are allowed, unless it has `*`, because records grow.
 """
 import contextlib
 import dataclasses
@@ -26,7 +26,7 @@ from typing import Any
 
 Schema = Any
 
-_LIMIT = 2**63                                        # of whole numbers
+_LIMIT = 2**63                                        # whole numbers must be smaller
 _DEEPEST = 100                                        # objects and lists within each other
 _UNUSABLE = re.compile("[\0\ud800-\udfff]")           # in a path, and in UTF-8
 
@@ -79,7 +79,7 @@ def _usable(value: Any, depth: int) -> Any:
 
 
 def convert(value: Any, schema: Schema, at: str = "") -> Any:
-    """The value, with instances in place of the objects for which the schema has a dataclass.
+    """Checks a value and turns objects into instances where the schema has a dataclass.
 
     Args:
       value: as `parse` returns it.

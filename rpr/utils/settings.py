@@ -4,7 +4,9 @@ Hyperparameters, and the settings of runs and studies, are declared as `Setting`
 declaration gives the default, the help text and the check of a value before anything is written.
 """
 import dataclasses
+import operator
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from rpr.utils.errors import InvalidValue
@@ -19,14 +21,12 @@ class Setting:
 
     Attributes:
       name: such as "beam_size" or "run.seed".
-      default: its value if it is not set. Its type is the setting's type; None where the default
-        and the type are another library's.
+      default: its value if it is not set; its type is the setting's type. None: another library
+        has default and type.
       help: what it does, in one line.
-      minimum: smallest allowed number.
-      maximum: largest allowed number.
-      above: the number must be larger than this.
-      below: the number must be smaller than this.
-      choices: the allowed values; empty: every value within the range.
+      minimum, maximum: inclusive bounds of a number.
+      above, below: exclusive bounds of a number.
+      choices: the allowed values; empty: every value within the bounds.
       or_none: whether None is allowed too.
     """
     name: str
@@ -43,32 +43,26 @@ class Setting:
         """The allowed values in words, for help texts and messages."""
         if self.choices:
             return f"one of {', '.join(map(str, self.choices))}"
-        kind = _KINDS.get(type(self.default), "a number" if self._is_bounded() else "any value")
+        bounds = [f"{words} {bound:,}" for words, bound, _ in self._bounds()]
+        kind = _KINDS.get(type(self.default), "a number" if bounds else "any value")
         if self.minimum is not None and self.maximum is not None:
             return f"{kind} from {self.minimum:,} to {self.maximum:,}"
-        bounds = [f"{words} {bound:,}" for words, bound in (
-            ("at least", self.minimum), ("above", self.above), ("at most", self.maximum),
-            ("below", self.below)) if bound is not None]
         return " ".join([kind, " and ".join(bounds)]).strip()
 
     def accepts(self, value: Any) -> bool:
-        """Whether a value has the right type and lies in the range."""
+        """Whether a value has the right type and lies within the bounds."""
+        bounds = self._bounds()
         if value is None:
-            return self.or_none or self.default is None and not self._is_bounded()
+            return self.or_none or self.default is None and not bounds
         if self.choices:
             return value in self.choices
         if self.default is not None and not _has_type(value, type(self.default)):
             return False
-        if not self._is_bounded():
-            return True
-        return _has_type(value, float) and abs(value) <= sys.float_info.max and (
-            (self.minimum is None or value >= self.minimum)
-            and (self.maximum is None or value <= self.maximum)
-            and (self.above is None or value > self.above)
-            and (self.below is None or value < self.below))
+        return not bounds or (_has_type(value, float) and abs(value) <= sys.float_info.max
+                              and all(holds(value, bound) for _, bound, holds in bounds))
 
     def check(self, value: Any) -> None:
-        """Refuses a value of another type or out of the range, with `InvalidValue`."""
+        """Raises `InvalidValue` for a value that is not allowed."""
         if not self.accepts(value):
             raise InvalidValue(self.name, value, f"must be {self.allowed()}")
 
@@ -76,14 +70,13 @@ class Setting:
         """One line that says what is wrong with a value; None if nothing is."""
         return None if self.accepts(value) else f"{self.name}={value}: must be {self.allowed()}"
 
-    def _is_bounded(self) -> bool:
-        return any(bound is not None
-                   for bound in (self.minimum, self.maximum, self.above, self.below))
+    def _bounds(self) -> list[tuple[str, Any, Callable[[Any, Any], bool]]]:
+        bounds = (("at least", self.minimum, operator.ge), ("above", self.above, operator.gt),
+                  ("at most", self.maximum, operator.le), ("below", self.below, operator.lt))
+        return [each for each in bounds if each[1] is not None]
 
 
 def _has_type(value: Any, kind: type) -> bool:
-    if kind is float:                                        # an integer is a number as well
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, kind)
+    if isinstance(value, bool):                       # which Python takes for an int
+        return kind is bool
+    return isinstance(value, (int, float) if kind is float else kind)
