@@ -12,7 +12,6 @@ import tensorflow.compat.v1 as tf
 from tensor2tensor.utils import registry
 
 from rpr.models import beam_search, incremental
-from rpr.nn.ops import shape_list
 from rpr.t2t import checkpoints, preflight, trained_model
 from rpr.utils import processes
 from rpr.utils.errors import InvalidValue, UserError
@@ -134,10 +133,10 @@ def decode(features: dict[str, tf.Tensor], models: Sequence[tuple[Any, Any]],
             next_caches.append(cache)
         return mean_log_probabilities(logits), next_caches
 
-    length = functools.reduce(tf.minimum, [
-        model.search_length(features, decode_hparams.extra_length) for model, _ in models])
+    lengths = functools.reduce(tf.minimum, [
+        model.search_lengths(features, decode_hparams.extra_length) for model, _ in models])
     return beam_search.search(
-        ensemble_step, initial_caches, shape_list(features["inputs"])[0], length, beams,
+        ensemble_step, initial_caches, lengths, beams,
         beams if decode_hparams.return_beams else 1, decode_hparams.alpha)
 
 

@@ -184,8 +184,8 @@ def line_maker(hparams: HParams, decode_hparams: DecodeHParams
 
     def text(prediction: Mapping[str, np.ndarray], ids: np.ndarray) -> str:
         return one_line(decoding.log_decode_results(
-            prediction["inputs"], ids, hparams.problem.name, None, vocabulary["inputs"],
-            vocabulary["targets"], log_results=decode_hparams.log_results,
+            prediction["inputs"], np.trim_zeros(ids.ravel(), "b"), hparams.problem.name, None,
+            vocabulary["inputs"], vocabulary["targets"], log_results=decode_hparams.log_results,
             skip_eos_postprocess=decode_hparams.skip_eos_postprocess)[1])
 
     def line(prediction: Mapping[str, np.ndarray]) -> str:

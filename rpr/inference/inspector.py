@@ -84,9 +84,13 @@ class Inspector(ModelSession):
 
 
 def until_end(ids: _Ids) -> _Ids:
-    """Ids up to and including the first end mark: the words of a source with edges."""
-    ends = np.flatnonzero(np.asarray(ids) == EOS)
-    return ids[:ends[0] + 1] if len(ends) else ids
+    """Ids up to and including the first end mark, which ends the words of a source with edges.
+
+    Without an end mark, padding at the end is left out, but at least one id remains.
+    """
+    array: np.ndarray = np.asarray(ids)
+    last = [*np.flatnonzero(array == EOS)[:1], *np.flatnonzero(array)[-1:], 0][0]
+    return ids[:last + 1]
 
 
 def relative_tables(checkpoint: str) -> dict[str, np.ndarray]:

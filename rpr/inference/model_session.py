@@ -132,8 +132,9 @@ class ModelSession:
           inputs: lists of ids, or int [batch, length] with 0 after the end.
 
         Returns:
-          ids, int32 [batch, length], and scores, float32 [batch]. Ids after the first end mark
-          mean nothing.
+          ids, int32 [batch, length], and scores, float32 [batch]. They do not depend on the other
+          sentences. Ids after the first end mark mean nothing. Zeros follow a hypothesis that was
+          cut at its length limit.
         """
         feature = self._as_features("inputs", inputs)
         ids, scores = self._session.run(self._hypotheses, {self._inputs: feature})
@@ -174,6 +175,8 @@ class ModelSession:
             raise UserError(f"{name}: one or more sentences are needed, each a list of whole "
                             "numbers")
         largest = max((int(row.max()) for row in rows if row.size), default=0)
+        if any(((row[:-1] == 0) & (row[1:] != 0)).any() for row in rows):
+            raise UserError(f"{name}: 0 is padding and must not precede other ids of a sentence")
         if largest >= self._symbols[name] or any((row < 0).any() for row in rows):
             raise UserError(f"{name}: ids from 0 to {self._symbols[name] - 1} are needed")
         longest, limit = max(map(len, rows)), self._longest[name]

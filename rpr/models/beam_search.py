@@ -4,6 +4,10 @@ T2T copies the encoder's keys and values to every beam, gathers 2 * beams and th
 every cache per step, and normalizes all symbols of all beams before it selects the best. Here the
 beams of a sentence are queries of one attention to its encoder, the caches are gathered once per
 step, and only the best symbols of each beam are normalized and compared.
+
+Two things differ from T2T. Each sentence has a length limit of its own, and its search ends as if
+it were alone, so that its hypotheses do not depend on the batch. And a finished hypothesis is never
+extended; T2T's search does that where the beam is at least as large as the vocabulary.
 """
 from typing import Any
 
@@ -12,7 +16,7 @@ import tensorflow.compat.v1 as tf
 from rpr.nn.ops import shape_list
 
 EOS_ID = 1                                                   # T2T's end-of-sentence symbol
-INFINITY = 1e7                                               # above any -log probability
+MISSING = -1e7                          # T2T's score of a hypothesis that was not found
 GROUP_SIZE = 64                                              # symbols
 
 
@@ -41,39 +45,38 @@ def top_k(x: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
     return values, group * GROUP_SIZE + index % GROUP_SIZE
 
 
-def search(step: Any, caches: Any, batch: int | tf.Tensor, length: int | tf.Tensor, beams: int,
-           top_beams: int, alpha: float) -> dict[str, tf.Tensor]:
+def search(step: Any, caches: Any, lengths: tf.Tensor, beams: int, top_beams: int, alpha: float
+           ) -> dict[str, tf.Tensor]:
     """The best sentences, in the form of T2T's `infer`; one beam is greedy search.
 
     Args:
-      step, caches, length, beams, alpha: see `beam_search`.
-      batch: sentences.
+      step, caches, lengths, beams, alpha: see `beam_search`.
       top_beams: hypotheses of each sentence to return.
 
     Returns:
       {"outputs": int32 [batch, steps], or [batch, top_beams, steps] for several top_beams;
       "scores": float32 [batch] or [batch, top_beams]}.
     """
-    start = tf.zeros([batch], tf.int32)                      # T2T's symbol before the first
+    start = tf.zeros_like(lengths)                           # T2T's symbol before the first
     if beams == 1:
-        ids, scores = greedy_search(step, caches, start, length, EOS_ID)
+        ids, scores = greedy_search(step, caches, start, lengths, EOS_ID)
         return {"outputs": ids[:, 1:], "scores": scores}
-    ids, scores = beam_search(step, caches, start, beams, length, alpha, EOS_ID, top_beams == 1)
+    ids, scores = beam_search(step, caches, start, beams, lengths, alpha, EOS_ID, top_beams == 1)
     if top_beams == 1:
         return {"outputs": tf.cast(ids[:, 0, 1:], tf.int32), "scores": scores[:, 0]}
     return {"outputs": tf.cast(ids[:, :top_beams, 1:], tf.int32), "scores": scores[:, :top_beams]}
 
 
-def greedy_search(step: Any, caches: Any, start: tf.Tensor, length: int | tf.Tensor,
-                  end: int) -> tuple[tf.Tensor, tf.Tensor]:
+def greedy_search(step: Any, caches: Any, start: tf.Tensor, lengths: tf.Tensor, end: int
+                  ) -> tuple[tf.Tensor, tf.Tensor]:
     """Chooses the most probable symbol at each step.
 
     Args:
-      step, caches, start, length, end: see `beam_search`, with one beam.
+      step, caches, start, lengths, end: see `beam_search`, with one beam.
 
     Returns:
-      int32 [batch, steps + 1], the start symbol first, zeros after an end;
-      float32 [batch], log probabilities of the symbols up to and including the end.
+      int32 [batch, steps + 1], the start symbol first, zeros after an end or the length limit;
+      float32 [batch], log probabilities of the symbols before these zeros.
     """
     def one_step(i: tf.Tensor, ids: tf.Tensor, scores: tf.Tensor, ended: tf.Tensor,
                  caches: Any) -> tuple:
@@ -84,15 +87,15 @@ def greedy_search(step: Any, caches: Any, start: tf.Tensor, length: int | tf.Ten
         best = tf.reduce_max(log_probs, axis=1)
         scores += tf.where(ended, tf.zeros_like(best), best)
         return (i + 1, tf.concat([ids, symbols[:, None]], axis=1), scores,
-                ended | tf.equal(symbols, end), caches)
+                ended | tf.equal(symbols, end) | (i + 1 >= lengths), caches)
 
     state = (tf.constant(0), start[:, None], tf.zeros(tf.shape(start)),
-             tf.zeros_like(start, tf.bool), caches)
+             lengths <= 0, caches)
     invariants = (tf.TensorShape([]), tf.TensorShape([start.shape[0], None]), start.shape,
                   start.shape, tf.nest.map_structure(_growing_shape, caches))
     _, ids, scores, _, _ = tf.while_loop(
-        lambda i, ids, scores, ended, caches: (i < length) & ~tf.reduce_all(ended), one_step,
-        state, invariants, parallel_iterations=1, back_prop=False)
+        lambda i, ids, scores, ended, caches: ~tf.reduce_all(ended), one_step, state, invariants,
+        parallel_iterations=1, back_prop=False)
     return ids, scores
 
 
@@ -102,7 +105,7 @@ def _growing_shape(cache: tf.Tensor) -> tf.TensorShape:
                            for axis, size in enumerate(cache.shape)])
 
 
-def beam_search(step: Any, caches: Any, start: tf.Tensor, beams: int, length: int | tf.Tensor,
+def beam_search(step: Any, caches: Any, start: tf.Tensor, beams: int, lengths: tf.Tensor,
                 alpha: float, end: int, first_only: bool) -> tuple[tf.Tensor, tf.Tensor]:
     """The best sentences by log probability / ((5 + length) / 6) ^ alpha.
 
@@ -114,18 +117,21 @@ def beam_search(step: Any, caches: Any, start: tf.Tensor, beams: int, length: in
         adjacent.
       start: int32 [batch], the symbols before the first step.
       beams: hypotheses of each sentence.
-      length: int32 scalar, the maximum number of steps.
+      lengths: int32 [batch], the most symbols of a sentence's hypotheses.
       alpha: exponent of the length penalty.
       end: the end-of-sentence symbol.
-      first_only: stop when the best hypothesis of every sentence is certain, rather than all.
+      first_only: the search for a sentence ends when its best hypothesis is certain, rather than
+        all.
 
     Returns:
       int64 [batch, beams, steps + 1], the start symbol first, best hypotheses first, zeros after
-      an end; float32 [batch, beams], their scores. If no hypothesis of a sentence has ended, its
-      unfinished ones are returned with their log probabilities.
+      an end or the length limit; float32 [batch, beams], their scores. If no hypothesis of a
+      sentence has ended, its unfinished ones are returned with their log probabilities. `MISSING`
+      is the score where there are fewer hypotheses than beams.
     """
     batch = shape_list(start)[0]
     rows = tf.range(batch)[:, None]                          # [batch, 1]
+    none = -float("inf")                                     # log probability of no hypothesis
 
     def penalty(steps: int | tf.Tensor) -> tf.Tensor:
         return tf.pow((5.0 + tf.cast(steps, tf.float32)) / 6.0, alpha)
@@ -151,42 +157,47 @@ def beam_search(step: Any, caches: Any, start: tf.Tensor, beams: int, length: in
         symbols = tf.gather(tf.reshape(symbols, [-1, beams * width]), index, batch_dims=1)
         symbols = tf.cast(symbols, tf.int64)
         ids = tf.concat([tf.gather(open_ids, beam, batch_dims=1), symbols[:, :, None]], axis=2)
-        return ids, scores, tf.cast(tf.equal(symbols, end), tf.float32), beam
+        return ids, scores, tf.equal(symbols, end), beam
+
+    def searching(i: tf.Tensor, open_log_probs: tf.Tensor, ended_scores: tf.Tensor) -> tf.Tensor:
+        """Whether a sentence's hypotheses may still change, bool [batch]."""
+        reachable = open_log_probs[:, 0] / penalty(lengths)  # by the best open hypothesis
+        worst = (tf.reduce_max if first_only else tf.reduce_min)(ended_scores, axis=1)
+        return (i < lengths) & ~(worst > reachable)
 
     def one_step(i: tf.Tensor, open_ids: tf.Tensor, open_log_probs: tf.Tensor,
                  ended_ids: tf.Tensor, ended_scores: tf.Tensor, caches: Any) -> tuple:
         last_symbols = tf.cast(tf.reshape(open_ids[:, :, -1], [-1]), tf.int32)
         logits, caches = step(last_symbols, caches)
         ids, scores, ends, beam = extend(i, open_ids, open_log_probs, logits)
-        open_ids, open_log_probs, beam = take_best(
-            scores - INFINITY * ends, ids, scores * penalty(i + 1), beam)
+        nowhere = tf.fill(tf.shape(scores), none)
+        open_scores = tf.where(ends, nowhere, scores)
+        next_ids, next_log_probs, beam = take_best(
+            open_scores, ids, open_scores * penalty(i + 1), beam)
         cache_rows = tf.reshape(rows * beams + beam, [-1])
         caches = tf.nest.map_structure(lambda cache: tf.gather(cache, cache_rows), caches)
-        ended_ids = tf.concat([ended_ids, tf.zeros_like(ended_ids[:, :, :1])], axis=2)
-        scores = tf.concat([ended_scores, scores - INFINITY * (1.0 - ends)], axis=1)
-        ended_ids, ended_scores = take_best(
-            scores, tf.concat([ended_ids, ids], axis=1), scores)
-        return i + 1, open_ids, open_log_probs, ended_ids, ended_scores, caches
-
-    def unfinished(i: tf.Tensor, open_ids: tf.Tensor, open_log_probs: tf.Tensor,
-                   ended_ids: tf.Tensor, ended_scores: tf.Tensor, caches: Any) -> tf.Tensor:
-        del open_ids, ended_ids, caches
-        reachable = open_log_probs[:, 0] / penalty(length)   # by the best open hypothesis
-        if first_only:
-            certain = tf.reduce_max(ended_scores, axis=1) > reachable
-        else:
-            certain = tf.reduce_min(ended_scores) > reachable
-        return (i < length) & ~tf.reduce_all(certain)
+        open_ids, ended_ids = [tf.concat([x, tf.zeros_like(x[:, :, :1])], axis=2)
+                               for x in (open_ids, ended_ids)]
+        scores = tf.concat([ended_scores, tf.where(ends, scores, nowhere)], axis=1)
+        next_ended = take_best(scores, tf.concat([ended_ids, ids], axis=1), scores)
+        changes = searching(i, open_log_probs, ended_scores)
+        hypotheses = [tf.where(changes, after, before) for after, before in zip(
+            (next_ids, next_log_probs, *next_ended),
+            (open_ids, open_log_probs, ended_ids, ended_scores), strict=True)]
+        return i + 1, *hypotheses, caches
 
     # TensorFlow keeps int32 in host memory, and would copy all hypotheses to a GPU in each step.
     ids = tf.tile(tf.cast(start, tf.int64)[:, None, None], [1, beams, 1])
-    log_probs = tf.tile([[0.0] + [-INFINITY] * (beams - 1)], [batch, 1])
+    log_probs = tf.tile([[0.0] + [none] * (beams - 1)], [batch, 1])
     state = (tf.constant(0), ids, log_probs, tf.zeros_like(ids),
-             tf.fill([batch, beams], -INFINITY), caches)
+             tf.fill([batch, beams], none), caches)
     shapes = (ids.shape[:2].concatenate(None), log_probs.shape)
     invariants = (tf.TensorShape([]), *shapes, *shapes,
                   tf.nest.map_structure(_growing_shape, caches))
     _, ids, log_probs, ended_ids, ended_scores, _ = tf.while_loop(
-        unfinished, one_step, state, invariants, parallel_iterations=1, back_prop=False)
-    any_ended = tf.reduce_any(ended_scores > -INFINITY / 2, axis=1)
-    return tf.where(any_ended, ended_ids, ids), tf.where(any_ended, ended_scores, log_probs)
+        lambda i, ids, log_probs, ended_ids, ended_scores, caches: tf.reduce_any(
+            searching(i, log_probs, ended_scores)),
+        one_step, state, invariants, parallel_iterations=1, back_prop=False)
+    any_ended = tf.reduce_any(ended_scores > none, axis=1)
+    return (tf.where(any_ended, ended_ids, ids),
+            tf.maximum(tf.where(any_ended, ended_scores, log_probs), MISSING))

@@ -104,19 +104,23 @@ class IncrementalDecoder:
                top_beams: int, alpha: float) -> dict[str, tf.Tensor]:
         """The best sentences, in the form of T2T's `infer`; see `beam_search.search`."""
         step, caches = self.init_step(features, beam_size)
-        batch = common_layers.shape_list(features["inputs"])[0]
-        return beam_search.search(step, caches, batch, self.search_length(features, decode_length),
+        return beam_search.search(step, caches, self.search_lengths(features, decode_length),
                                   beam_size, top_beams, alpha)
 
-    def search_length(self, features: dict[str, tf.Tensor], decode_length: int) -> int | tf.Tensor:
-        """The most tokens of a hypothesis, in no case more than the decoder's positions.
+    def search_lengths(self, features: dict[str, tf.Tensor], decode_length: int) -> tf.Tensor:
+        """The most tokens of each sentence's hypotheses: int32 [batch].
+
+        They do not depend on the other sentences of the batch, and are in no case more than the
+        decoder's positions.
 
         Args:
           features: as `init_step` takes them.
           decode_length: tokens by which a hypothesis may be longer than its source, unless the
             features have a `decode_length`.
         """
-        return self.within_positions(common_layers.shape_list(features["inputs"])[1]
+        inputs = features["inputs"]                          # with or without T2T's last axis
+        words = tf.cast(tf.not_equal(inputs, 0), tf.int32)
+        return self.within_positions(tf.reduce_sum(words, axis=list(range(1, inputs.shape.ndims)))
                                      + features.get("decode_length", decode_length))
 
     def within_positions(self, length: int | tf.Tensor) -> int | tf.Tensor:

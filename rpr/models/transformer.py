@@ -1,6 +1,6 @@
 """The registered model `rpr_transformer`: a Transformer with a choice of position schemes.
 
-Modalities are T2T's; beam search between sentences is `rpr.models.beam_search`.
+Modalities are T2T's; the search for translations is that of `rpr.models.beam_search`.
 """
 from collections.abc import Callable
 from typing import Any
@@ -102,7 +102,8 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
         pretrained_embeddings.use_pretrained_embeddings(
             hparams, lambda: self._problem_hparams.vocabulary)
         super().__init__(hparams, *args, **kwargs)
-        # The scope of T2T's `transformer`: each model reads the other's checkpoints.
+        # The scope of T2T's `transformer`. This model reads all checkpoints of that one; that one
+        # reads those of this model if the heads share their table of relative vectors.
         self._name = self._base_name = self.scope
         self._init_cache_fn = transformer_stacks.init_cache
         self._prepare_decoder_fn = transformer_stacks.prepare_decoder
@@ -173,11 +174,12 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
     def _fast_decode(self, features: dict, decode_length: int, beam_size: int = 1,
                      top_beams: int = 1, alpha: float = 1.0,
                      preprocess_targets_method: Callable | None = None) -> dict:
-        """T2T's cached decoding. Beam search between sentences is `rpr.models.beam_search`."""
+        """The search of `rpr.models.beam_search`, or T2T's cached decoding for what that lacks."""
         self.attention_weights.clear()           # T2T's loop would read those of an earlier call
         hparams, problem = self._hparams, self._problem_hparams
         symbol = problem.modality["targets"] == modalities.ModalityType.SYMBOL
-        if (beam_size == 1 or not self.has_input or not symbol or self._num_datashards != 1
+        sampled = beam_size == 1 and hparams.sampling_method != "argmax"
+        if (sampled or not self.has_input or not symbol or self._num_datashards != 1
                 or not losses.logits_function(hparams) or preprocess_targets_method
                 or self.get_decode_start_id() or self.get_decode_end_id()
                 or "partial_targets" in features or "targets_segmentation" in features):

@@ -63,6 +63,7 @@ def install() -> None:
     _a_step_is_an_update()
     _batch_of_each_tower()
     _evaluation_without_batches()
+    _beams_below_vocabulary()
     _installed = True
 
 
@@ -297,6 +298,26 @@ def _batch_of_each_tower() -> None:
         return input_fn(*before, mode, hparams, config=config, **kwargs)
 
     data_reader.input_fn = for_all_towers
+
+
+def _beams_below_vocabulary() -> None:
+    """T2T's beam search extends finished hypotheses if the beam is at least as large as the
+    vocabulary, since it finds too few open ones: duplicates and wrong scores."""
+    import functools
+
+    from tensor2tensor.utils import beam_search
+    search = beam_search.beam_search
+
+    @functools.wraps(search)
+    def checked(symbols_to_logits_fn: Any, initial_ids: Any, beam_size: int, decode_length: Any,
+                vocab_size: int, *args: Any, **kwargs: Any) -> Any:
+        if beam_size >= vocab_size:
+            raise UserError(f"beam_size={beam_size}: must be less than the {vocab_size} target "
+                            "symbols for T2T's search")
+        return search(symbols_to_logits_fn, initial_ids, beam_size, decode_length, vocab_size,
+                      *args, **kwargs)
+
+    beam_search.beam_search = checked
 
 
 def _evaluation_without_batches() -> None:

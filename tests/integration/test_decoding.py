@@ -10,6 +10,7 @@ from tensor2tensor.utils import registry, t2t_model
 EOS = 1
 EXTRA = 4
 INPUTS = tiny_models.sentences([6, 3, 5], seed=3)
+LIMITS = np.array([6, 3, 5]) + EXTRA                         # of each sentence's hypotheses
 RELATIVE = [
     dict(position="relative"),
     dict(position="relative", heads_share_relative_embedding=True),
@@ -113,11 +114,12 @@ def test_every_cached_step_gives_the_logits_of_the_whole_model(case):
     np.testing.assert_allclose(got, whole(INPUTS, forced), atol=2e-5)
 
 
-def scores(log_probabilities, ids):
-    """Sum over each sentence up to and with its first end mark; symbols in it; whether it ends."""
+def scores(log_probabilities, ids, limits):
+    """Sum over each sentence up to and with its first end mark or its limit; symbols in it; whether
+    it ends."""
     total, count = np.zeros(len(ids)), np.zeros(len(ids), int)
     for row, symbols in enumerate(ids):
-        for place, symbol in enumerate(symbols):
+        for place, symbol in enumerate(symbols[:limits[row]]):
             total[row] += log_probabilities[row, place, symbol]
             count[row] += 1
             if symbol == EOS:
@@ -131,8 +133,11 @@ def test_greedy_decoding_takes_the_best_symbol_of_the_whole_model(case):
         features(), decode_length=EXTRA, beam_size=1).items() if key in ("outputs", "scores")})
     ids = got["outputs"]
     log_probabilities = whole(INPUTS, ids)
-    np.testing.assert_array_equal(ids, log_probabilities.argmax(axis=2))
-    np.testing.assert_allclose(got["scores"], scores(log_probabilities, ids)[0], atol=1e-4)
+    totals, counts, _ = scores(log_probabilities, ids, LIMITS)
+    np.testing.assert_allclose(got["scores"], totals, atol=1e-4)
+    for row, count in enumerate(counts):
+        np.testing.assert_array_equal(ids[row, :count], log_probabilities[row, :count].argmax(1))
+        assert not ids[row, count:].any()
 
 
 def test_beam_scores_are_those_of_the_whole_model(case):
@@ -142,8 +147,9 @@ def test_beam_scores_are_those_of_the_whole_model(case):
         features(), decode_length=EXTRA, beam_size=beam, top_beams=beam, alpha=alpha).items()
         if key in ("outputs", "scores")})
     ids = got["outputs"].reshape(len(INPUTS) * beam, -1)
-    total, count, ends = scores(whole(np.repeat(INPUTS, beam, axis=0), ids), ids)
-    # T2T gives what did not end in time its plain log probability.
+    total, count, ends = scores(whole(np.repeat(INPUTS, beam, axis=0), ids), ids,
+                                np.repeat(LIMITS, beam))
+    # What did not end in time has its plain log probability, as in T2T.
     expected = (total / np.where(ends, (5 + count) / 6, 1) ** alpha).reshape(len(INPUTS), beam)
     filled = got["scores"] > -1e6                            # T2T marks empty places by -1e7
     assert filled[:, 0].all() and (np.diff(got["scores"]) <= 0).all()

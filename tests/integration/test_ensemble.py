@@ -90,7 +90,7 @@ def test_a_model_with_itself_is_the_model(models, member, beams):
     real = np.atleast_2d(alone["scores"]) > -1e6             # else: fewer have ended than beams
     np.testing.assert_allclose(np.atleast_2d(twice["scores"])[real],
                                np.atleast_2d(alone["scores"])[real], atol=1e-4)
-    steps = twice["outputs"].shape[-1]                       # T2T's greedy search goes on after all
+    steps = twice["outputs"].shape[-1]
     ids = alone["outputs"][..., :steps].reshape(-1, steps)
     ids_of_two = twice["outputs"].reshape(-1, steps)
     for ids_alone, ids_twice in zip(ids[real.ravel()], ids_of_two[real.ravel()], strict=True):
@@ -106,9 +106,11 @@ def test_unlike_models_choose_together(models):
         got = decode(models, which, beams)
         ids = got["outputs"].reshape(3 * beams, -1)
         chances = np.exp(whole(which, np.repeat(INPUTS, beams, axis=0), ids)).mean(axis=0)
-        for row, symbols, score in zip(chances, ids, got["scores"].ravel(), strict=True):
+        limits = np.repeat(np.count_nonzero(INPUTS, axis=(1, 2, 3)) + 4, beams)
+        for row, symbols, score, limit in zip(chances, ids, got["scores"].ravel(), limits,
+                                              strict=True):
             ends = np.flatnonzero(symbols == EOS)
-            count = ends[0] + 1 if len(ends) else len(symbols)
+            count = ends[0] + 1 if len(ends) else min(limit, len(symbols))
             if beams == 1:
                 np.testing.assert_array_equal(symbols[:count], row.argmax(axis=1)[:count])
             if score > -1e6:

@@ -236,6 +236,7 @@ def test_sentences_may_come_in_any_iterable(model):
 
 @pytest.mark.parametrize("call, says", [
     (lambda network: network.search(5), "a list of whole numbers"),
+    (lambda network: network.search([[5, 1], [0, 5, 1]]), "inputs: 0 is padding"),
     (lambda network: network.search([[5, [1]]]), "a list of whole numbers"),
     (lambda network: network.logits(None, None), "a list of whole numbers"),
     (lambda network: network.logits([[5, 1]], [[5, 6, 7, 8, 1]]),

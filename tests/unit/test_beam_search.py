@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tensor2tensor.utils import beam_search as t2t
 
 from rpr.models import beam_search
+from rpr.utils.errors import UserError
 
 
 def language(seed, symbols, liking):
@@ -30,7 +31,7 @@ def language(seed, symbols, liking):
 
 @settings(deadline=None, max_examples=12)
 @given(seed=st.integers(0, 999), batch=st.integers(1, 3), beams=st.integers(2, 4),
-       symbols=st.integers(4, 12), length=st.integers(1, 9), alpha=st.sampled_from([0.0, 0.6, 1.5]),
+       symbols=st.integers(5, 12), length=st.integers(1, 9), alpha=st.sampled_from([0.0, 0.6, 1.5]),
        liking=st.sampled_from([-30.0, 0.0, 2.0]), first_only=st.booleans())
 def test_hypotheses_and_scores_are_those_of_t2t(
         seed, batch, beams, symbols, length, alpha, liking, first_only):
@@ -39,7 +40,7 @@ def test_hypotheses_and_scores_are_those_of_t2t(
         step = language(seed, symbols, liking)
         ids, scores = beam_search.beam_search(
             step, tf.zeros([batch * beams, 1, 0, symbols]), tf.constant(start), beams,
-            tf.constant(length), alpha, beam_search.EOS_ID, first_only)
+            tf.fill([batch], length), alpha, beam_search.EOS_ID, first_only)
         theirs = t2t.beam_search(
             lambda ids, i, states: (lambda logits, cache: (logits, {"cache": cache}))(
                 *step(ids[:, -1], states["cache"])), tf.constant(start), beams, length, symbols,
@@ -47,16 +48,89 @@ def test_hypotheses_and_scores_are_those_of_t2t(
         ours, theirs = session.run([(ids, scores), theirs[:2]])
     shown = 1 if first_only else beams                       # the others are not final
     np.testing.assert_allclose(ours[1][:, :shown], theirs[1][:, :shown], rtol=1e-5, atol=1e-5)
-    real = ours[1][:, :shown] > -beam_search.INFINITY / 2    # else: fewer ended than beams
+    real = ours[1][:, :shown] > beam_search.MISSING / 2    # else: fewer ended than beams
     np.testing.assert_array_equal(ours[0][:, :shown][real], theirs[0][:, :shown][real])
+
+
+def every_sentence(seed, symbols, length, alpha):
+    """All sentences of at most `length` symbols that end, best first: [(score, symbols)]."""
+    sentences = [()]
+    for _ in range(length):
+        sentences += [(*sentence, symbol) for sentence in sentences for symbol in range(symbols)
+                      if (*sentence, symbol) not in sentences and 1 not in sentence]
+    ended = [sentence for sentence in set(sentences) if sentence and sentence[-1] == 1]
+    with tf.Graph().as_default(), tf.Session() as session:
+        ids = tf.constant([[2, *sentence, *[0] * (length - len(sentence))] for sentence in ended])
+        cache, logits = tf.zeros([len(ended), 1, 0, symbols]), []
+        step = language(seed, symbols, 0.0)
+        for place in range(length):
+            row, cache = step(ids[:, place], cache)
+            logits.append(tf.nn.log_softmax(row))
+        log_probs = session.run(tf.stack(logits, axis=1))
+    scored = [(sum(row[place, symbol] for place, symbol in enumerate(sentence))
+               / ((5 + len(sentence)) / 6) ** alpha, sentence)
+              for row, sentence in zip(log_probs, ended, strict=True)]
+    return sorted(scored, reverse=True)
+
+
+@settings(deadline=None, max_examples=10)
+@given(seed=st.integers(0, 999), beams=st.sampled_from([5, 8, 16, 40]),
+       alpha=st.sampled_from([0.0, 0.6, 1.5]), first_only=st.booleans())
+def test_a_beam_larger_than_the_vocabulary_finds_the_best_of_all_sentences(
+        seed, beams, alpha, first_only):
+    """40 beams compare all continuations of all 16 open hypotheses of two symbols; fewer find only
+    some of the sentences."""
+    expected = every_sentence(seed, 5, 3, alpha)
+    assert len(expected) == 1 + 4 + 16
+    with tf.Graph().as_default(), tf.Session() as session:
+        ids, scores = session.run(beam_search.beam_search(
+            language(seed, 5, 0.0), tf.zeros([beams, 1, 0, 5]), tf.constant([2]), beams,
+            tf.constant([3]), alpha, beam_search.EOS_ID, first_only))
+    found = {tuple(row[1:row.tolist().index(1) + 1]): score
+             for row, score in zip(ids[0], scores[0], strict=True) if score > beam_search.MISSING}
+    assert len(found) == (scores > beam_search.MISSING).sum()        # none twice
+    for sentence, score in found.items():
+        assert score == pytest.approx(dict(map(reversed, expected))[sentence], abs=1e-4)
+    if beams == 40:
+        shown = 1 if first_only else len(expected)
+        np.testing.assert_allclose(scores[0, :shown], [score for score, _ in expected[:shown]],
+                                   atol=1e-4)
+
+
+def test_t2ts_search_refuses_a_beam_as_large_as_the_vocabulary():
+    with pytest.raises(UserError, match="beam_size=5: must be less than the 5 target symbols"):
+        t2t.beam_search(None, tf.constant([0]), 5, 3, 5, 0.6)
+
+
+@settings(deadline=None, max_examples=10)
+@given(seed=st.integers(0, 999), beams=st.integers(1, 4), lengths=st.lists(
+    st.integers(0, 7), min_size=1, max_size=4), alpha=st.sampled_from([0.0, 0.6, 1.5]),
+    liking=st.sampled_from([-30.0, 0.0, 2.0]), top_beams=st.booleans())
+def test_hypotheses_do_not_depend_on_the_other_sentences(
+        seed, beams, lengths, alpha, liking, top_beams):
+    def found(lengths):
+        start = tf.zeros([len(lengths) * beams, 1, 0, 6])
+        result = beam_search.search(language(seed, 6, liking), start, tf.constant(lengths), beams,
+                                    beams if top_beams else 1, alpha)
+        return session.run([result["outputs"], result["scores"]])
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        together = found(lengths)
+        for place, length in enumerate(lengths):
+            ids, scores = found([length])
+            steps = ids.shape[-1]
+            assert steps <= length
+            np.testing.assert_allclose(together[1][place], scores[0], rtol=1e-5)
+            np.testing.assert_array_equal(together[0][place][..., :steps], ids[0])
+            assert not together[0][place][..., steps:].any()
 
 
 @pytest.mark.parametrize("liking, steps", [(30.0, 1), (-30.0, 7)])
 def test_it_stops_when_the_best_is_certain_and_at_the_length(liking, steps):
     with tf.Graph().as_default(), tf.Session() as session:
         ids, _ = beam_search.beam_search(
-            language(1, 6, liking), tf.zeros([4, 1, 0, 6]), tf.constant([2, 3]), 2, tf.constant(7),
-            0.6, beam_search.EOS_ID, True)
+            language(1, 6, liking), tf.zeros([4, 1, 0, 6]), tf.constant([2, 3]), 2,
+            tf.constant([7, 7]), 0.6, beam_search.EOS_ID, True)
         assert session.run(ids).shape == (2, 2, steps + 1)
 
 
