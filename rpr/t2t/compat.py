@@ -1,8 +1,7 @@
-"""Make tensor2tensor 1.15.7 run on TensorFlow 2.15, NumPy 1.26 and Python 3.11.
+"""Makes tensor2tensor 1.15.7 run on TensorFlow 2.15, NumPy 1.26 and Python 3.11.
 
-This is the only file of the project that patches another library. Each patch is one function whose
-docstring says what breaks without it. `install()` runs them in order, before the first import of
-tensor2tensor.
+Only this file patches other libraries. Each patch is a function whose docstring says what breaks
+without it. `install()` calls them in order, before the first import of tensor2tensor.
 """
 import importlib
 import importlib.util
@@ -21,7 +20,7 @@ USE_INSTEAD = ("start it with this project's launchers (t2t-trainer, t2t-decoder
 
 
 class ImportOrderError(RuntimeError):
-    """tensor2tensor was imported before `install`; it would train a wrong model without notice."""
+    """`install` was called too late: tensor2tensor would train a wrong model without notice."""
 
 
 _installed = False
@@ -95,8 +94,8 @@ def _tensorflow_1_behavior() -> None:
 
 
 def _absent_modules() -> None:
-    """T2T imports these modules at its top level and never calls them for translation. They are not
-    installed (or, like gym, no longer run): ModuleNotFoundError at import."""
+    """T2T imports these modules at its top level, but translation never calls them. They are not
+    installed: ModuleNotFoundError at import."""
     _stand_in("tensorflow_addons", optimizers=types.SimpleNamespace(LazyAdam=None))
     _stand_in("googleapiclient", discovery=None)
     _stand_in("oauth2client")
@@ -104,15 +103,15 @@ def _absent_modules() -> None:
 
 
 def _slow_modules() -> None:
-    """tensorflow_probability and scipy.signal are needed for losses and audio only, and slow down
-    every start. They are imported when first used."""
+    """T2T imports these modules at every start, although it needs them for some losses and audio
+    only. They are imported when first used."""
     _deferred("tensorflow_probability")
     _deferred("scipy.signal")
 
 
 def _unicode_tables() -> None:
     """At import T2T looks up the category of every code point three times, which takes about 1.5 s.
-    All letters, numbers, punctuation and symbols lie in the first planes."""
+    All letters, numbers, punctuation and symbols are in the first planes."""
     last, sys.maxunicode = sys.maxunicode, 0x40000
     try:
         importlib.import_module("tensor2tensor.data_generators.tokenizer")
@@ -123,35 +122,25 @@ def _unicode_tables() -> None:
 
 def _translation_path() -> None:
     """tensor2tensor.models and .problems import every model and every data set, which is slow, and
-    some cannot be imported any more. These packages look up registered names instead;
-    `rpr.t2t.registration` imports the others when a name is not registered."""
+    some cannot be imported any more. The stand-ins look up registered names only;
+    `rpr.t2t.registration` imports the rest when a name is not registered."""
     import tensor2tensor
+    from tensor2tensor.utils import registry
     root = os.path.dirname(tensor2tensor.__file__)
-
-    def model(name: str) -> type:
-        from tensor2tensor.utils import registry
-        return registry.model(name)
-
-    def problem(name: str) -> Problem:
-        from tensor2tensor.utils import registry
-        return registry.problem(name)
-
-    def available() -> list[str]:
-        from tensor2tensor.utils import registry
-        return registry.list_base_problems()
-
-    _stand_in("tensor2tensor.models", model=model).__path__ = [os.path.join(root, "models")]
-    _stand_in("tensor2tensor.problems", problem=problem, available=available)
+    _stand_in("tensor2tensor.models", model=registry.model).__path__ = [
+        os.path.join(root, "models")]
+    _stand_in("tensor2tensor.problems", problem=registry.problem,
+              available=registry.list_base_problems)
     if importlib.util.find_spec("gym") is None:       # t2t-datagen uses it for RL problems only
         _stand_in("tensor2tensor.envs")
         _stand_in("tensor2tensor.envs.env_problem_utils")
 
 
 def _contrib() -> None:
-    """tensor2tensor.utils.contrib uses tf.contrib, which TF2 removed. With TF2 it takes Keras
-    optimizers (no colocation with the towers, no TF1 Saver slots) and calls RunConfig in a way that
-    deletes the same keys twice (KeyError). Its TF1 branches work once the few names of tf.contrib
-    that they use exist."""
+    """tensor2tensor.utils.contrib uses tf.contrib, which TF2 removed. On TF2 it takes Keras
+    optimizers (no colocation with the towers, no TF1 Saver slots), and its RunConfig deletes the
+    same keys twice (KeyError). Its TF1 branches work if the names of tf.contrib that they use
+    exist."""
     import tensorflow.compat.v1 as tf
     from tensor2tensor.utils import contrib
     from tensorflow.python.framework import tensor_util
@@ -189,9 +178,9 @@ def _contrib() -> None:
 
 
 def _no_autograph() -> None:
-    """A T2T model is a Keras layer, and TF 2.15 rewrites the source of a layer's `call` and of all
-    that it calls with AutoGraph. That takes most of the time of building the graph, for code
-    without Python control flow over tensors. The functions of a data set are rewritten too."""
+    """AutoGraph rewrites the source of a Keras layer's `call`, which T2T models have, of the
+    functions of a data set, and of all that they call. This takes most of the time of building a
+    graph, and is only needed for Python control flow over tensors, which T2T does not have."""
     import tensorflow.compat.v1 as tf
     from tensor2tensor.data_generators import problem
     from tensor2tensor.utils import t2t_model
@@ -201,15 +190,15 @@ def _no_autograph() -> None:
 
 
 def _no_graph_as_text() -> None:
-    """Estimator writes the graph of a training as text (graph.pbtxt), which takes seconds and which
-    nothing reads: TensorBoard has the graph in its event file."""
+    """Estimator writes the graph of a training as text (graph.pbtxt), which takes seconds. Nothing
+    reads it: TensorBoard takes the graph from the event file."""
     from tensorflow.python.training import training_util
     training_util.write_graph = lambda *args, **kwargs: None
 
 
 def _examples_in_place() -> None:
     """T2T makes a data set of each example and reads it in a thread, which takes two fifths of the
-    input pipeline's time. That is needed only if one example becomes several."""
+    input pipeline's time. This is needed only if one example becomes several."""
     import tensorflow.compat.v1 as tf
     from tensor2tensor.data_generators import problem
     preprocess = problem.Problem.preprocess
@@ -244,8 +233,8 @@ def _ordered_input() -> None:
 
 def _tokens_of_all_replicas() -> None:
     """A replica of a tf.distribute strategy divides its loss by its own tokens before the mean over
-    replicas is taken, which gives a token in a smaller batch more weight. T2T's towers, and one
-    device with the whole batch, divide the sum of all losses by the number of all tokens."""
+    replicas, so that a token in a smaller batch has more weight. T2T's towers, and one device with
+    the whole batch, divide the sum of all losses by the number of all tokens."""
     import tensorflow.compat.v1 as tf
     from tensor2tensor.utils import t2t_model
     average = t2t_model.average_sharded_losses
@@ -263,8 +252,8 @@ def _tokens_of_all_replicas() -> None:
             (loss,) = (shard[name] for shard in sharded_losses)
             if isinstance(loss, tuple):
                 total, tokens = loss
-                loss = total / tf.maximum(1.0, replica.all_reduce(tf.distribute.ReduceOp.MEAN,
-                                                                  tokens))
+                mean = replica.all_reduce(tf.distribute.ReduceOp.MEAN, tokens)
+                loss = total / tf.maximum(1.0, mean)
             losses[name] = loss
         return losses
 
@@ -283,8 +272,8 @@ def _a_step_is_an_update() -> None:
 
 
 def _batch_of_each_tower() -> None:
-    """With use_fixed_batch_size T2T's towers divide one batch among them. Otherwise batch_size is
-    the batch of each tower."""
+    """With use_fixed_batch_size, T2T's towers share one batch. Otherwise batch_size is that of each
+    tower."""
     import tensorflow.compat.v1 as tf
     from tensor2tensor.utils import data_reader, hparams_lib
     input_fn = data_reader.input_fn
@@ -322,20 +311,20 @@ def _beams_below_vocabulary() -> None:
 
 def _evaluation_without_batches() -> None:
     """Estimator's loss of an evaluation is the mean of the batches' means, and T2T's approximate
-    BLEU and ROUGE count padding: all three change with batch_size."""
+    BLEU and ROUGE count padding. So all three change with batch_size."""
     from tensor2tensor.utils import metrics
     from tensorflow_estimator.python.estimator import estimator
+
+    from rpr.t2t import evaluation_metrics
     create, verify = metrics.create_evaluation_metrics, estimator._verify_and_create_loss_metric
 
     def create_evaluation_metrics(problems: list[Problem], model_hparams: HParams
                                   ) -> dict[str, Any]:
-        from rpr.t2t import evaluation_metrics
         return {name: evaluation_metrics.OF_SENTENCES.get(name.rpartition("/")[2], metric)
                 for name, metric in create(problems, model_hparams).items()}
 
     def verify_and_create_loss_metric(eval_metric_ops: dict[str, Any], loss: Any,
                                       distribution: Any = None) -> dict[str, Any]:
-        from rpr.t2t import evaluation_metrics
         metrics_with_loss = verify(eval_metric_ops, loss, distribution)
         per_token = evaluation_metrics.loss_per_token(metrics_with_loss)
         return metrics_with_loss | ({"loss": per_token} if per_token else {})
@@ -345,15 +334,13 @@ def _evaluation_without_batches() -> None:
 
 
 def read_bleu_texts_with(read_lines: Callable[[str], list[str]]) -> None:
-    """t2t-bleu counts what follows the last newline as a line, and a byte order mark as a word.
+    """Makes t2t-bleu read files with `read_lines`.
 
-    Args:
-      read_lines: returns the lines of the text file at a path.
+    T2T counts what follows the last newline as a line, and a byte order mark as a word.
     """
     from tensor2tensor.utils import bleu_hook
 
-    def bleu_wrapper(ref_filename: str, hyp_filename: str, case_sensitive: bool = False
-                     ) -> float:
+    def bleu_wrapper(ref_filename: str, hyp_filename: str, case_sensitive: bool = False) -> float:
         expected, translated = ([
             bleu_hook.bleu_tokenize(line if case_sensitive else line.lower())
             for line in read_lines(path)] for path in (ref_filename, hyp_filename))
@@ -366,7 +353,7 @@ def read_bleu_texts_with(read_lines: Callable[[str], list[str]]) -> None:
 
 
 def _attach(name: str, module: types.ModuleType) -> types.ModuleType:
-    """Makes a module available as `import name` and as `parent.name`."""
+    """Makes a module available as `import name` and `parent.name`."""
     sys.modules[name] = module
     parent, _, child = name.rpartition(".")
     if parent in sys.modules:
