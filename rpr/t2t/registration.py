@@ -48,8 +48,10 @@ def register(usr_dir: str | None = None) -> None:
     Raises:
       UserError: there is no such directory, or a module of the same name is loaded.
     """
-    for name in ("hparams", "problems", "models.seq2seq", "models.transformer"):
-        importlib.import_module(f"rpr.{name}")
+    import rpr.hparams
+    import rpr.models.seq2seq
+    import rpr.models.transformer
+    import rpr.problems  # noqa: F401  importing them registers their names
     if not usr_dir:
         return
     path = os.path.abspath(os.path.expanduser(usr_dir))

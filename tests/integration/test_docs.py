@@ -1,4 +1,5 @@
 """The documentation: links resolve, pages stay short, the commands in it exist with their flags."""
+import pkgutil
 import re
 import shlex
 from pathlib import Path
@@ -52,6 +53,29 @@ def test_relative_links_resolve(page):
         assert linked.exists(), f"{page.name}: no {target}"
         if anchor:
             assert anchor in anchors(linked), f"{page.name}: {linked.name} has no heading #{anchor}"
+
+
+def lacks(name):
+    """Why a name of ours in backticks is neither a file nor an object; None for all other text."""
+    if re.search(r"\b[A-Z]{2,}\b", name):
+        return None                                   # a place to fill in: docs/results/NAME
+    if re.fullmatch(r"(?:rpr|problems|hparams|gin|scripts|tests|docs)/[\w./*-]*", name):
+        return None if any(ROOT.glob(name.rstrip("/"))) else "no such file"
+    if re.fullmatch(r"rpr(?:\.\w+)+(?:\(\))?", name) and not name.endswith(".json"):
+        try:
+            pkgutil.resolve_name(name.removesuffix("()"))
+        except (ImportError, AttributeError) as error:
+            return str(error)
+    return None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_names_of_files_and_modules_exist(page):
+    if page.name == "CHANGELOG.md":
+        pytest.skip("a changelog names what was removed")
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    wrong = {name: why for name in re.findall(r"`([^`\s]+)`", text) if (why := lacks(name))}
+    assert not wrong
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

@@ -13,24 +13,23 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("rpr", "problems", "hparams")
 MOST_LINES = 400
 
-# What each package may import, besides itself. `rpr` stands for the top module rpr/__init__.py.
+# What each package imports, besides itself. The top module rpr/__init__.py may import any.
 ALLOWED = {
     "utils": set(),
     "evaluation": {"utils"},
     "experiments": {"evaluation", "utils"},
-    "nn": {"utils"},
+    "nn": set(),
     "positions": {"nn", "utils"},
     "models": {"positions", "nn", "problems", "utils"},
     "problems": {"nn", "utils"},
-    "hparams": {"models", "utils"},
-    "t2t": {"models", "positions", "nn", "problems", "hparams", "utils"},
-    "training": {"t2t", "models", "positions", "nn", "problems", "hparams", "utils"},
-    "inference": {"t2t", "models", "positions", "nn", "problems", "hparams", "evaluation", "utils"},
+    "hparams": {"models"},
+    "t2t": {"models", "problems", "hparams", "utils"},
+    "training": {"t2t", "nn", "utils"},
+    "inference": {"t2t", "models", "positions", "utils"},
     "report": {"experiments", "inference", "evaluation", "t2t", "positions", "utils"},
-    "api": {"inference", "report", "experiments", "evaluation", "t2t", "models", "positions",
-            "utils"},
-    "cli": {"api", "report", "experiments", "inference", "training", "evaluation", "t2t", "models",
-            "positions", "nn", "problems", "hparams", "utils", "rpr"},
+    "api": {"inference", "report", "experiments", "t2t", "utils"},
+    "cli": {"report", "experiments", "inference", "training", "evaluation", "t2t", "models",
+            "positions", "problems", "utils"},
 }
 
 
@@ -79,6 +78,32 @@ def test_a_module_imports_lower_layers_only(module):
     assert not above, f"{module} ({package}) may not import {sorted(above)}"
 
 
+def test_each_allowed_import_is_used():
+    used = {package: set() for package in ALLOWED}
+    for module in MODULES.keys() - {"rpr"}:
+        used[package_of(module)] |= set(map(package_of, IMPORTS[module]))
+    unused = {package: sorted(allowed - used[package]) for package, allowed in ALLOWED.items()}
+    assert not any(unused.values()), unused
+
+
+def below(package):
+    """The packages that a package imports, directly or through others."""
+    return ALLOWED[package].union(*map(below, ALLOWED[package]))
+
+
+def diagram():
+    """The mermaid diagram of the imports, without those that a longer path implies."""
+    arrows = [f"  {package} --> {name}" for package in reversed(ALLOWED)
+              for name in sorted(ALLOWED[package])
+              if not any(name in below(other) for other in ALLOWED[package])]
+    return "\n".join(["```mermaid", "graph TD", *arrows, "```"])
+
+
+def test_the_documentation_shows_these_imports():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert diagram() in page, f"{__file__} prints the diagram for docs/architecture.md"
+
+
 def test_there_is_no_import_cycle():
     try:
         list(graphlib.TopologicalSorter(
@@ -89,16 +114,10 @@ def test_there_is_no_import_cycle():
 
 
 def test_there_are_at_most_eight_layers():
-    depth = {}
-
     def layer(package):
-        if package not in depth:
-            below = ({package_of(name) for module, names in IMPORTS.items()
-                      if package_of(module) == package for name in names} - {package, "rpr"})
-            depth[package] = 1 + max(map(layer, below), default=0)
-        return depth[package]
+        return 1 + max(map(layer, ALLOWED[package]), default=0)
 
-    assert max(layer(package) for package in ALLOWED) <= 8, depth
+    assert max(map(layer, ALLOWED)) <= 8
 
 
 @pytest.mark.parametrize("path", [*MODULES.values(), *sorted((ROOT / "scripts").glob("*.py"))],
@@ -193,3 +212,7 @@ def test_no_message_below_the_command_line_names_a_flag(module):
              and id(node) not in docstrings
              and re.search(r"--[a-z]", node.value.replace("sacrebleu --list", ""))]
     assert not named, f"{module}: a check names the setting; rpr.cli turns it into a flag"
+
+
+if __name__ == "__main__":
+    print(diagram())
