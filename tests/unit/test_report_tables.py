@@ -5,6 +5,7 @@ import io
 import json
 import re
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -173,3 +174,16 @@ def test_settings_of_a_users_own_scheme_are_empty_for_other_schemes(tmp_path):
     rows = list(csv.DictReader(tables.to_csv(read_scored(tmp_path)).splitlines()))
     assert [(row["own_slope"], row["ownership"]) for row in rows] == [
         ("2.0", "2.0"), ("3.0", "3.0"), ("", "1.0")]
+
+
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=300))
+def test_every_sentence_is_in_one_bucket(values):
+    lengths = np.array(values)
+    buckets = results.make_buckets(lengths)
+    inside = sum(bucket.contains(lengths).astype(int) for bucket in buckets)
+    assert inside.tolist() == [1] * len(lengths)
+    assert [bucket.sentences for bucket in buckets] == [
+        int(bucket.contains(lengths).sum()) for bucket in buckets]
+    assert len(lengths) < 20 or min(bucket.sentences for bucket in buckets) >= 10
+    for lower, upper in zip(buckets, buckets[1:], strict=False):
+        assert upper.low == lower.high + 1
