@@ -120,25 +120,6 @@ def test_score_file(trained, tmp_path):
     assert float((tmp_path / "scores").read_text()) > 0
 
 
-def test_a_usr_dir_of_ones_own(text, tmp_path):
-    package = tmp_path / "mine"
-    package.mkdir()
-    (package / "__init__.py").write_text(
-        "from tensor2tensor.utils import registry\n"
-        "from rpr.hparams.small import rpr_tiny\n"
-        "@registry.register_hparams\n"
-        "def my_set():\n"
-        "  hparams = rpr_tiny()\n"
-        "  hparams.position = 'none'\n"
-        "  hparams.num_hidden_layers = 1\n"
-        "  return hparams\n", encoding="utf-8")
-    rpr_command("train", *text.flags, f"--t2t_usr_dir={package}", "--model=rpr_transformer",
-                "--hparams_set=my_set", f"--output_dir={tmp_path}/model", "--train_steps=1",
-                "--schedule=train")
-    assert not [name for name in variables(tmp_path / "model") if "relative" in name]
-    assert "--t2t_usr_dir" in refused("train", *text.flags, "--t2t_usr_dir=/nowhere/to/be/found")
-
-
 def test_t2ts_own_models_train_through_the_launcher(text, tmp_path):
     rpr_command(*text.flags, "--model=transformer", "--hparams_set=transformer_tiny",
                 "--hparams=num_hidden_layers=1", f"--output_dir={tmp_path}/model",
