@@ -60,8 +60,7 @@ def _hint(directory: str) -> str:
 
 
 def newest(directory: str) -> str | None:
-    """The checkpoint that the state file names; if that is gone, the newest complete one, or None.
-    """
+    """The checkpoint that the state file names; if it is gone, the newest complete one."""
     named = _named(directory)
     return named if named and os.path.exists(named + ".index") else newest_complete(directory)
 
@@ -159,8 +158,7 @@ _CAUSES = (
 
 
 def explain(error: BaseException) -> str | None:
-    """One line on an error of a session, a Saver or a checkpoint reader; None if it is not about a
-    checkpoint."""
+    """Explains an error of TensorFlow about a checkpoint in one line; None for other errors."""
     text = str(error).partition("Original stack trace")[0]
     if not isinstance(error, tf.errors.OpError | ValueError | IndexError) or not re.search(
             r"checkpoint|save/|restore|TensorBundle", text, re.IGNORECASE):

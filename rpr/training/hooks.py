@@ -193,8 +193,7 @@ class KeepingListener(tf.train.CheckpointSaverListener):
         self.keep()
 
     def keep(self) -> None:
-        """Keeps the newest checkpoint, and earlier ones if the training was killed before it did.
-        """
+        """Keeps the newest checkpoint, and earlier ones if a kill prevented that."""
         for path in checkpoints.by_step(self._model_dir) if self._frequency else ():
             step = int(path.rpartition("-")[2])
             kept = os.path.join(self._model_dir, "kept", os.path.basename(path))

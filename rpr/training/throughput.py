@@ -62,8 +62,7 @@ class Throughput:
         self._sums += np.sum(counts, axis=0, dtype=np.int64)
 
     def report(self, step: int, seconds: float) -> dict[str, float]:
-        """Fields of a `train` event: tokens per second and share of padding since the last report
-        (if tokens were counted), and peak memory."""
+        """Fields of a `train` event: peak memory; since the last report, tokens and padding."""
         source, target, positions = self._sums
         self._sums = np.zeros(3, np.int64)
         fields: dict[str, float] = {}

@@ -115,8 +115,9 @@ def append_line(path: str, line: str) -> None:
       UserError: `path` is a symbolic link.
     """
     with named_errors(path), open_append(path) as log:
-        cut = log.seek(0, os.SEEK_END) and log.seek(-1, os.SEEK_END) >= 0 and log.read() != b"\n"
-        log.write(("\n" if cut else "").encode() + line.encode() + b"\n")
+        size = os.fstat(log.fileno()).st_size
+        is_cut = size and os.pread(log.fileno(), 1, size - 1) != b"\n"
+        log.write((b"\n" if is_cut else b"") + line.encode() + b"\n")
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
-"""What the packages hand to each other: the model that a command asks for, hparams, problems.
+"""Types that all packages share: a model request, and protocols of T2T's hparams and problems.
 
-Hparams and problems are T2T's objects. These protocols declare what the code here uses of them.
+The protocols declare what the code here uses of T2T's objects.
 """
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -9,15 +9,15 @@ from typing import Any, Protocol
 
 @dataclasses.dataclass(frozen=True)
 class ModelRequest:
-    """A trained model, as T2T's flags of these names give it; empty: not given.
+    """A trained model, by T2T's flags of these names; empty: not given.
 
     Attributes:
       model, problem, hparams_set: registered names.
       hparams: overrides, "name=value,...".
       data_dir: the directory of the vocabulary and the TFRecords.
       output_dir: the directory in which the model was trained.
-      checkpoint_path: path without suffix, or a directory; empty: the last one of `output_dir`.
-      t2t_usr_dir: the user's own code.
+      checkpoint_path: path without suffix, or a directory; empty: `output_dir`.
+      t2t_usr_dir: the directory of the user's code.
     """
     model: str = ""
     problem: str = ""
@@ -30,7 +30,7 @@ class ModelRequest:
 
     @classmethod
     def of(cls, flags: object) -> "ModelRequest":
-        """The model that parsed flags name, T2T's or argparse's."""
+        """The model that parsed flags of T2T or argparse name."""
         return cls(**{field.name: getattr(flags, field.name, None) or ""
                       for field in dataclasses.fields(cls)})
 

@@ -15,8 +15,7 @@ _ATTEMPTS, _PAUSE = 20, 0.05                          # `is_held` holds a lock b
 
 @contextlib.contextmanager
 def locked(path: str) -> Iterator[None]:
-    """Lets one process at a time work on `path`; others wait. The lock is `.NAME.lock` beside it.
-    """
+    """Lets one process at a time work on `path`. The lock file is `.NAME.lock` beside it."""
     directory, name = os.path.split(path)
     with lock(os.path.join(directory, f".{name.lstrip('.')}.lock")):
         yield
@@ -39,7 +38,7 @@ def lock(path: str, wait: bool = True) -> Iterator[int]:
     descriptor = open_nofollow(path, 0, 0o600)
     try:
         if os.fstat(descriptor).st_uid == os.getuid():
-            os.fchmod(descriptor, 0o600)              # one of an earlier version
+            os.fchmod(descriptor, 0o600)              # it may exist with another mode
         _take_lock(descriptor, path, wait)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)

@@ -149,8 +149,7 @@ def append_checksums(model_dir: str, step: int, tensors: dict[str, str]) -> None
 
 
 def read_checksums(model_dir: str) -> dict[int, dict[str, str]]:
-    """{step: {tensor: checksum}}; empty if there is no file. Lines cut off by a crash are ignored.
-    """
+    """{step: {tensor: checksum}}; {} if there is no file. Ignores lines that a crash cut off."""
     checkpoints = {}
     path = os.path.join(model_dir, CHECKSUMS)
     with (contextlib.suppress(FileNotFoundError),

@@ -1,5 +1,4 @@
-"""Moses tokens of lower-cased text, as in Multi30k's files *.lc.norm.tok.* and in published scores.
-"""
+"""Moses tokens of lower-cased text, as in Multi30k's *.lc.norm.tok.* and in published scores."""
 from rpr.utils.console import say
 from rpr.utils.errors import UserError
 

@@ -22,10 +22,10 @@ def spawn(argv: Sequence[str], *, module: str = "rpr.cli",
       before: called in the new process before it becomes Python.
       **options: options of `subprocess.Popen`; by default, the standard input is empty.
     """
-    end_with_parent = with_parent()
+    parent = os.getpid()
 
     def prepare() -> None:
-        end_with_parent()
+        die_with(parent)
         if before:
             before()
 
@@ -40,7 +40,7 @@ def with_parent() -> Callable[[], None]:
 
 
 def die_with(parent: int) -> None:
-    """Has this process killed when its parent, of this process id, dies; or ends it if it has."""
+    """Makes the kernel kill this process when its parent dies; ends it if the parent is gone."""
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
     if os.getppid() != parent:
