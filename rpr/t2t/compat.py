@@ -169,8 +169,9 @@ def _contrib() -> None:
         "distribute": namespace(MirroredStrategy=tf.distribute.MirroredStrategy),
         "util": namespace(constant_value=tensor_util.constant_value),
         "nn": namespace(nth_element=nn_ops.nth_element),
-        "mixed_precision": namespace(ExponentialUpdateLossScaleManager=optimizers.loss_scale,
-                                     LossScaleOptimizer=optimizers.loss_scale_optimizer),
+        "mixed_precision": namespace(
+            ExponentialUpdateLossScaleManager=optimizers.loss_scale,
+            LossScaleOptimizer=tf.mixed_precision.MixedPrecisionLossScaleOptimizer),
     }
     for name, module in modules.items():
         setattr(contrib, name, lambda msg="err", module=module: module)

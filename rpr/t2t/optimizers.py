@@ -18,12 +18,6 @@ def loss_scale(init_loss_scale: float, incr_every_n_steps: int, incr_ratio: floa
         multiplier=incr_ratio)
 
 
-def loss_scale_optimizer(optimizer: Any, scale: Any) -> Any:
-    """An optimizer that scales its loss, with the signature of contrib's LossScaleOptimizer."""
-    import tensorflow.compat.v1 as tf
-    return tf.mixed_precision.MixedPrecisionLossScaleOptimizer(optimizer, scale)
-
-
 def multistep_adam() -> type:
     """The class of Adam with gradient accumulation, for T2T's `multistep_adam`."""
     import tensorflow.compat.v1 as tf
