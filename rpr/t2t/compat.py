@@ -15,9 +15,6 @@ from rpr.t2t import optimizers
 from rpr.utils.errors import UserError
 from rpr.utils.interfaces import HParams, Problem
 
-USE_INSTEAD = ("start it with this project's launchers (t2t-trainer, t2t-decoder, ... or rpr "
-               "train, rpr decode, ...), or call rpr.register() before tensor2tensor is imported")
-
 
 class ImportOrderError(RuntimeError):
     """`install` was called too late: tensor2tensor would train a wrong model without notice."""
@@ -37,8 +34,10 @@ def install() -> None:
         return
     if "tensor2tensor" in sys.modules:
         raise ImportOrderError("rpr: tensor2tensor was imported in TensorFlow 2 mode, in which "
-                               "towers do not share their weights and decoding fails: "
-                               f"{USE_INSTEAD}")
+                               "towers do not share their weights and decoding fails: use this "
+                               "project's commands (t2t-trainer, t2t-decoder, ..., rpr train, rpr "
+                               "decode, ...), or call rpr.register() before tensor2tensor is "
+                               "imported")
     if "tensorflow" in sys.modules:
         from tensorflow.python.eager import context
         eager = context.context_safe()
