@@ -17,7 +17,7 @@ from rpr.utils.interfaces import HParams, Problem
 
 
 class ImportOrderError(RuntimeError):
-    """`install` was called too late: tensor2tensor would train a wrong model without notice."""
+    """`install` was called after tensor2tensor was imported or TensorFlow ran eagerly."""
 
 
 _installed = False
