@@ -202,4 +202,7 @@ def test_decoding_without_a_cache_works_in_half_precision():
         session.run(tf.global_variables_initializer())
         tiny_models.lively(session)
         fast, slow = session.run([fast, slow])
-    np.testing.assert_array_equal(slow[:, :fast.shape[1], 0, 0], fast)
+    # Ours stops each sentence at a limit of its own; T2T goes on to that of the longest.
+    found = fast != 0
+    assert found.any(axis=1).all()
+    np.testing.assert_array_equal(slow[:, :fast.shape[1], 0, 0][found], fast[found])
