@@ -17,6 +17,7 @@ from typing import Any
 
 import gin
 from rpr.experiments.config import Run, Study, declarations, shown, with_tuple
+from rpr.utils import files
 from rpr.utils.errors import InvalidValue, UserError, nearest
 
 RUN_FILE, STUDY_FILE = "config.gin", "study.gin"      # in the directory of a run, of a study
@@ -182,7 +183,7 @@ def _check_kind(describes_study: bool, is_study: bool) -> None:
 
 def _load_data(path: str, changes: Mapping[str, Any], is_study: bool
                ) -> tuple[Run, Study | None]:
-    with open(path, "rb") as file:
+    with files.open_regular(path) as file:
         text = file.read(_LARGEST + 1)
     if len(text) > _LARGEST:
         raise UserError("larger than any file that rpr writes")

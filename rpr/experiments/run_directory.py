@@ -88,7 +88,7 @@ class RunDirectory:
         return os.path.join(self.model, "kept", f"model.ckpt-{step}")
 
     def refuse_links(self, test_set: str = "") -> None:
-        """Refuses files that are symbolic links: a report must not show what they lead to."""
+        """Refuses symbolic links, since a report must not show what they lead to, and pipes."""
         for path in (self.config, self.status, self.data, self.file("environment.json"),
                      *self.test_files(test_set or "test"),
                      self.documents_file(test_set or "test"),
@@ -125,6 +125,8 @@ class RunDirectory:
 def _refuse_link(path: str) -> None:
     if os.path.islink(path):
         raise UserError(f"{path} is a symbolic link: a run's files must be in its directory")
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+        raise UserError(f"{path} is a pipe or a device; expected a file")
 
 
 def stages(run: Run, run_dir: RunDirectory) -> Iterator[Stage]:

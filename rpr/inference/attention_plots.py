@@ -45,7 +45,9 @@ def draw_attention(weights: AttentionWeights, source: Sequence[str], target: Seq
 def _attention_figure(weights: np.ndarray, queries: Sequence[str], keys: Sequence[str],
                       title: str) -> Any:
     """A matplotlib Figure of weights [layers, heads, queries, keys]."""
+    import matplotlib
     from matplotlib.figure import Figure
+    matplotlib.rcdefaults()                               # not what a matplotlibrc here says
     layers, heads = weights.shape[:2]
     width, height = (max(_INCHES_PER_TOKEN * len(tokens), 0.9) for tokens in (keys, queries))
     margin = 0.07 * max(map(len, [*queries, *keys])) + 0.25

@@ -34,6 +34,7 @@ if TYPE_CHECKING:                                     # it imports TensorFlow
 MAX_DISTANCE = 16                                     # larger distances count as this one
 SIDES = ("encoder", "decoder")
 KINDS = ("keys", "values")
+_LARGEST = 1 << 28                                    # bytes of all arrays
 
 
 def _cache_path(run_dir: RunDirectory) -> str:
@@ -43,15 +44,23 @@ def _cache_path(run_dir: RunDirectory) -> str:
 def load(run_dir: RunDirectory) -> dict[str, np.ndarray]:
     """The cached arrays of a run; empty if there are none or they are older than its scores."""
     path = _cache_path(run_dir)
-    if os.path.islink(path) or not os.path.exists(path):
+    if os.path.islink(path) or not os.path.isfile(path):
         return {}
     if os.path.getmtime(path) < os.path.getmtime(run_dir.scores):
         return {}
     try:
-        with np.load(path) as arrays:
-            return dict(arrays)
+        with zipfile.ZipFile(path) as archive:
+            if sum(member.file_size for member in archive.infolist()) > _LARGEST:
+                return {}
+        with np.load(path) as loaded:
+            arrays = dict(loaded)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile):    # damaged: it is made again
         return {}
+    expected = {**{f"{side}_{kind}": 4 for side in SIDES for kind in KINDS},
+                **{f"{side}_attention": 3 for side in SIDES},
+                "clip_left": 0, "source_lengths": 1, "source_sha256": 0}
+    as_made = all(expected.get(name) == array.ndim for name, array in arrays.items())
+    return arrays if as_made else {}
 
 
 def source_lengths(source: Sequence[str],

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import matplotlib
 import numpy as np
 
+matplotlib.rcdefaults()                               # not what a matplotlibrc here says
 matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402

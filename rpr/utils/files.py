@@ -31,12 +31,26 @@ def read_json(path: str, schema: Schema = dict, remedy: str = "remove it and run
       UserError: the file is damaged.
     """
     try:
-        with open(path, encoding="utf-8") as text:
-            return convert(parse(text.read()), schema)
+        with open_regular(path) as content:
+            return convert(parse(content.read().decode()), schema)
     except FileNotFoundError:
         return {}
     except ValueError as error:
         raise UserError(f"{path} is damaged: {error}; {remedy}") from None
+
+
+def open_regular(path: str) -> BinaryIO:
+    """Opens a file for reading; a pipe or a device, on which a reader could wait for ever, is not.
+
+    Raises:
+      UserError: it is there and not a regular file.
+      OSError: as `open` does.
+    """
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise InvalidPath(path, "not a regular file")
+    return os.fdopen(number, "rb")
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rpr.utils.errors import UserError
-from rpr.utils.files import append_line, atomic_path
+from rpr.utils.files import append_line, atomic_path, open_regular
 from rpr.utils.schema import AnyFloat, convert
 
 Event = dict[str, Any]
@@ -45,7 +45,7 @@ def events(path: str, every: int = 1) -> Iterator[Event]:
       UserError: a line holds something else.
     """
     count = 0
-    with contextlib.suppress(FileNotFoundError), open(path, "rb") as lines:
+    with contextlib.suppress(FileNotFoundError), open_regular(path) as lines:
         for number, line in enumerate(lines, 1):
             if every > 1 and line.startswith(_TRAIN):
                 count += 1
@@ -70,11 +70,11 @@ def read(path: str, most_train: int | None = None) -> list[Event]:
         return []
     every = 1
     if most_train:
-        with open(path, "rb") as lines:
+        with open_regular(path) as lines:
             every = max(1, -(-sum(line.startswith(_TRAIN) for line in lines) // most_train))
     kept = list(events(path, every))
     if not kept:
-        with open(path, "rb") as lines:
+        with open_regular(path) as lines:
             if b"\n" in lines.read(_TAIL):
                 raise UserError(f"{path} is damaged: no event in it; remove it")
     return kept
@@ -95,7 +95,7 @@ def loss_of(event: Event) -> float:
 def last(path: str) -> dict[str, Event]:
     """The last event of each kind among the last hundreds of events."""
     latest: dict[str, Event] = {}
-    with contextlib.suppress(FileNotFoundError), open(path, "rb") as lines:
+    with contextlib.suppress(FileNotFoundError), open_regular(path) as lines:
         size = os.fstat(lines.fileno()).st_size
         lines.seek(max(0, size - _TAIL))
         if size > _TAIL:
@@ -129,7 +129,7 @@ def forget_after(path: str, step: int) -> None:
     """Removes the events of steps that a crash lost: training resumes from `step`."""
     if not os.path.exists(path):
         return
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         lines = file.readlines()
     count = len(lines)
     for index in reversed(range(count)):
@@ -153,7 +153,7 @@ def read_checksums(model_dir: str) -> dict[int, dict[str, str]]:
     checkpoints = {}
     path = os.path.join(model_dir, CHECKSUMS)
     with (contextlib.suppress(FileNotFoundError),
-          open(path, encoding="utf-8", errors="replace") as lines):
+          open_regular(path) as lines):
         for line in lines:
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 entry = json.loads(line)

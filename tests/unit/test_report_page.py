@@ -16,6 +16,7 @@ from test_report_figures import TABLE_NAMES, learned_arrays
 from test_report_tables import CONTROL
 
 from rpr.cli import report
+from rpr.experiments.run_directory import RunDirectory
 from rpr.report import html_page, model_analysis, results, tensorboard, writer
 from rpr.utils.errors import UserError
 
@@ -272,3 +273,46 @@ def test_a_reader_that_closes_the_pipe_loses_no_file(tmp_path):
         _, errors = process.communicate()
     assert process.returncode and not errors
     assert {"results.json", "report.html", "results.tex"} <= set(os.listdir(tmp_path))
+
+
+@pytest.mark.parametrize("name", [
+    "config.gin", "status.json", "metrics.jsonl", "scores.json", "environment.json", "data.json",
+    "source.test.txt", "hypotheses.test.txt", "reference.test.txt", "learned.npz"])
+def test_a_pipe_in_place_of_a_file_stops_no_report(name, tmp_path):
+    write_run(tmp_path, "one")
+    (tmp_path / "one" / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / "one" / name)
+    command = [str(tmp_path), "--baseline=one", "--skip_model_analysis"]
+    if name == "learned.npz":
+        report.main(command)
+        return
+    with pytest.raises(UserError, match=f"{name}.*(pipe|regular file)|there is no run"):
+        report.main(command)
+
+
+def test_a_pipe_in_place_of_a_record_or_study_is_refused(tmp_path):
+    for name in ("results.json", "study.json"):
+        folder = tmp_path / name[:5]
+        folder.mkdir()
+        os.mkfifo(folder / name)
+        with pytest.raises(UserError):
+            report.main([str(folder)])
+
+
+def test_a_matplotlibrc_of_the_directory_is_not_obeyed(tmp_path):
+    write_run(tmp_path, "one")
+    (tmp_path / "matplotlibrc").write_text("text.usetex: True\nfigure.figsize: 90, 90\n")
+    code = ("from rpr.report import plots; import matplotlib; "
+            "print(matplotlib.rcParams['text.usetex'], matplotlib.rcParams['figure.figsize'][0])")
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True,
+                          text=True, check=True)
+    assert done.stdout.split() == ["False", "6.4"]
+
+
+@pytest.mark.parametrize("damage_of", [
+    {"encoder_keys": np.zeros(3)}, {"unknown": np.zeros(3)}, {"source_lengths": np.zeros((2, 2))}])
+def test_learned_arrays_of_another_shape_are_not_used(damage_of, tmp_path):
+    write_run(tmp_path, "one")
+    path = model_analysis._cache_path(RunDirectory(str(tmp_path / "one")))
+    np.savez(path, **damage_of)
+    assert model_analysis.load(RunDirectory(str(tmp_path / "one"))) == {}
