@@ -89,7 +89,7 @@ def test_models_of_chosen_arms_are_drawn(clipping):
     page = (clipping / "report.html").read_text()
     assert len(embedded(page)) == 4                   # of the study; this model is not analysed
     links = re.findall('href="([^"]*)"', page)        # the baseline's, from the first report
-    assert links == [f"plots/{kind}_k16-1.svg" for kind in (
+    assert links == [f"plots/{kind}_k16-1.png" for kind in (
         "attention", "norms", "similarity_keys", "similarity_values")]
     assert all((clipping / link).exists() for link in links)
     scores = clipping / "runs/k16-1/scores.json"
@@ -126,7 +126,8 @@ def test_figures_beyond_the_size_of_a_page_are_linked(tmp_path, monkeypatch):
     monkeypatch.setattr(html_page, "MOST_EMBEDDED", 100)
     page = html_page.render_page(study, pictures, str(tmp_path))
     assert embedded(page) == [base64.b64encode(b"<svg/>" * 10).decode()]
-    assert '<a href="plots/b.svg">b</a>' in page and "<title>&lt;t&gt;</title>" in page
+    assert '<a href="plots/b.png">b</a>' in page and "<title>&lt;t&gt;</title>" in page
+    assert "default-src 'none'; img-src data:;" in page       # nothing runs, nothing is fetched
 
 
 def test_a_study_of_many_arms_makes_a_small_page(tmp_path):
