@@ -18,7 +18,7 @@ from rpr.evaluation import test_sets
 from rpr.experiments.config import Run
 from rpr.inference import ensemble, file_checks, file_decoder
 from rpr.inference.file_decoder import DecodeRequest, ProgressEstimator
-from rpr.t2t import registration, trained_model
+from rpr.t2t import preflight, registration, trained_model
 from rpr.t2t.trained_model import TrainedModel
 from rpr.utils import metrics_log, processes
 from rpr.utils.console import QuietLogs
@@ -79,11 +79,9 @@ def _request(flags: FlagValues, words: Sequence[str]) -> tuple[DecodeRequest, li
     run, model = arguments.find_model(flags, words)
     models = _find_members(flags.ensemble, model) if flags.ensemble else [
         trained_model.find_trained_model(model)]
+    preflight.parse_hparams(decoding.decode_hparams(), flags.decode_hparams, "decode_hparams")
     search = _search(flags.decode_hparams, run)
-    try:
-        decode_hparams = decoding.decode_hparams(search)
-    except (ValueError, KeyError) as error:
-        raise UserError(f"--decode_hparams={flags.decode_hparams}: {error}") from None
+    decode_hparams = decoding.decode_hparams(search)
     file_checks.check_search(decode_hparams)
     has_gpu = _check_devices(flags.worker_gpu)
     decode_hparams.shards, decode_hparams.shard_id = flags.decode_shards, flags.worker_id

@@ -12,7 +12,6 @@ from rpr.utils.console import printable
 
 TITLES = {"encoder": "encoder self-attention", "decoder": "decoder self-attention",
           "cross": "decoder to encoder"}
-
 _INCHES_PER_TOKEN = 0.14
 _LONGEST_SIDE = 12000                                 # pixels
 _LONGEST_LABEL = 16                                   # characters
@@ -22,11 +21,10 @@ def draw_attention(weights: AttentionWeights, source: Sequence[str], target: Seq
                    prefix: str) -> None:
     """Writes PREFIX.encoder.png, PREFIX.decoder.png and PREFIX.cross.png.
 
-    A row of panels is a layer, a column a head. Kinds of attention that the model does not have are
-    left out.
+    A row of panels is a layer, a column a head. Kinds that the model does not have are left out.
 
     Args:
-      weights: of a batch of one sentence.
+      weights: attention of one sentence, a batch of one.
       source, target: the sentence's tokens as text.
       prefix: path of the pictures, without kind and suffix.
     """
@@ -38,8 +36,8 @@ def draw_attention(weights: AttentionWeights, source: Sequence[str], target: Seq
             continue
         with warnings.catch_warnings(), files.atomic_path(f"{prefix}.{kind}.png") as path:
             warnings.filterwarnings("ignore", "Glyph")       # a character that no font has
-            _attention_figure(layers[:, 0], queries, keys, TITLES[kind]).savefig(
-                path, format="png")
+            figure = _attention_figure(layers[:, 0], queries, keys, TITLES[kind])
+            figure.savefig(path, format="png")
 
 
 def _attention_figure(weights: np.ndarray, queries: Sequence[str], keys: Sequence[str],
@@ -70,7 +68,7 @@ def _attention_figure(weights: np.ndarray, queries: Sequence[str], keys: Sequenc
 
 
 def _label(token: str) -> str:
-    """A shortened token with visible spaces; the $ is escaped, which would start a formula."""
+    """A token, shortened, with visible spaces; $, which would start a formula, is escaped."""
     token = printable(token.replace(" ", "␣"))
     if len(token) > _LONGEST_LABEL:
         token = token[:_LONGEST_LABEL - 1] + "…"

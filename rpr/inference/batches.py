@@ -1,7 +1,6 @@
 """The batches of a file that is being decoded, each kept in a file of its own until all are done.
 
-A killed decoding continues from the batches that it finished, and several processes can decode the
-batches of one file.
+A killed decoding continues after its finished batches; several processes can share the batches.
 """
 import contextlib
 import hashlib
@@ -14,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from rpr.models.beam_search import EOS_ID
 from rpr.utils import files, locks
 from rpr.utils.errors import UserError
 
-EOS = 1                                               # T2T's id of the end-of-sentence symbol
 _KEY_FILE = "rpr-decode-key"                          # marks a folder as made here
 _LOCK_FILE = f"{_KEY_FILE}.lock"
 _OUR_FILES = re.compile(rf"\.?({_KEY_FILE}|\d+\.json)(\W.*)?")       # temporary names too
@@ -27,9 +26,8 @@ class Batches:
     """The batches of one decoding, in the folder OUTPUT.parts.
 
     Args:
-      output: path of the text that is made of them in the end.
-      sentences: sorted, as they are cut into batches.
-      size: sentences per batch.
+      output: path of the text that they are joined to in the end.
+      sentences: in the order in which they are cut into batches of `size`.
       settings: everything else that decides the hypotheses, as JSON values. Finished batches of
         other settings or sentences are discarded.
     """
@@ -48,8 +46,7 @@ class Batches:
         No other process can prepare the folder until the context ends.
 
         Raises:
-          UserError: a folder of that name is there, and this program did not make it, or another
-            process decodes to the same output.
+          UserError: the folder exists and is not ours, or another process decodes to this output.
         """
         if os.path.lexists(self._folder) and not self._is_ours():
             raise UserError(f"{self._folder} is there, but rpr decode did not make it: batches are "
@@ -57,8 +54,10 @@ class Batches:
                             "file")
         os.makedirs(self._folder, exist_ok=True)
         with locks.lock(os.path.join(self._folder, _LOCK_FILE), wait=False):
-            key_file = os.path.join(self._folder, _KEY_FILE)
-            if not self._has_key(key_file):
+            key_file, key = os.path.join(self._folder, _KEY_FILE), None
+            with contextlib.suppress(FileNotFoundError), open(key_file, encoding="utf-8") as text:
+                key = text.read()                     # missing: killed before it was written
+            if key != self._key:
                 self._remove_files(but=(_KEY_FILE, _LOCK_FILE))
                 files.write_atomically(key_file, self._key)
             yield
@@ -69,13 +68,6 @@ class Batches:
         names = os.listdir(self._folder)
         return all(map(_OUR_FILES.fullmatch, names)) and (
             not names or any(_KEY_FILE in name for name in names))
-
-    def _has_key(self, key_file: str) -> bool:
-        try:
-            with open(key_file, encoding="utf-8") as text:
-                return text.read() == self._key
-        except FileNotFoundError:                     # killed before it was written
-            return False
 
     def _remove_files(self, but: Sequence[str] = ()) -> None:
         """Removes the files; the key file late, so that an interrupted removal can be repeated."""
@@ -101,7 +93,7 @@ class Batches:
         """Writes each batch as soon as all its predictions are there.
 
         Args:
-          numbers: of the batches.
+          numbers: the batches to write.
           predictions: for `sentences(numbers)`, with `outputs` int [length] or [beams, length].
           as_text: gives the output line of a prediction.
         """
@@ -111,7 +103,7 @@ class Batches:
             files.write_atomically(self.path(number), json.dumps(
                 {"lines": list(map(as_text, batch)),
                  "tokens": int(sum(map(np.count_nonzero, best))),
-                 "cut": sum(EOS not in ids for ids in best)}))
+                 "cut": sum(EOS_ID not in ids for ids in best)}))
 
     def tokens(self, numbers: Sequence[int]) -> int:
         """Tokens in the best hypotheses of finished batches."""
@@ -126,11 +118,9 @@ class Batches:
             return json.load(text)
 
     def assemble(self, positions: Mapping[int, int], delimiter: str) -> None:
-        """Writes the output and removes the folder.
+        """Writes the output, with `delimiter` after each line, and removes the folder.
 
-        Args:
-          positions: {line number in the output: index into the sorted sentences}.
-          delimiter: ends each line.
+        `positions` is {line number in the output: index into the sentences}.
         """
         lines = [line for number in range(len(self._batches))
                  for line in self._read(number)["lines"]]
@@ -141,10 +131,9 @@ class Batches:
 
 
 def one_line(text: str) -> str:
-    """A hypothesis as one line that can be written as UTF-8.
+    """A hypothesis as one line of UTF-8.
 
-    T2T's vocabularies write rare characters as numbers, such as `\\8364;`. A model can produce
-    the number of a line break, which becomes a space. It can produce the number of half a
-    surrogate pair, which becomes U+FFFD.
+    T2T's vocabularies write rare characters as numbers, such as `\\8364;`. A model can produce that
+    of a line break, which becomes a space, or of half a surrogate pair, which becomes U+FFFD.
     """
     return re.sub("[\ud800-\udfff]", "\ufffd", re.sub("[\r\n]", " ", text))

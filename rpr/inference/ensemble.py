@@ -24,10 +24,7 @@ def find_members(directories: Sequence[str], data_dir: str) -> list[trained_mode
     Args:
       directories: run directories, whose averaged checkpoint is used if there is one, or output
         directories of rpr train, whose last checkpoint is used.
-      data_dir: holds the vocabulary.
-
-    Returns:
-      the models. All of them decode text of the first one's problem.
+      data_dir: directory of the vocabulary.
 
     Raises:
       UserError: a directory holds no model, or one that cannot take part.
@@ -61,12 +58,7 @@ def find_members(directories: Sequence[str], data_dir: str) -> list[trained_mode
 
 def build_estimator(members: Sequence[trained_model.TrainedModel], decode_hparams: DecodeHParams
                     ) -> tf.estimator.Estimator:
-    """A `tf.estimator.Estimator` that decodes with an ensemble, as T2T's does with one model.
-
-    Args:
-      members: the models.
-      decode_hparams: T2T's.
-    """
+    """A `tf.estimator.Estimator` that decodes with an ensemble, as T2T's does with one model."""
     def model_fn(features: dict[str, tf.Tensor], labels: None, mode: str
                  ) -> tf.estimator.EstimatorSpec:
         del labels
@@ -98,15 +90,12 @@ def build_estimator(members: Sequence[trained_model.TrainedModel], decode_hparam
 
 def decode(features: dict[str, tf.Tensor], models: Sequence[tuple[Any, Any]],
            decode_hparams: DecodeHParams) -> dict[str, tf.Tensor]:
-    """The best hypotheses of an ensemble.
+    """The best hypotheses of an ensemble, in the form of `rpr.models.beam_search.search`.
 
     Args:
       features: `inputs` int32 [batch, length, 1, 1].
-      models: (model, an `IncrementalDecoder`; the variable scope around its own) of each member.
+      models: each member's model, an `IncrementalDecoder`, and the variable scope around its own.
       decode_hparams: T2T's.
-
-    Returns:
-      as `rpr.models.beam_search.search`.
 
     Raises:
       UserError: the models differ in the number of target symbols.
@@ -114,7 +103,7 @@ def decode(features: dict[str, tf.Tensor], models: Sequence[tuple[Any, Any]],
     sizes = [model.target_vocab_size() for model, _ in models]
     if len(set(sizes)) > 1:
         raise UserError(f"the models of an ensemble have {', '.join(map(str, sizes))} target "
-                        "symbols; they need equally many (vocab_divisor)")
+                        "symbols; the numbers must be equal (vocab_divisor)")
     beams = decode_hparams.beam_size
     model_steps, initial_caches = [], []
     for model, scope in models:
@@ -141,13 +130,9 @@ def decode(features: dict[str, tf.Tensor], models: Sequence[tuple[Any, Any]],
 
 
 def mean_log_probabilities(logits: Sequence[tf.Tensor]) -> tf.Tensor:
-    """The logarithm of the mean of several models' probabilities.
+    """The logarithm of the mean of several models' probabilities, float32 [rows, symbols].
 
-    Args:
-      logits: of each model, [rows, symbols].
-
-    Returns:
-      float32 [rows, symbols].
+    `logits` are those of each model, [rows, symbols].
     """
     log_probabilities = tf.stack(
         [tf.nn.log_softmax(tf.cast(model_logits, tf.float32)) for model_logits in logits])

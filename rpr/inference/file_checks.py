@@ -7,7 +7,7 @@ from rpr.utils.interfaces import DecodeHParams
 from rpr.utils.settings import Setting
 
 MOST_ALPHA = 10                                       # beyond it ((5 + n) / 6)^alpha may overflow
-# Of T2T's decode hparams. A default here only gives the type.
+# Ranges of T2T's decode hparams. A default here only gives the type.
 _SEARCH = (Setting("beam_size", 0, minimum=1, maximum=1000),
            Setting("alpha", 0.0, minimum=0, maximum=MOST_ALPHA),
            Setting("batch_size", 0, minimum=0, maximum=100_000),
@@ -24,21 +24,19 @@ def check_input(path: str) -> None:
     if not os.path.isfile(path):
         raise InvalidPath(path, "is a pipe or a device, which can be read only once; write the "
                           "text to a file")
-    read = 0
+    if not os.path.getsize(path):
+        raise InvalidPath(path, "it is empty")
     with open(path, "rb") as lines:
         for number, line in enumerate(lines, 1):
-            read += len(line)
             try:
                 line.decode()
             except UnicodeDecodeError as error:
                 raise InvalidPath(path, f"line {number} is not UTF-8 ({error.reason} at byte "
                                   f"{error.start + 1} of the line)") from None
-    if not read:
-        raise InvalidPath(path, "it is empty")
 
 
 def check_pairs(path: str) -> None:
-    """Refuses UTF-8 text with a line that is not a source and a target, separated by a tab."""
+    """Refuses UTF-8 text with a line that is not a source, a tab and a target."""
     with open(path, encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
             if line.count("\t") != 1:
@@ -61,7 +59,7 @@ def check_output(path: str, inputs: Iterable[str] = ()) -> None:
 
 
 def check_search(decode_hparams: DecodeHParams) -> None:
-    """Refuses settings of the search, T2T's decode hparams, that cannot be meant."""
+    """Refuses T2T's decode hparams that are out of range."""
     for setting in _SEARCH:
         value = getattr(decode_hparams, setting.name)
         if not setting.accepts(value):

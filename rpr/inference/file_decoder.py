@@ -1,8 +1,7 @@
 """Decodes a text file as T2T's decoder does, on several devices, and continues after a crash.
 
-The file is decoded in T2T's batches: sorted by words, longest first, `batch_size` sentences each. A
-batch is decoded as a whole by one process, since its padding decides how long its hypotheses may
-get. So the output does not depend on the number of devices or crashes.
+The file is decoded in T2T's batches: sorted by words, longest first, `batch_size` sentences each.
+One process decodes a batch as a whole, so the output does not depend on devices or crashes.
 """
 import contextlib
 import dataclasses
@@ -24,7 +23,7 @@ from rpr.inference.batches import Batches, one_line
 from rpr.t2t.trained_model import TrainedModel
 from rpr.utils import processes
 from rpr.utils.console import Task
-from rpr.utils.errors import UserError
+from rpr.utils.errors import REASON_PIPE, UserError
 from rpr.utils.interfaces import DecodeHParams, HParams, ModelRequest
 
 _POLL_SECONDS = 0.2
@@ -38,7 +37,7 @@ class DecodeRequest:
 
     Attributes:
       models: one, or the members of an ensemble; each with its checkpoint.
-      is_ensemble: whether the models decode together.
+      is_ensemble: whether several models decode together.
       search: T2T's decode hparams, "name=value,...".
       source: the file to decode; empty: T2T decodes what is typed, or the problem's own data.
       output: the file to write; empty: T2T names it.
@@ -69,13 +68,7 @@ def receive_request() -> DecodeRequest:
 
 def build_estimator(request: DecodeRequest, model: TrainedModel, decode_hparams: DecodeHParams
                     ) -> tf.estimator.Estimator:
-    """T2T's Estimator of one model.
-
-    Args:
-      request: see above; T2T's flags are set to its values.
-      model: to decode with.
-      decode_hparams: T2T's.
-    """
+    """T2T's Estimator of one model; T2T's flags must be set to those of the request."""
     run_config = t2t_trainer.create_run_config(model.hparams)
     if request.t2t_flags["disable_grappler_optimizations"]:
         run_config.session_config.graph_options.rewrite_options.disable_meta_optimizer = True
@@ -86,20 +79,14 @@ def build_estimator(request: DecodeRequest, model: TrainedModel, decode_hparams:
 def decode_file(request: DecodeRequest, models: Sequence[TrainedModel],
                 estimator: tf.estimator.Estimator, decode_hparams: DecodeHParams
                 ) -> dict[str, float] | None:
-    """Decodes the source of a request to its output.
-
-    Args:
-      request: with a source and an output.
-      models: one, or the members of an ensemble.
-      estimator: of `models`.
-      decode_hparams: T2T's.
+    """Decodes the source of a request to its output with the Estimator of its models.
 
     Returns:
       the `decode` event of metrics.jsonl; None in a process that decodes a part for another one.
     """
     decode_hparams.batch_size = decode_hparams.batch_size or 32
     sentences, positions = decoding._get_sorted_inputs(request.source, decode_hparams.delimiter)
-    if sentences:                                     # a byte order mark is no part of the text
+    if sentences:                                     # a byte order mark is not text
         sentences[positions[0]] = sentences[positions[0]].removeprefix("\ufeff")
     model = models[0]
     # The Estimator of an ensemble finds its checkpoints itself.
@@ -134,28 +121,21 @@ def decode_file(request: DecodeRequest, models: Sequence[TrainedModel],
     if request.keeps_timestamp:
         written = os.stat(model.checkpoint + ".index").st_mtime
         os.utime(request.output, (written, written))
-    if not request.is_ensemble:
-        _run_hooks(estimator, model.hparams, decode_hparams)
+    problem = model.hparams.problem
+    if problem.decode_hooks and not request.is_ensemble:
+        directory = os.path.join(model.hparams.model_dir, "decode")
+        os.makedirs(directory, exist_ok=True)
+        decoding.run_postdecode_hooks(decoding.DecodeHookArgs(
+            estimator=estimator, problem=problem, output_dirs=[directory], hparams=model.hparams,
+            decode_hparams=decode_hparams, predictions=[]), None)
     return event
 
 
 def _identity(model: TrainedModel) -> list[Any]:
-    """What tells a model from others, and its checkpoint from another training's."""
+    """What identifies a model and its checkpoint."""
     index = os.stat(model.checkpoint + ".index")
     return [model.name, model.request.hparams, model.hparams.problem.name, model.checkpoint,
             index.st_size, index.st_mtime_ns]
-
-
-def _run_hooks(estimator: tf.estimator.Estimator, hparams: HParams,
-               decode_hparams: DecodeHParams) -> None:
-    """T2T's post-decode hooks of the problem."""
-    if not hparams.problem.decode_hooks:
-        return
-    directory = os.path.join(hparams.model_dir, "decode")
-    os.makedirs(directory, exist_ok=True)
-    decoding.run_postdecode_hooks(decoding.DecodeHookArgs(
-        estimator=estimator, problem=hparams.problem, output_dirs=[directory],
-        hparams=hparams, decode_hparams=decode_hparams, predictions=[]), None)
 
 
 def _input_fn(sentences: Sequence[str], hparams: HParams, decode_hparams: DecodeHParams
@@ -176,9 +156,8 @@ def line_maker(hparams: HParams, decode_hparams: DecodeHParams
                ) -> Callable[[Mapping[str, np.ndarray]], str]:
     """A function that gives the output line of a prediction.
 
-    The line is the text of the hypothesis, or with return_beams the texts of all of them, separated
-    by tabs. There are fewer than beam_size where the search reached its limit before: the remaining
-    beams consist of padding.
+    The line is the text of the best hypothesis, or with return_beams of all, separated by tabs.
+    These are fewer than beam_size where the search reached its limit: the other beams are padding.
     """
     vocabulary = hparams.problem_hparams.vocabulary
 
@@ -216,6 +195,8 @@ def _decode_on_devices(request: DecodeRequest, batches: Batches, missing: Sequen
     shares = [[batch for batch in missing if batch % count == part] for part in range(count)]
     total, done = len(batches.sentences(missing)), 0
     sent = json.dumps(dataclasses.asdict(dataclasses.replace(request, devices=1)))
+    # A worker has no pipe for its reason: its output is read.
+    environment = {name: value for name, value in os.environ.items() if name != REASON_PIPE}
     start = time.time()
     workers: list[tuple[int, IO[bytes], subprocess.Popen]] = []
     try:
@@ -223,7 +204,7 @@ def _decode_on_devices(request: DecodeRequest, batches: Batches, missing: Sequen
             output: IO[bytes] = tempfile.TemporaryFile()
             workers.append((number, output, processes.spawn(
                 ["decode"], stdin=subprocess.PIPE, stdout=output, stderr=output,
-                env={**os.environ, PART: f"{number}/{count}",
+                env={**environment, PART: f"{number}/{count}",
                      "CUDA_VISIBLE_DEVICES": devices[number % len(devices)]})))
         for pipe in filter(None, (worker.stdin for _, _, worker in workers)):
             with contextlib.suppress(BrokenPipeError), pipe:       # it failed: found below
@@ -256,13 +237,9 @@ def _is_running(number: int, output: IO[bytes], worker: subprocess.Popen) -> boo
 
 
 class ProgressEstimator:
-    """An Estimator whose `predict` shows progress and counts sentences and tokens.
+    """An Estimator, for T2T's functions, whose `predict` shows progress and counts.
 
-    T2T's decoding functions take it in place of the Estimator.
-
-    Args:
-      estimator: a `tf.estimator.Estimator`.
-      total: sentences to decode; None if not known.
+    `total` is the number of sentences to decode, None if it is not known.
     """
 
     def __init__(self, estimator: tf.estimator.Estimator, total: int | None) -> None:
@@ -280,14 +257,10 @@ class ProgressEstimator:
                 best = np.atleast_2d(prediction["outputs"])[0]
                 self.tokens += int(np.count_nonzero(best))
                 self.seconds = time.time() - start
-                task.update(self.sentences, f"{self.sentences / self.seconds:.1f}/s",
-                            seconds_left=self._seconds_left())
+                speed = self.sentences / self.seconds
+                task.update(self.sentences, f"{speed:.1f}/s",
+                            (self._total - self.sentences) / speed if self._total else None)
                 yield prediction
-
-    def _seconds_left(self) -> float | None:
-        if self._total is None:
-            return None
-        return (self._total - self.sentences) * self.seconds / self.sentences
 
     def event(self) -> dict[str, float]:
         """The `decode` event of what was predicted so far."""
@@ -295,16 +268,7 @@ class ProgressEstimator:
 
 
 def decode_event(sentences: int, tokens: int, seconds: float) -> dict[str, float]:
-    """The `decode` event of metrics.jsonl.
-
-    Args:
-      sentences: decoded.
-      tokens: of their best hypotheses.
-      seconds: that it took.
-
-    Returns:
-      the arguments and the rates per second.
-    """
+    """The `decode` event of metrics.jsonl: sentences, tokens of their best hypotheses, rates."""
     seconds = max(seconds, 1e-9)
     return {"sentences": sentences, "tokens": tokens, "seconds": round(seconds, 3),
             "sentences_per_second": round(sentences / seconds, 3),

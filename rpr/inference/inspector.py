@@ -6,7 +6,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from rpr.inference.batches import one_line
-from rpr.inference.model_session import EOS, ModelSession
+from rpr.inference.model_session import ModelSession
+from rpr.models.beam_search import EOS_ID
 from rpr.t2t.trained_model import TrainedModel
 from rpr.utils.errors import UserError
 
@@ -38,9 +39,7 @@ class Translation(NamedTuple):
 class Inspector(ModelSession):
     """A trained translation model: text in, translations and attention weights out.
 
-    Args:
-      trained: the model, its hparams and its checkpoint.
-      beam_size, alpha, extra_length: see `ModelSession`.
+    `beam_size`, `alpha` and `extra_length` are those of `ModelSession`.
 
     Raises:
       UserError: the problem has no source text.
@@ -56,12 +55,13 @@ class Inspector(ModelSession):
 
     def encode(self, text: str, side: str = "inputs") -> list[int]:
         """The ids of a line of text with the end mark; side: "inputs" or "targets"."""
-        return [*self._vocabularies[side].encode(text.strip()), EOS]
+        return [*self._vocabularies[side].encode(text.strip()), EOS_ID]
 
     def tokens(self, ids: Iterable[int], side: str = "targets") -> list[str]:
         """The sub-words of ids as text; ⏎ stands for the end mark."""
         names = self._vocabularies[side].decode_list(list(ids))
-        return ["⏎" if number == EOS else name for number, name in zip(ids, names, strict=True)]
+        return ["⏎" if number == EOS_ID else name
+                for number, name in zip(ids, names, strict=True)]
 
     def translate(self, text: str) -> Translation:
         """The best hypothesis for one sentence."""
@@ -73,14 +73,13 @@ class Inspector(ModelSession):
         ids, scores = self.search(inputs)
         hypotheses = [until_end(row) for row in ids]
         log_probabilities = self.log_probabilities(inputs, hypotheses)
-        return [self._translation(*parts)
-                for parts in zip(hypotheses, scores, log_probabilities, strict=True)]
-
-    def _translation(self, ids: np.ndarray, score: float, log_probabilities: np.ndarray
-                     ) -> Translation:
-        words = ids[:-1] if ids[-1] == EOS else ids
-        return Translation(one_line(self._vocabularies["targets"].decode(words)), float(score), ids,
-                           self.tokens(ids), np.exp(log_probabilities[:len(ids)]))
+        translations = []
+        for ids, score, row in zip(hypotheses, scores, log_probabilities, strict=True):
+            words = ids[:-1] if ids[-1] == EOS_ID else ids
+            text = one_line(self._vocabularies["targets"].decode(words))
+            translations.append(Translation(text, float(score), ids, self.tokens(ids),
+                                            np.exp(row[:len(ids)])))
+        return translations
 
 
 def until_end(ids: _Ids) -> _Ids:
@@ -89,15 +88,15 @@ def until_end(ids: _Ids) -> _Ids:
     Without an end mark, padding at the end is left out, but at least one id remains.
     """
     array: np.ndarray = np.asarray(ids)
-    last = [*np.flatnonzero(array == EOS)[:1], *np.flatnonzero(array)[-1:], 0][0]
+    last = [*np.flatnonzero(array == EOS_ID)[:1], *np.flatnonzero(array)[-1:], 0][0]
     return ids[:last + 1]
 
 
 def relative_tables(checkpoint: str) -> dict[str, np.ndarray]:
-    """The tables of relative positions of a checkpoint, {"encoder_keys": array, ...}.
+    """The tables of relative positions in a checkpoint (path without suffix), by side and kind.
 
-    Args:
-      checkpoint: path without suffix.
+    Returns:
+      {"encoder_keys": float32 [layers, tables, labels, depth], ...}.
     """
     import tensorflow as tf
     reader = tf.train.load_checkpoint(checkpoint)
@@ -113,15 +112,11 @@ def relative_tables(checkpoint: str) -> dict[str, np.ndarray]:
 
 
 def sum_by_distance(weights: np.ndarray, max_distance: int) -> np.ndarray:
-    """Attention summed over all queries, by clipped distance.
-
-    Args:
-      weights: [layers, heads, n, n].
-      max_distance: larger distances count as this one.
+    """Attention weights [layers, heads, n, n] summed over all queries, by distance j - i.
 
     Returns:
-      float64 [layers, heads, 2 * max_distance + 1], for the distances j - i = -max_distance ...
-      max_distance.
+      float64 [layers, heads, 2 * max_distance + 1], from -max_distance to max_distance; larger
+      distances count as these.
     """
     index = np.arange(weights.shape[-1])
     distance = np.clip(index - index[:, None], -max_distance, max_distance) + max_distance

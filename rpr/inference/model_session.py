@@ -17,7 +17,6 @@ from rpr.t2t import preflight
 from rpr.utils.errors import UserError
 from rpr.utils.interfaces import HParams
 
-EOS = 1                                               # T2T's end-of-sentence id
 # Ids of each sentence; an array has zeros after the end.
 Sentences = Sequence[Sequence[int] | np.ndarray] | np.ndarray
 
@@ -47,7 +46,7 @@ class ModelSession:
       beam_size: hypotheses that the search keeps; 1 searches greedily.
       alpha: exponent of the length penalty (Wu et al. 2016, equation 14).
       extra_length: tokens by which a hypothesis may be longer than its source.
-      seed: of the random initialisation.
+      seed: seed of the random initialisation.
 
     Raises:
       UserError: the problem has no source text.
@@ -60,7 +59,10 @@ class ModelSession:
         if "inputs" not in problem.modality:
             raise UserError("the problem has no source text")
         preflight.check_reads_source(hparams)
-        self._longest = {side: _longest(hparams, side) for side in ("inputs", "targets")}
+        # The most positions that each side's position scheme has; None: no limit.
+        self._longest = {
+            side: positions.build(hparams, side).longest if "position" in hparams else None
+            for side in ("inputs", "targets")}
         self._symbols = dict(problem.vocab_size)
         if problem.get("edges_in_text", False):       # edges are numbers, not symbols
             self._symbols["inputs"] = 2**31
@@ -101,24 +103,18 @@ class ModelSession:
         return all(self._attention[:2])
 
     def logits(self, inputs: Sentences, targets: Sentences) -> np.ndarray:
-        """Teacher-forced logits.
+        """Teacher-forced logits, float32 [batch, target length, symbols]; row i predicts target i.
 
         Args:
           inputs, targets: lists of ids, or int [batch, length] with 0 after the end.
 
-        Returns:
-          float32 [batch, target length, symbols]; those at i predict target i.
-
         Raises:
-          UserError: the arguments are no sentences, or not equally many.
+          UserError: the arguments are not sentences, or not equally many.
         """
         return self._session.run(self._logits, self._feed(inputs, targets))
 
     def log_probabilities(self, inputs: Sentences, targets: Sentences) -> np.ndarray:
-        """Log probability of each target token after those before it.
-
-        Args:
-          inputs, targets: as `logits` takes them.
+        """Log probability of each target token given those before it; arguments as of `logits`.
 
         Returns:
           float32 [batch, target length]; entries at padding mean nothing.
@@ -141,13 +137,9 @@ class ModelSession:
         return ids.reshape(len(feature), -1), np.reshape(scores, [len(feature)])
 
     def attention(self, inputs: Sentences, targets: Sentences) -> AttentionWeights:
-        """Teacher-forced attention weights of all layers and heads.
+        """Teacher-forced attention weights of all layers and heads; arguments as of `logits`.
 
-        Args:
-          inputs, targets: as `logits` takes them.
-
-        Returns:
-          `AttentionWeights`; rows and columns after a sentence's end are padding.
+        Rows and columns after a sentence's end are padding.
 
         Raises:
           UserError: the model does not record its attention.
@@ -160,35 +152,29 @@ class ModelSession:
     def _feed(self, inputs: Sentences, targets: Sentences) -> dict[tf.Tensor, np.ndarray]:
         features = self._as_features("inputs", inputs), self._as_features("targets", targets)
         if len(features[0]) != len(features[1]):
-            raise UserError(f"{len(features[0])} inputs and {len(features[1])} targets: as many "
-                            "are needed")
+            raise UserError(f"{len(features[0])} inputs and {len(features[1])} targets: there "
+                            "must be as many")
         return dict(zip((self._inputs, self._targets), features, strict=True))
 
     def _as_features(self, name: str, sentences: Sentences) -> np.ndarray:
         """Sentences in T2T's layout, int32 [batch, length, 1, 1]."""
         try:
             rows = [np.asarray(sentence) for sentence in sentences]
-        except (TypeError, ValueError):               # no sequence, or one of unlike items
+        except (TypeError, ValueError):               # not a sequence, or one of unlike items
             rows = []
         if not rows or any(row.ndim != 1 or row.size and not np.issubdtype(row.dtype, np.integer)
                            for row in rows):
-            raise UserError(f"{name}: one or more sentences are needed, each a list of whole "
-                            "numbers")
+            raise UserError(f"{name}: must be one or more sentences, each a list of whole numbers")
         largest = max((int(row.max()) for row in rows if row.size), default=0)
         if any(((row[:-1] == 0) & (row[1:] != 0)).any() for row in rows):
             raise UserError(f"{name}: 0 is padding and must not precede other ids of a sentence")
         if largest >= self._symbols[name] or any((row < 0).any() for row in rows):
-            raise UserError(f"{name}: ids from 0 to {self._symbols[name] - 1} are needed")
+            raise UserError(f"{name}: ids must be from 0 to {self._symbols[name] - 1}")
         longest, limit = max(map(len, rows)), self._longest[name]
         if limit is not None and longest > limit:
             raise UserError(f"{name}: a sentence of {longest} ids; the model's position scheme has "
                             f"positions for max_length={limit}")
         return pad(rows)[:, :, None, None]
-
-
-def _longest(hparams: HParams, side: str) -> int | None:
-    """The most positions that the position scheme of a side has; None: no limit."""
-    return positions.build(hparams, side).longest if "position" in hparams else None
 
 
 def pad(sentences: Sentences) -> np.ndarray:
@@ -200,8 +186,7 @@ def pad(sentences: Sentences) -> np.ndarray:
 
 
 def _attention_by_kind(recorded: Mapping[str, tf.Tensor]) -> tuple[list[tf.Tensor], ...]:
-    """Sorts T2T's dict of attention tensors: lists over layers for encoder, decoder and cross, each
-    tensor [batch, heads, queries, keys]."""
+    """T2T's attention tensors [batch, heads, queries, keys] by layer: encoder, decoder, cross."""
     kinds: dict[str, dict[int, tf.Tensor]] = {
         "encoder/self": {}, "decoder/self": {}, "decoder/encdec": {}}
     for name, tensor in recorded.items():

@@ -15,9 +15,10 @@ from rpr.problems import checks
 from rpr.t2t import registration
 from rpr.utils import console, files
 from rpr.utils.errors import InvalidPath, InvalidValue, UserError, nearest
-from rpr.utils.interfaces import HParams, ModelRequest, Problem
+from rpr.utils.interfaces import DecodeHParams, HParams, ModelRequest, Problem
 
 TRAINED_WITH = "rpr.json"
+_BOOLEANS = ("true", "True", "false", "False", "1", "0")
 
 # Hparams that change neither the model, its training nor its results.
 _REPORTING = {"summarize_grads", "summarize_vars"}
@@ -27,8 +28,9 @@ _DECODING = _REPORTING | {
     "sampling_keep_top_k", "eval_drop_long_sequences", "split_to_length"}
 
 
-def parse_hparams(hparams: HParams, overrides: str) -> dict[str, Any]:
-    """Applies overrides, `name=value,...`, to hparams; T2T may ignore an unknown name.
+def parse_hparams(hparams: HParams | DecodeHParams, overrides: str, setting: str = "hparams"
+                  ) -> dict[str, Any]:
+    """Applies overrides, `name=value,...`, to hparams; `setting` names them in errors.
 
     Returns:
       The values that the overrides set, by name.
@@ -37,19 +39,23 @@ def parse_hparams(hparams: HParams, overrides: str) -> dict[str, Any]:
       UserError: an unknown name, a value of the wrong type, or a control character.
     """
     if console.printable(overrides) != overrides:
-        raise InvalidValue("hparams", console.printable(overrides), "it contains control "
+        raise InvalidValue(setting, console.printable(overrides), "it contains control "
                            "characters")
     before = hparams.values()
+    given = [(name.split("[")[0].strip(), value.strip())
+             for name, _, value in (pair.partition("=") for pair in overrides.split(","))]
+    for name, value in given:                         # T2T takes every number but 0 for true
+        if isinstance(before.get(name), bool) and value not in _BOOLEANS:
+            raise InvalidValue(setting, overrides, f"{name}={value}: must be true or false")
     try:
         hparams.parse(overrides)
     except (ValueError, KeyError, TypeError) as error:
         name = str(error).strip("'").split()[-1]
         if "Unknown hyperparameter" in str(error):
-            raise InvalidValue("hparams", overrides, "no hparam "
-                               f"'{name}'{nearest(name, before)}") from None
-        raise InvalidValue("hparams", overrides, str(error)) from None
-    named = {pair.split("=")[0].split("[")[0].strip() for pair in overrides.split(",")}
-    return {name: value for name, value in hparams.values().items() if name in named}
+            raise InvalidValue(setting, overrides,
+                               f"no hparam '{name}'{nearest(name, before)}") from None
+        raise InvalidValue(setting, overrides, str(error)) from None
+    return {name: value for name, value in hparams.values().items() if name in dict(given)}
 
 
 def check_supported(model: str, hparams: HParams) -> None:

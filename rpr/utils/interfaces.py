@@ -3,7 +3,7 @@
 The protocols declare what the code here uses of T2T's objects.
 """
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 
@@ -210,4 +210,5 @@ class DecodeHParams(Protocol):
     shard_id: int
 
     def get(self, name: str, default: Any = None) -> Any: ...
-    def values(self) -> Mapping[str, Any]: ...
+    def values(self) -> dict[str, Any]: ...
+    def parse(self, values: str) -> Any: ...

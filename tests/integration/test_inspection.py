@@ -7,6 +7,7 @@ from conftest import rpr_command
 import rpr
 from rpr.experiments import run_directory
 from rpr.inference import inspector
+from rpr.models.beam_search import EOS_ID
 from rpr.report import model_analysis
 from rpr.t2t import trained_model
 from rpr.utils.errors import UserError
@@ -51,7 +52,7 @@ def test_the_score_is_made_of_the_probabilities(model, lines):
         translation = model.translate(line)
         assert len(translation.ids) == len(translation.tokens) == len(translation.probabilities)
         expected = np.log(translation.probabilities.astype(np.float64)).sum()
-        if translation.ids[-1] == inspector.EOS:
+        if translation.ids[-1] == EOS_ID:
             expected /= ((5 + len(translation.ids)) / 6) ** ALPHA
             ended += 1
         np.testing.assert_allclose(translation.score, expected, rtol=1e-4)

@@ -178,8 +178,8 @@ def network():
 
 
 @pytest.mark.parametrize("inputs, targets, says", [
-    ([[3, 99]], [[4]], "inputs: ids from 0 to 49 are needed"),
-    ([[3]], [[-1]], "targets: ids from 0 to 49 are needed"),
+    ([[3, 99]], [[4]], "inputs: ids must be from 0 to 49"),
+    ([[3]], [[-1]], "targets: ids must be from 0 to 49"),
     ([[3], [4]], [[5]], "2 inputs and 1 targets"),
     (np.zeros([0, 3], int), np.zeros([0, 3], int), "inputs: one or more sentences"),
     ([[3.5]], [[4]], "inputs: .* a list of whole numbers"),

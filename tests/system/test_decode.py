@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from conftest import refused, rpr_command
 from rpr.inference import batches, file_decoder
 from rpr.inference.file_decoder import DecodeRequest
 from rpr.utils import metrics_log
-from rpr.utils.errors import UserError
+from rpr.utils.errors import REASON_PIPE, UserError
 
 
 @pytest.fixture(scope="module")
@@ -188,6 +189,23 @@ def test_waiting_for_several_devices_looks_for_one_batch_per_device(tmp_path, mo
     assert len(looked) <= 100 + next(polls)          # batches, and a look per device and poll
     monkeypatch.undo()
     assert made.missing() == []
+
+
+def test_a_failed_decoder_is_named_and_inherits_no_pipe_for_its_reason(tmp_path, monkeypatch):
+    """Its parent reads its output instead: the pipe's descriptor is closed in it."""
+    def fail(_, env, stdout, **options):
+        done = subprocess.run([sys.executable, "-c", "import sys; from rpr.utils import errors; "
+                               "errors.send_failure_reason('x'); sys.exit('no such model')"],
+                              env=env, stdout=stdout, stderr=stdout, check=False)
+        return SimpleNamespace(stdin=None, poll=lambda: done.returncode, kill=lambda: None,
+                               wait=lambda: None)
+
+    monkeypatch.setattr(file_decoder.processes, "spawn", fail)
+    monkeypatch.setenv(REASON_PIPE, "999")
+    made = decoding_of(tmp_path, [])
+    request = DecodeRequest((), False, "", "in", "out", False, 2, None, False, {})
+    with pytest.raises(UserError, match="on device 0 ended with exit code 1: no such model;"):
+        file_decoder._decode_on_devices(request, made, made.missing())
 
 
 @pytest.fixture(scope="module")
