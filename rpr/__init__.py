@@ -1,10 +1,8 @@
 """Relative-position Transformers on tensor2tensor (T2T).
 
 `--t2t_usr_dir=rpr` makes T2T's programs know the models `rpr_transformer` and `qkv_seq2seq`, the
-hparams sets and the problems of this project. In a program of your own call `rpr.register()`
-before tensor2tensor is imported. `rpr.load`, `rpr.build` and `rpr.results` are the functions of
-`rpr.api`. A plain `import rpr` loads neither TensorFlow nor T2T: the functions of `rpr.nn` and
-`rpr.positions` also work in an eager program.
+hparams sets and the problems of this project. In your own program call `rpr.register()` before
+tensor2tensor is imported. `import rpr` loads neither TensorFlow nor T2T.
 """
 import importlib
 import sys
@@ -38,7 +36,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """With the functions of `__getattr__`, for completion and `help`."""
+    """Includes the functions of `__getattr__`, for completion and `help`."""
     return sorted({*globals(), *__all__})
 
 

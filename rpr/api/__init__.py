@@ -46,9 +46,9 @@ def build(hparams_set: str, hparams: str = "", *, model: str = "rpr_transformer"
       model: registered name (`rpr list models`).
       vocabulary_size: symbols of source and target; 0 is padding, 1 ends a sentence.
       checkpoint: path without suffix; None initialises the weights randomly.
-      beam_size, alpha, extra_length: of the search, see `rpr.inference.model_session`.
-      usr_dir: a directory as --t2t_usr_dir takes it, with hparams sets and models of your own.
-      seed: of the random weights.
+      beam_size, alpha, extra_length: see `rpr.inference.model_session.ModelSession`.
+      usr_dir: as --t2t_usr_dir, a directory with hparams sets and models of your own.
+      seed: seed of the random weights.
 
     Raises:
       rpr.utils.errors.UserError: a name is not registered, or a value is not allowed.
@@ -60,13 +60,10 @@ def build(hparams_set: str, hparams: str = "", *, model: str = "rpr_transformer"
 
 
 def results(path: str) -> Any:
-    """The runs of a study as a pandas DataFrame, one row per run.
+    """The runs of a study as a pandas DataFrame: one row per run, with the columns of `rows`.
 
     Args:
       path: a study's directory, or a directory of run directories.
-
-    Returns:
-      a DataFrame with the columns of `rows`.
 
     Raises:
       rpr.utils.errors.UserError: pandas is not installed, or there is no run.
@@ -83,7 +80,7 @@ def rows(path: str) -> list[dict[str, Any]]:
     """The runs of a study, finished or not.
 
     Args:
-      path: a study's directory, or a directory of run directories, each of which is an arm then.
+      path: a study's directory, or a directory of run directories, each then an arm of its own.
 
     Returns:
       a dict per run, with the keys `arm`, one per setting that differs between arms (None where
@@ -95,7 +92,12 @@ def rows(path: str) -> list[dict[str, Any]]:
       UserError: there is no run.
     """
     from rpr.report import study_reader
-    study = study_reader.read_study(path, _any_baseline(path))
+    baseline = None
+    if os.path.isdir(path) and not os.path.exists(os.path.join(path, "study.json")):
+        # A directory of runs names no baseline, and rows need none: any run will do.
+        baseline = next((name for name in sorted(os.listdir(path)) if os.path.exists(
+            os.path.join(path, name, gin_files.RUN_FILE))), None)
+    study = study_reader.read_study(path, baseline)
     settings = list(dict.fromkeys(name for arm in study.arms for name in arm.settings))
     return [{"arm": arm.name, **{name: arm.settings.get(name) for name in settings},
              "seed": run.seed, "state": run.state, "bleu": run.bleu, "chrf": _chrf(path, run),
@@ -106,7 +108,7 @@ def rows(path: str) -> list[dict[str, Any]]:
 
 
 def _prepare(usr_dir: str | None) -> None:
-    """Registers names with T2T, and silences what TensorFlow and T2T log."""
+    """Registers names with T2T and silences the logs of TensorFlow and T2T."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow.compat.v1 as tf
     tf.logging.set_verbosity(tf.logging.ERROR)
@@ -116,15 +118,8 @@ def _prepare(usr_dir: str | None) -> None:
     registration.register(usr_dir)
 
 
-def _any_baseline(path: str) -> str | None:
-    """A directory of runs names no baseline, and rows need none: the first run stands in."""
-    if os.path.exists(os.path.join(path, "study.json")) or not os.path.isdir(path):
-        return None
-    return next((name for name in sorted(os.listdir(path)) if os.path.exists(
-        os.path.join(path, name, gin_files.RUN_FILE))), None)
-
-
 def _chrf(path: str, run: "RunResult") -> float | None:
     from rpr.report import study_reader
-    scores = study_reader.run_directory_of(path, run).read_scores()
-    return scores.get("chrf", {}).get("score") if run.state == "done" else None
+    if run.state != "done":
+        return None
+    return study_reader.run_directory_of(path, run).read_scores().get("chrf", {}).get("score")

@@ -44,10 +44,9 @@ class SentenceAttention(NamedTuple):
 
     def draw(self, prefix: str) -> None:
         """Writes PREFIX.encoder.png, PREFIX.decoder.png and PREFIX.cross.png."""
-        weights = (self.encoder, self.decoder, self.cross)
-        draw_attention(AttentionWeights(*(layers[:, None] if len(layers) else layers
-                                          for layers in weights)),
-                       self.source, self.target, prefix)
+        weights = AttentionWeights(*(layers[:, None] if len(layers) else layers for layers in (
+            self.encoder, self.decoder, self.cross)))
+        draw_attention(weights, self.source, self.target, prefix)
 
 
 class LoadedModel:
@@ -75,41 +74,27 @@ class LoadedModel:
 
     def translate(self, sentences: str | Iterable[str], batch_size: int = 32
                   ) -> Translation | list[Translation]:
-        """Translates one sentence, or several, with the beam search.
+        """The best hypothesis of one sentence, or of each of several, by the beam search.
 
-        Sentences of similar length share a batch. As in `rpr decode`, the longest source of a
-        batch limits the length of its hypotheses.
-
-        Args:
-          sentences: one sentence or several, of the source language.
-          batch_size: sentences per batch.
-
-        Returns:
-          the best hypothesis of each, with its score and the probabilities of its tokens.
+        Sentences of similar length share a batch of `batch_size` sentences.
         """
         if isinstance(sentences, str):
             return self.translate([sentences], batch_size)[0]
         sentences = _list_of("sentences", sentences)
         lengths = [len(sentence.split()) for sentence in sentences]
-        order = sorted(range(len(sentences)), key=lambda index: -lengths[index])
-        translations: list[Translation | None] = [None] * len(sentences)
-        for batch in _batches(order, batch_size):
-            for index, translation in zip(batch, self._inspector.translate_batch(
-                    [sentences[index] for index in batch]), strict=True):
-                translations[index] = translation
-        return [translation for translation in translations if translation is not None]
+        translations: dict[int, Translation] = {}
+        for batch in _batches(sorted(range(len(lengths)), key=lambda index: -lengths[index]),
+                              batch_size):
+            translations.update(zip(batch, self._inspector.translate_batch(
+                [sentences[index] for index in batch]), strict=True))
+        return [translations[index] for index in range(len(sentences))]
 
     def score(self, sources: Iterable[str], targets: Iterable[str], batch_size: int = 32
               ) -> np.ndarray:
-        """Log probabilities of given translations.
-
-        Args:
-          sources: sentences of the source language.
-          targets: as many translations.
-          batch_size: sentences per batch.
+        """Log probabilities of given translations, one for each source.
 
         Returns:
-          float64 [sentences], in nats: the sum over all target tokens, the end mark included.
+          float64 [sentences], in nats: the sum over all target tokens and the end mark.
         """
         sources, targets = _list_of("sources", sources), _list_of("targets", targets)
         if len(sources) != len(targets):
@@ -142,13 +127,13 @@ class LoadedModel:
             *(layers[:, 0] if len(layers) else layers for layers in weights))
 
     def relative_tables(self) -> dict[str, np.ndarray]:
-        """The learned tables of relative positions.
+        """The learned tables of relative positions that the model has (Shaw et al. 2018).
 
         Returns:
           {"encoder_keys", "encoder_values", "decoder_keys", "decoder_values": float32
-          [layers, tables, 2k + 1, depth]}, those that the model has; one table per layer if its
-          heads share it. Row r belongs to distance r - k (a^K and a^V of Shaw et al. 2018), or with
-          the hparam max_relative_position_left to distance r - max_relative_position_left.
+          [layers, tables, 2k + 1, depth]}, with one table per layer if its heads share it. Row r is
+          a^K or a^V of distance r - k, or with the hparam max_relative_position_left of distance
+          r - max_relative_position_left.
         """
         return inspector.relative_tables(self.checkpoint)
 
@@ -165,7 +150,7 @@ def build(hparams_set: str, hparams: str, model: str, vocabulary_size: int,
         raise UserError(f"checkpoint={checkpoint}: there is no checkpoint of this name")
     for name, text in (("hparams_set", hparams_set), ("hparams", hparams), ("model", model)):
         if not isinstance(text, str):
-            raise UserError(f"{name}={text!r}: text is needed")
+            raise UserError(f"{name}={text!r}: must be text")
     registration.check_registered("model", model)
     values = registration.registered_hparams(hparams_set)
     preflight.parse_hparams(values, hparams)
@@ -185,10 +170,10 @@ def _check_search(beam_size: int, alpha: float) -> None:
 
 
 def _list_of(name: str, sentences: Iterable[str]) -> list[str]:
-    """The sentences as a list: those of a pandas Series have other indices."""
+    """The sentences as a list, which a pandas Series is not."""
     lines = list(sentences) if isinstance(sentences, Iterable) else [None]
     if isinstance(sentences, str) or not all(isinstance(line, str) for line in lines):
-        raise UserError(f"{name}: a list of strings is needed")
+        raise UserError(f"{name}: must be a list of strings")
     return lines
 
 

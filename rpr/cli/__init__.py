@@ -2,6 +2,7 @@
 
 Nothing here imports TensorFlow, so `rpr --help` answers immediately.
 """
+import functools
 import importlib
 import io
 import itertools
@@ -67,13 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_command(name: str, command: Command, argv: list[str]) -> int:
-    """Runs a command and turns its errors into one line and an exit code.
-
-    Args:
-      name: for messages.
-      command: takes the arguments; returns an exit code or None.
-      argv: arguments.
-    """
+    """Runs a command; its errors become one line, which begins with `name`, and an exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):      # text that the locale cannot encode
             stream.reconfigure(errors="backslashreplace")
@@ -90,18 +85,17 @@ def run_command(name: str, command: Command, argv: list[str]) -> int:
         return _BROKEN_PIPE
     except Exception as error:
         line = resource_error(error)
-        if line is None:
-            send_failure_reason(error)
-            first = (str(error).strip().splitlines() or [""])[0][:300]
-            line = (f"unexpected {type(error).__name__}: {first}; the traceback is in "
-                    f"{write_traceback(error)}")
-            print(f"{name}: {printable(line)}", file=sys.stderr)
-            return 1
-        return _refuse(name, line)
+        if line:
+            return _refuse(name, line)
+        send_failure_reason(error)
+        first = (str(error).strip().splitlines() or [""])[0][:300]
+        print(f"{name}: " + printable(f"unexpected {type(error).__name__}: {first}; the traceback "
+                                      f"is in {write_traceback(error)}"), file=sys.stderr)
+        return 1
 
 
 def _call(command: Command, argv: list[str]) -> int:
-    """The exit code of a command, also after --help; its output has been written."""
+    """Runs a command and flushes its output; returns the exit code, also after --help."""
     try:
         code = command(argv)
     except SystemExit as ended:
@@ -111,13 +105,7 @@ def _call(command: Command, argv: list[str]) -> int:
 
 
 def _spelled(error: UserError, command: str, argv: Sequence[str]) -> str:
-    """The message of an error, with the flag or the setting of a gin file that it is about.
-
-    Args:
-      error: raised by a check, which knows no flags.
-      command: such as "rpr run".
-      argv: the command line.
-    """
+    """The message of an error, with the flag or the setting of a gin file that it is about."""
     pairs = [*(word.partition("=")[::2] for word in argv), *itertools.pairwise(argv)]
     given = {name.lstrip("-"): value for name, value in pairs
              if name.startswith("-") and "=" not in name}
@@ -141,43 +129,34 @@ def _refuse(name: str, line: str) -> int:
     return 1
 
 
-def _command(module: str) -> Command:
-    """The command in the module `rpr.cli.MODULE`, which is imported when it is called."""
-    def call(argv: list[str]) -> Any:
-        return importlib.import_module(f"rpr.cli.{module}").main(argv)
-    return call
+def _run_module(module: str, argv: list[str]) -> Any:
+    """Runs the command in `rpr.cli.MODULE`, which is imported only now."""
+    return importlib.import_module(f"rpr.cli.{module}").main(argv)
 
 
-def _t2t_command(module: str) -> Command:
-    """The same for a command with T2T's flags: `main` takes arguments and logs."""
-    def call(argv: list[str]) -> Any:
-        from rpr.cli import launcher
-
-        def imported_main(argv: list[str], logs: Any) -> Any:
-            """Imports the command only after `launch` has prepared T2T."""
-            return importlib.import_module(f"rpr.cli.{module}").main(argv, logs)
-
-        return launcher.launch(module, argv, imported_main)
-    return call
+def _launch_module(module: str, argv: list[str]) -> Any:
+    """The same for a command that uses T2T, which has to be prepared before."""
+    from rpr.cli import launcher
+    return launcher.launch(module, argv)
 
 
 COMMANDS: dict[str, Command] = {
-    **{name: _command(name) for name in ("run", "study", "report", "verify")},
-    **{name: _t2t_command(name) for name in ("datagen", "train", "decode", "evaluate", "average",
-                                             "bleu", "translate")},
-    "score": _command("score"), "test-set": _command("test_set"),
-    "list": _t2t_command("list")}
+    **{name: functools.partial(_run_module, name)
+       for name in ("run", "study", "report", "verify")},
+    **{name: functools.partial(_launch_module, name) for name in (
+        "datagen", "train", "decode", "evaluate", "average", "bleu", "translate")},
+    "score": functools.partial(_run_module, "score"),
+    "test-set": functools.partial(_run_module, "test_set"),
+    "list": functools.partial(_launch_module, "list")}
 
 
-def _launcher(name: str, script: str) -> Callable[[], int]:
-    def entry() -> int:
-        return run_command(script, COMMANDS[name], sys.argv[1:])
-    return entry
+def _run_script(name: str, script: str) -> int:
+    return run_command(script, COMMANDS[name], sys.argv[1:])
 
 
-datagen = _launcher("datagen", "t2t-datagen")
-train = _launcher("train", "t2t-trainer")
-decode = _launcher("decode", "t2t-decoder")
-evaluate = _launcher("evaluate", "t2t-eval")
-average = _launcher("average", "t2t-avg-all")
-bleu = _launcher("bleu", "t2t-bleu")
+datagen = functools.partial(_run_script, "datagen", "t2t-datagen")
+train = functools.partial(_run_script, "train", "t2t-trainer")
+decode = functools.partial(_run_script, "decode", "t2t-decoder")
+evaluate = functools.partial(_run_script, "evaluate", "t2t-eval")
+average = functools.partial(_run_script, "average", "t2t-avg-all")
+bleu = functools.partial(_run_script, "bleu", "t2t-bleu")

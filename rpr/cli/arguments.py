@@ -1,5 +1,6 @@
 """Flags of the commands that do not take T2T's: errors in one line, numbers with ranges."""
 import argparse
+import contextlib
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -24,22 +25,19 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message.removeprefix('argument ')}{near} (--help lists the flags)")
 
 
-def whole_number(low: int, high: int | None = None) -> Callable[[str], int]:
+def whole_number(low: int, high: int | None = None) -> Callable[[str], Any]:
     """The type of a flag: a whole number from `low` to `high`."""
-    return _number(Setting("", 0, minimum=low, maximum=high))
+    return number(low, high, default=0)
 
 
-def number(low: float, high: float | None = None) -> Callable[[str], float]:
-    """The type of a flag: a number from `low` to `high`."""
-    return _number(Setting("", 0.0, minimum=low, maximum=high))
+def number(low: float, high: float | None, default: float = 0.0) -> Callable[[str], Any]:
+    """The type of a flag: a number from `low` to `high`, of the type of `default`."""
+    setting = Setting("", default, minimum=low, maximum=high)
 
-
-def _number(setting: Setting) -> Callable[[str], Any]:
     def parse(text: str) -> Any:
-        try:
-            value = type(setting.default)(text)
-        except ValueError:
-            value = None
+        value = None
+        with contextlib.suppress(ValueError):
+            value = type(default)(text)
         if not setting.accepts(value):
             raise argparse.ArgumentTypeError(f"{text[:80]!r}: must be {setting.allowed()}")
         return value
@@ -50,12 +48,11 @@ def find_model(flags: object, words: Sequence[str]) -> tuple[Run | None, ModelRe
     """The model that a command line asks for: by a run directory, or else by T2T's flags.
 
     Args:
-      flags: parsed, T2T's or argparse's.
-      words: what the command line has besides flags: a run directory, or nothing.
+      flags: parsed flags, T2T's or argparse's.
+      words: the other arguments: a run directory, or nothing.
 
     Returns:
-      the configuration of the run, None without one;
-      the model.
+      the configuration of the run, None without one; the model.
 
     Raises:
       UserError: there is no run, or a flag contradicts it.

@@ -15,9 +15,7 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
 
     from rpr.t2t import checkpoints
     from rpr.training import averaging
-    flags, words = parse(argv, "rpr average (t2t-avg-all)")
-    if words:
-        raise UserError(f"{words[0]!r}: rpr average takes flags only, such as --model_dir=DIR")
+    flags, _ = parse(argv, "rpr average (t2t-avg-all)", example="--model_dir=DIR")
     need(flags, "model_dir", "output_dir")
     model_dir, output_dir = map(os.path.expanduser, (flags.model_dir, flags.output_dir))
     refuse_pattern(model_dir)
@@ -29,18 +27,15 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
         raise UserError(f"--output_dir={output_dir}: averages would replace the checkpoints of the "
                         "training in it; take another directory")
     min_steps = max(flags.min_steps, 1)               # the checkpoint at step 0 is not trained
-    count = 0
-    if os.path.isdir(model_dir):
-        found = list(bleu_hook.stepfiles_iterator(model_dir, 0, min_steps))
-        count = len(found)
-        for each in found:
-            problem = checkpoints.damage(each.filename)
-            if problem:
-                raise UserError(f"--model_dir={model_dir}: {each.filename} cannot be read: "
-                                f"{problem}")
-    if count < flags.n and not flags.wait_minutes:    # T2T would succeed and write nothing
-        raise UserError(f"--n={flags.n}: --model_dir={flags.model_dir} holds {count} checkpoints "
-                        f"from step {min_steps} on")
+    found = (list(bleu_hook.stepfiles_iterator(model_dir, 0, min_steps))
+             if os.path.isdir(model_dir) else [])
+    for each in found:
+        problem = checkpoints.damage(each.filename)
+        if problem:
+            raise UserError(f"--model_dir={model_dir}: {each.filename} cannot be read: {problem}")
+    if len(found) < flags.n and not flags.wait_minutes:      # T2T would succeed and write nothing
+        raise UserError(f"--n={flags.n}: --model_dir={flags.model_dir} holds {len(found)} "
+                        f"checkpoints from step {min_steps} on")
     if logs:
         logs.keep(os.path.join(output_dir, "average.log"))
     for path in averaging.average_all(model_dir, output_dir, flags.n, min_steps,

@@ -17,17 +17,15 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
     from tensor2tensor.utils import registry
 
     from rpr.problems import checks, download, translation
-    flags, rest = parse(argv, "rpr datagen (t2t-datagen)")
-    if rest:
-        raise UserError(f"'{rest[0]}': rpr datagen takes flags only, such as --problem=NAME")
+    flags, _ = parse(argv, "rpr datagen (t2t-datagen)", example="--problem=NAME")
     names = _problem_names(flags, t2t_datagen._SUPPORTED_PROBLEM_GENERATORS)
     if flags.only_list:
         print("\n".join(names))
         return
     need(flags, "data_dir")
     tmp_dir = download.private_directory(flags.tmp_dir)
-    files.refuse_pattern(os.path.expanduser(flags.data_dir))
     data_dir = os.path.expanduser(flags.data_dir)
+    files.refuse_pattern(data_dir)
     for path in (data_dir, tmp_dir):
         if os.path.exists(path) and not os.path.isdir(path):
             raise InvalidPath(path, "is a file; expected a directory")
@@ -63,7 +61,7 @@ def _problem_names(flags: FlagValues, generators: dict[str, Any]) -> list[str]:
                  if name.startswith(prefix)]
         if not names:
             raise UserError(f"--problem={flags.problem}: no problem's name begins with '{prefix}'")
-        excluded = [part for part in flags.exclude_problems.split(",") if part]
+        excluded = list(filter(None, flags.exclude_problems.split(",")))
         return [name for name in names if not any(part in name for part in excluded)]
     names = []
     for name in (flags.problem or "").split(","):

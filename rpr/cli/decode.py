@@ -22,7 +22,7 @@ from rpr.t2t import preflight, registration, trained_model
 from rpr.t2t.trained_model import TrainedModel
 from rpr.utils import metrics_log, processes
 from rpr.utils.console import QuietLogs
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidValue, UserError
 from rpr.utils.interfaces import DecodeHParams, ModelRequest
 
 PROGRAM = """rpr decode RUN --input=FILE|--test_set=NAME [--output=FILE]
@@ -75,7 +75,7 @@ def _define_flags() -> None:
 
 
 def _request(flags: FlagValues, words: Sequence[str]) -> tuple[DecodeRequest, list[TrainedModel]]:
-    """What the command line asks for, checked, and the models that it names."""
+    """What the command line asks for, checked, and its models."""
     run, model = arguments.find_model(flags, words)
     models = _find_members(flags.ensemble, model) if flags.ensemble else [
         trained_model.find_trained_model(model)]
@@ -94,27 +94,28 @@ def _request(flags: FlagValues, words: Sequence[str]) -> tuple[DecodeRequest, li
     metrics_file = flags.metrics_file
     if not metrics_file and not flags.ensemble and not run:
         metrics_file = os.path.join(models[0].hparams.model_dir, launcher.METRICS_FILE)
+    t2t_flags = {
+        **launcher.t2t_flags(), **({} if flags.ensemble else dataclasses.asdict(model)),
+        "checkpoint_path": model.checkpoint_path or None, "decode_hparams": search,
+        "decode_from_file": source or None, "decode_to_file": output or None,
+        "decode_shards": 1 if source else flags.decode_shards,
+        "worker_gpu": min(flags.worker_gpu, int(has_gpu))}
     return DecodeRequest(
         models=tuple(model.request for model in models), is_ensemble=bool(flags.ensemble),
         search=search, source=source, output=output, to_terminal=to_terminal,
         devices=flags.worker_gpu, metrics_file=metrics_file,
         keeps_timestamp=bool(flags.keep_timestamp and model.checkpoint_path),
-        t2t_flags={
-            **launcher.t2t_flags(), **({} if flags.ensemble else dataclasses.asdict(model)),
-            "checkpoint_path": model.checkpoint_path or None, "decode_hparams": search,
-            "decode_from_file": source or None, "decode_to_file": output or None,
-            "decode_shards": 1 if source else flags.decode_shards,
-            "worker_gpu": min(flags.worker_gpu, int(has_gpu))}), models
+        t2t_flags=t2t_flags), models
 
 
 def _find_members(directories: Sequence[str], model: ModelRequest) -> list[TrainedModel]:
-    """The models of an ensemble, which decide what other flags say of a single model."""
+    """The models of an ensemble; its directories decide what other flags say of a single model."""
     for name in ("output_dir", "checkpoint_path", "model", "hparams_set", "hparams", "problem"):
         if getattr(model, name):
-            raise UserError(f"--{name}={getattr(model, name)}: not with --ensemble, whose "
-                            "directories decide it")
+            raise InvalidValue(name, getattr(model, name),
+                               "not with --ensemble, whose directories decide it")
     if not model.data_dir:
-        raise UserError("--data_dir is missing")
+        raise InvalidValue("data_dir", None)
     return ensemble.find_members(directories, model.data_dir)
 
 
@@ -122,12 +123,13 @@ def _search(given: str, run: Run | None) -> str:
     """T2T's decode hparams as text: the run's search, changed by --decode_hparams."""
     values = {"beam_size": run.beam_size, "alpha": run.alpha,
               "batch_size": run.decode_batch_size} if run else {}
-    return ",".join([f"{name}={value}" for name, value in values.items()
-                     if not re.search(rf"(^|,)\s*{name}\s*=", given)] + ([given] if given else []))
+    parts = [f"{name}={value}" for name, value in values.items()
+             if not re.search(rf"(^|,)\s*{name}\s*=", given)]
+    return ",".join([*parts, given] if given else parts)
 
 
 def _check_devices(count: int) -> bool:
-    """Refuses more devices than there are; whether they are GPUs."""
+    """Refuses more devices than there are; returns whether they are GPUs."""
     gpus = len(tf.config.list_physical_devices("GPU"))
     cores = len(os.sched_getaffinity(0))
     if gpus and count > gpus:
@@ -139,24 +141,28 @@ def _check_devices(count: int) -> bool:
 
 
 def _files(flags: FlagValues, run: Run | None, decode_hparams: DecodeHParams) -> tuple[str, str]:
-    """The text to decode, of --input or --test_set, and --output, checked; empty: there is none.
+    """The file to decode, of --input or --test_set, and --output, checked; empty: there is none.
 
     With --decode_shards they are the files of the shard: T2T's in000, in001, ...
     """
-    source, output = (path and decoding._add_shard_to_filename(path, decode_hparams)
-                      if flags.decode_from_file else path
-                      for path in (flags.decode_from_file or "", flags.decode_to_file or ""))
+    source, output = flags.decode_from_file or "", flags.decode_to_file or ""
+    if source:
+        source, output = (path and decoding._add_shard_to_filename(path, decode_hparams)
+                          for path in (source, output))
     if flags.test_set:
         if decode_hparams.shards > 1:
-            raise UserError(f"--decode_shards={flags.decode_shards}: a file can be decoded in "
-                            "shards, not a --test_set")
+            raise InvalidValue("decode_shards", flags.decode_shards, "a file can be decoded in "
+                               "shards, not a --test_set")
         if source:
             raise UserError(f"--input={source} and --test_set={flags.test_set}: only one of them "
                             "can be decoded")
         language_pair = flags.language_pair or (run.language_pair if run else None)
         if not language_pair:
-            raise UserError("--language_pair is missing")
-        source = _test_set_file(flags.test_set, language_pair)
+            raise InvalidValue("language_pair", None)
+        lines = test_sets.test_set_source(flags.test_set, language_pair)
+        source = os.path.join(processes.temporary_directory("test-set"), "source")
+        with open(source, "w", encoding="utf-8") as out:
+            out.writelines(line + "\n" for line in lines)
     elif source:
         file_checks.check_input(source)
     elif run and not flags.decode_interactive and not flags.score_file:
@@ -171,34 +177,19 @@ def _files(flags: FlagValues, run: Run | None, decode_hparams: DecodeHParams) ->
     return source, output
 
 
-def _test_set_file(name: str, pair: str) -> str:
-    """The source of a test set as a file for T2T's decoder."""
-    source = test_sets.test_set_source(name, pair)
-    path = os.path.join(processes.temporary_directory("test-set"), "source")
-    with open(path, "w", encoding="utf-8") as out:
-        out.writelines(line + "\n" for line in source)
-    return path
-
-
 def _decode(request: DecodeRequest, models: Sequence[TrainedModel]) -> dict[str, float] | None:
-    """Decodes in batches that can be resumed where input and output are text files, else by T2T.
-
-    Returns:
-      the `decode` event of metrics.jsonl, if there is one.
-    """
+    """Decodes text files in batches that can be resumed, all else by T2T; returns the event."""
     hparams = models[0].hparams
     in_batches = (request.source and request.output
                   and "inputs" in hparams.problem_hparams.vocabulary)
     if not in_batches and request.devices > 1:
-        raise UserError(f"--worker_gpu={request.devices}: several devices decode --input to "
-                        "--output, or a --test_set")
+        raise InvalidValue("worker_gpu", request.devices,
+                           "several devices decode --input to --output, or a --test_set")
     if not in_batches and request.is_ensemble:
-        raise UserError("--ensemble: it decodes --input, or a --test_set, to --output")
+        raise UserError("--ensemble: decodes only --input, or a --test_set, to --output")
     decode_hparams = t2t_decoder.create_decode_hparams()
-    if request.is_ensemble:
-        estimator = ensemble.build_estimator(models, decode_hparams)
-    else:
-        estimator = file_decoder.build_estimator(request, models[0], decode_hparams)
+    estimator = (ensemble.build_estimator(models, decode_hparams) if request.is_ensemble
+                 else file_decoder.build_estimator(request, models[0], decode_hparams))
     if in_batches:
         return file_decoder.decode_file(request, models, estimator, decode_hparams)
     if request.t2t_flags["decode_interactive"]:

@@ -2,6 +2,7 @@
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -65,8 +66,7 @@ def _report(checkpoint: str, metrics: Mapping[str, float], json_path: str | None
     width = max(map(len, metrics))
     print(checkpoint)
     for name, value in sorted(metrics.items()):
-        print(f"  {name:<{width}}  {value:.4f}" if isinstance(value, float)
-              else f"  {name:<{width}}  {value}")
+        print(f"  {name:<{width}}  " + (f"{value:.4f}" if isinstance(value, float) else f"{value}"))
     line = json.dumps({"checkpoint": checkpoint, **metrics}, sort_keys=True)
     print(line, flush=True)
     if json_path:
@@ -75,16 +75,10 @@ def _report(checkpoint: str, metrics: Mapping[str, float], json_path: str | None
 
 def _evaluator(model: trained_model.TrainedModel, steps: int | None, split: str | None
                ) -> Callable[[str], dict[str, float]]:
-    """A function that evaluates a checkpoint of a model.
+    """A function that evaluates a checkpoint (path without suffix), giving {metric: value}.
 
-    Args:
-      model: whose checkpoints are evaluated.
-      steps: batches at most; None: all.
-      split: "test"; None: the development set.
-
-    Returns:
-      a function of a checkpoint's path, without suffix; it gives {metric: value}, the step as
-      `global_step` among them.
+    `steps` limits the batches unless it is None; `split` is "test", or None for the development
+    set. `global_step` is among the metrics.
     """
     hparams = model.hparams
     input_fn = hparams.problem.make_estimator_input_fn(
@@ -98,11 +92,8 @@ def _evaluator(model: trained_model.TrainedModel, steps: int | None, split: str 
         metrics = estimator.evaluate(
             input_fn, steps=steps, checkpoint_path=checkpoint,
             name=None if is_own else os.path.basename(directory))     # its own TensorBoard curve
-        return {_short(name): np.asarray(value).item() for name, value in metrics.items()}
+        # metrics-PROBLEM/targets/accuracy becomes accuracy.
+        return {re.sub("^[^/]*/targets/", "", name): np.asarray(value).item()
+                for name, value in metrics.items()}
 
     return evaluate
-
-
-def _short(name: str) -> str:
-    """`accuracy` of `metrics-PROBLEM/targets/accuracy`."""
-    return name.removeprefix(name.partition("/")[0] + "/targets/") if "/targets/" in name else name

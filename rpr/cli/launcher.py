@@ -1,12 +1,9 @@
-"""Starts a command with T2T's flags.
-
-`launch` prepares TensorFlow (`compat`) and the logs before anything imports T2T. The command then
-parses T2T's flags with `parse`, which registers this project's names and those of --t2t_usr_dir.
-"""
+"""Starts a command that uses T2T (`launch`), and parses T2T's flags for it (`parse`)."""
+import importlib
 import os
 import re
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from absl.flags import FlagValues
@@ -18,8 +15,7 @@ from rpr.utils.processes import visible_gpus
 from rpr.utils.settings import Setting
 
 METRICS_FILE = "metrics.jsonl"
-# T2T declares these flags without a range. A default here only gives the type.
-# `help` ends the message.
+# Flags that T2T declares without a range: a default only gives the type, `help` ends the message.
 _RANGES = {setting.name: setting for setting in (
     *(Setting(name, 0, minimum=1, or_none=True) for name in (
         "train_steps", "eval_steps", "iterations_per_loop", "local_eval_frequency",
@@ -55,56 +51,49 @@ TRAINING = ("eval_throttle_|generate_data|iterations_per_loop|keep_checkpoint_|l
             "train_steps|warm_start_")
 
 
-def launch(command_name: str, argv: list[str],
-           command: Callable[[list[str], console.QuietLogs | None], Any]) -> None:
-    """Runs a command.
+def launch(module: str, argv: list[str]) -> None:
+    """Prepares T2T and the logs, then calls `main` of `rpr.cli.MODULE` with the arguments and them.
 
-    Args:
-      command_name: for messages.
-      argv: flags, without the program's name.
-      command: takes argv and the logs (None with --verbose). It may import T2T.
+    With --verbose there are no logs: TensorFlow and T2T write to the terminal.
 
     Raises:
       UserError: bad input, or an error of TensorFlow that one line can explain.
     """
-    argv = list(argv)
     verbose = "--verbose" in argv
-    argv = [arg for arg in argv if arg != "--verbose"]
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if verbose else "1")
-    logs = None if verbose else console.QuietLogs()
+    logs, keeps_log = None if verbose else console.QuietLogs(), False
     try:
         compat.install()
-        command(argv, logs)
+        importlib.import_module(f"rpr.cli.{module}").main(
+            [arg for arg in argv if arg != "--verbose"], logs)
     except (UserError, KeyboardInterrupt, SystemExit):
-        if logs:
-            logs.end()
         raise
     except BaseException as error:
         from rpr.t2t import checkpoints  # imports T2T, which is prepared by now
-        line = resource_error(error) or checkpoints.explain(error)
+        # The graph raises the first while it runs.
         too_long = re.search(r"position=\w+ has rows for .*? or relative\b", str(error))
-        if too_long:                                  # raised by the graph while it runs
-            line = too_long.group()
-        if logs:
-            logs.end(keep=not line)
+        line = too_long.group() if too_long else resource_error(error) or checkpoints.explain(error)
         if line:
             raise UserError(line) from error
+        keeps_log = True
         raise
-    if logs:
-        logs.end()
+    finally:
+        if logs:
+            logs.end(keeps_log)
 
 
-def parse(argv: list[str], program: str, hidden: str = "$") -> tuple[FlagValues, list[str]]:
-    """Parses the flags that the modules imported so far define.
+def parse(argv: list[str], program: str, hidden: str = "$", example: str = ""
+          ) -> tuple[FlagValues, list[str]]:
+    """Parses the flags that the modules imported so far define; registers names with T2T.
 
     Args:
-      argv: flags, without the program's name.
-      program: for --help.
-      hidden: regular expression of the beginnings of flags that --help does not show, besides
-        those of `_REFUSED`.
+      argv: arguments, without the program's name.
+      program: the first lines of --help.
+      hidden: regular expression of the beginnings of flags that --help does not show.
+      example: a flag, for a command that takes flags only.
 
     Returns:
-      FLAGS;
+      the flags;
       the other arguments: words, and T2T's `--hp_name value`.
 
     Raises:
@@ -130,11 +119,14 @@ def parse(argv: list[str], program: str, hidden: str = "$") -> tuple[FlagValues,
     if unknown:
         near = nearest(unknown[0].partition("=")[0], [f"--{name}" for name in _shown(hidden)])
         raise UserError(f"{unknown[0]}: no such flag{near}; --help lists them")
+    if rest and example:
+        raise UserError(f"{rest[0]!r}: {program.partition(' (')[0]} takes flags only, such as "
+                        f"{example}")
     from rpr.t2t.registration import register  # imports T2T
     register(flags.FLAGS["t2t_usr_dir"].value if "t2t_usr_dir" in flags.FLAGS else None)
     import tensorflow.compat.v1 as tf
     from tensorflow.python.framework.config import is_op_determinism_enabled
-    # TF_DETERMINISTIC_OPS=1: no graph is built without a seed then, even one that draws nothing.
+    # TF_DETERMINISTIC_OPS=1 refuses to build a graph without a seed, even one that draws nothing.
     if "random_seed" in flags.FLAGS and is_op_determinism_enabled():
         flags.FLAGS.set_default("random_seed", 1)
     if "worker_gpu" in flags.FLAGS and flags.FLAGS.worker_gpu == 1:
@@ -157,11 +149,10 @@ def t2t_flags() -> dict[str, Any]:
 
 
 def set_t2t_flags(values: Mapping[str, Any]) -> None:
-    """Sets flags of T2T to what a request decided.
+    """Sets flags of T2T to what a request decided, for T2T's own functions, which read them.
 
-    T2T's own functions read its flags wherever they need one: create_run_config, save_metadata,
-    generate_data, and the functions of t2t_decoder. Nothing else sets flags, and our own code reads
-    the request.
+    They are create_run_config, save_metadata, generate_data and the functions of t2t_decoder.
+    Nothing else sets flags, and our own code reads the request.
     """
     from absl import flags
     for name, value in values.items():

@@ -23,7 +23,7 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
     args = parser.parse_args(argv)
     for kind in args.kinds:
         if kind not in _KINDS:
-            parser.error(f"{kind[:80]!r}: one of {', '.join(_KINDS)}")
+            parser.error(f"{kind[:80]!r}: must be one of {', '.join(_KINDS)}")
     register(args.t2t_usr_dir)
     if args.all:
         import_all_of_t2t("problem")
@@ -43,18 +43,15 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
 
 
 def _print_hparams(name: str) -> None:
-    """Prints the hparams of a set: those whose values are checked, then the rest of T2T's."""
     from rpr.models.hparams import declared
-    values = registered_hparams(name)
-    settings = declared(values)
-    checked = {setting.name for setting in settings}
+    hparams = registered_hparams(name)
+    others = hparams.values()
     print(f"{name}: hparams whose values are checked")
-    for setting in settings:
-        print(printable(f"  {_describe(setting, values.get(setting.name))}"))
+    for setting in declared(hparams):
+        print(printable(f"  {_describe(setting, others.pop(setting.name, None))}"))
     print("others, which are T2T's")
-    for other, value in sorted(values.values().items()):
-        if other not in checked:
-            print(printable(f"  {other}={value}"))
+    for other, value in sorted(others.items()):
+        print(printable(f"  {other}={value}"))
 
 
 def _describe(setting: Setting, value: Any) -> str:

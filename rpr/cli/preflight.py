@@ -18,7 +18,7 @@ from rpr.utils.processes import with_parent
 def check_new_runs(runs: Iterable[tuple[Run, RunDirectory]]) -> None:
     """Refuses new runs that name a model, problem, hparams set, hparam or text that does not exist.
 
-    A run whose directory has its configuration is not new.
+    A run is not new if its directory has its configuration.
     """
     runs = list(runs)
     new = [run for run, run_dir in runs if not os.path.exists(run_dir.config)
@@ -34,12 +34,12 @@ def check_new_runs(runs: Iterable[tuple[Run, RunDirectory]]) -> None:
 
 def _say_which_are_the_same(runs: Iterable[tuple[Run, RunDirectory]], new: list[Run],
                             read: list[str]) -> None:
-    """Names runs that differ in nothing that a training reads: their arms are one model."""
+    """Names runs whose trainings would be the same: their arms are one model."""
+    directories = {id(run): os.path.basename(run_dir.path) for run, run_dir in runs}
     names: dict[tuple[Run, str], list[str]] = {}
     for run, hparams in zip(new, read, strict=True):
         same = dataclasses.replace(run, hparams="", hparams_set="any")
-        names.setdefault((same, hparams), []).append(
-            next(os.path.basename(run_dir.path) for each, run_dir in runs if each is run))
+        names.setdefault((same, hparams), []).append(directories[id(run)])
     for same_runs in names.values():
         if len(same_runs) > 1:
             say(f"{', '.join(same_runs)} are the same training: they differ only in hparams that "
@@ -76,7 +76,7 @@ def _check_test_sets(run: Run, problem: Problem) -> None:
                 test_sets.check_test_set(name, pair)
             except InvalidValue as error:
                 raise UserError(error.spelled("run.test_sets", " = ")) from None
-        if not pair and test_set not in of_problem:
+        elif test_set not in of_problem:
             raise UserError(f"run.test_sets: {run.problem} has no test set {test_set} "
                             f"({', '.join(of_problem) or 'it has none'}); sacreBLEU's are written "
                             "NAME:PAIR, such as wmt21:en-de")

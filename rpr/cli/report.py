@@ -33,17 +33,17 @@ def main(argv: list[str]) -> None:
     is_record = _is_record(args.dir)
     measure = comparison.Measure(args.test_set, args.tokenize, args.language_pair)
     target = _directory_of(args.dir, measure)
+    samples = args.sample_translations
     if is_record:
-        if (args.baseline or args.against or any(measure) or args.plot_model
-                or args.sample_translations is not None):
+        if any((args.baseline, args.against, *measure, args.plot_model, samples is not None)):
             raise UserError(f"{args.dir} holds a record without its runs: --baseline, --against, "
                             "--test_set, --tokenize, --plot_model and --sample_translations need "
                             "the runs")
         results, arms = load_record(args.dir), []
     else:
         results = study_reader.read_study(args.dir, args.baseline, args.against)
-        outside = study.runs_outside(args.dir, [run.path for arm in results.arms
-                                                for run in arm.runs])
+        outside = study.runs_outside(
+            args.dir, [run.path for arm in results.arms for run in arm.runs])
         if outside:
             say("not in this report, since the study leaves their arms or seeds out: "
                 f"{', '.join(outside)}", style="yellow")
@@ -51,8 +51,10 @@ def main(argv: list[str]) -> None:
         if target != args.dir:
             arms = []
         elif not args.skip_model_analysis:
-            _analyse(args.dir, arms, args.t2t_usr_dir)
-        samples = args.sample_translations
+            from rpr.report import model_analysis
+            model_analysis.analyse_models(
+                [study_reader.run_directory_of(args.dir, arm.done[0]) for arm in arms],
+                args.t2t_usr_dir)
         comparison.score_runs(results, args.dir, measure,
                               comparison.SAMPLES if samples is None else samples)
         os.makedirs(target, exist_ok=True)
@@ -64,7 +66,7 @@ def main(argv: list[str]) -> None:
     page = writer.write_page(results, target, arms)
     if not is_record and target == args.dir:
         tensorboard.write_events(results, args.dir)
-    # Last, so that a reader that closes the pipe loses no file.
+    # Printed last: a reader that closes the pipe then loses no file.
     tables.print_tables(console, results)
     console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
 
@@ -104,10 +106,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _directory_of(path: str, measure: "Measure") -> str:
-    """The directory of a report. A report of a test set or tokenizer has its own.
+    """The directory of a report: that of the study, or for a test set or tokenizer its own.
 
-    Raises:
-      UserError: a symbolic link leads it, or its figures, out of the study's directory.
+    Refuses symbolic links that lead it, or its plots, out of the study's directory.
     """
     from rpr.experiments.config import file_name
     name = file_name("-".join(filter(None, (measure.test_set, measure.tokenize))))
@@ -136,9 +137,3 @@ def _arms_to_draw(results: "StudyResults", names: Sequence[str]) -> "list[ArmRes
             raise UserError(f"--plot_model={name}: "
                             + (f"one of {', '.join(done)}" if done else "no run is done yet"))
     return [done[name] for name in names]
-
-
-def _analyse(path: str, arms: "Sequence[ArmResult]", usr_dir: str | None) -> None:
-    from rpr.report import model_analysis, study_reader
-    model_analysis.analyse_models([study_reader.run_directory_of(path, arm.done[0])
-                                   for arm in arms], usr_dir)

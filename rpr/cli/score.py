@@ -18,26 +18,24 @@ from rpr.evaluation.test_sets import (
 )
 from rpr.inference.file_checks import check_output
 from rpr.utils import files
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidValue, UserError
 
 MOST_SAMPLES = 1_000_000                              # of sacreBLEU's tests
 
 
 def as_text(systems: Sequence[System], test: str | None = None, samples: int | None = None) -> str:
-    """Lines for a terminal: the scores of each system, then each metric's signature once.
+    """Lines for a terminal: the scores of each system, then the signature of each metric.
 
-    Args:
-      systems: as `scoring.score` returns them.
-      test: the paired test, or None.
-      samples: its resamples or trials, where it has them.
+    `test` is the paired test, `samples` the number of its resamples or trials.
     """
     lines = []
     width = max(len(system.name) for system in systems)
-    for number, system in enumerate(systems):
+    for system in systems:
         for name, score in system.scores.items():
-            result = (score.details if not test
-                      else f"{METRICS[name]:<4} = {score.score:6.2f}{_uncertainty(score)}"
-                      + ("  baseline" if number == 0 else ""))
+            result = score.details
+            if test:
+                result = f"{METRICS[name]:<4} = {score.score:6.2f}{_uncertainty(score)}"
+                result += "  baseline" if system is systems[0] else ""
             lines.append(f"{system.name:<{width}}  {result}")
     lines += [f"{system.name:<{width}}  exact = {system.exact:.2f}% of its lines"
               for system in systems]
@@ -67,14 +65,14 @@ def _explanation(test: str, system: System, samples: int | None) -> list[str]:
         units = f"{system.lines:,} sentences"
         if system.documents:
             units = f"{system.documents:,} documents ({units})"
-        lines = [f"difference [95%] and p: {scoring.TESTS[test]} over {units}, two-sided; Holm: "
-                 "corrected for all systems and metrics."]
+        line = (f"difference [95%] and p: {scoring.TESTS[test]} over {units}, two-sided; Holm: "
+                "corrected for all systems and metrics.")
     elif test == "bootstrap":
-        lines = [f"p: {scoring.TESTS[test]} ({samples:,} resamples). Its formula gives about half "
-                 "of a two-sided p-value."]
+        line = (f"p: {scoring.TESTS[test]} ({samples:,} resamples). Its formula gives about half "
+                "of a two-sided p-value.")
     else:
-        lines = [f"p: {scoring.TESTS[test]} ({samples:,} trials), two-sided."]
-    return [*lines, "It compares these outputs. Training again with another seed may change the "
+        line = f"p: {scoring.TESTS[test]} ({samples:,} trials), two-sided."
+    return [line, "It compares these outputs. Training again with another seed may change the "
             "difference; `rpr report` compares arms of several seeds."]
 
 
@@ -94,9 +92,10 @@ def main(argv: Sequence[str]) -> None:
         raise UserError(f"--samples={args.samples}: only with --paired_bootstrap or "
                         "--paired_randomization")
     documents = _documents(args, test)
-    if args.json and args.json != "-":
-        check_output(args.json, [*systems, *(args.reference or ()), *filter(None, (
-            args.documents,))])
+    to_file = args.json and args.json != "-"
+    if to_file:
+        read = [*systems, *(args.reference or ()), args.documents]
+        check_output(args.json, filter(None, read))
     results = scoring.score(
         systems, references, _metrics(args.metrics, {**systems, **references}),
         tokenize=args.tokenize, test_set=args.test_set, language_pair=args.language_pair, test=test,
@@ -111,24 +110,25 @@ def main(argv: Sequence[str]) -> None:
               "words; give --language_pair (target zh, ja) or --tokenize=char")
     record = [system.as_dict() for system in results]
     text = json.dumps(record if len(record) > 1 else record[0], indent=1) + "\n"
-    if args.json and args.json != "-":
+    if to_file:
         files.write_atomically(args.json, text)
-    print(text if args.json == "-" else as_text(results, test, samples),
-          end="\n" * (args.json != "-"))
+    if args.json == "-":
+        sys.stdout.write(text)
+    else:
+        print(as_text(results, test, samples))
 
 
 def _documents(args: argparse.Namespace, test: str | None) -> list[str] | None:
     """The document of each sentence, where it is known and the jackknife test is made."""
-    if args.documents and test != "jackknife":
-        raise UserError(f"--documents={args.documents}: only the jackknife test of two or more "
-                        "systems uses documents")
-    if test != "jackknife":
-        return None
     if not args.documents:
-        return test_set_documents(args.test_set, args.language_pair) if args.test_set else None
+        return (test_set_documents(args.test_set, args.language_pair)
+                if args.test_set and test == "jackknife" else None)
+    if test != "jackknife":
+        raise InvalidValue("documents", args.documents, "only the jackknife test of two or more "
+                           "systems uses documents")
     names = read_lines(args.documents)
     if not several_documents(names):
-        raise UserError(f"--documents={args.documents}: it names a single document")
+        raise InvalidValue("documents", args.documents, "it names a single document")
     return names
 
 
@@ -174,16 +174,14 @@ def _metrics(names: str | None, texts: dict[str, list[str]]) -> tuple[str, ...]:
     """The metrics to compute: TER is refused, or left out of the default, for very long lines."""
     metrics = tuple(METRICS) if names is None else tuple(names.split(","))
     if len(set(metrics)) != len(metrics):
-        raise UserError(f"--metrics={names}: a metric is given twice")
-    if "ter" not in metrics:
-        return metrics
-    for path, lines in texts.items():
+        raise InvalidValue("metrics", names, "a metric is given twice")
+    for path, lines in texts.items() if "ter" in metrics else ():
         number, words = scoring.longest_line(lines)
         if words > scoring.MOST_TER_WORDS:
             problem = (f"line {number:,} of {path} has {words:,} words; TER takes at most "
                        f"{scoring.MOST_TER_WORDS:,}")
             if names:
-                raise UserError(f"--metrics={names}: {problem}")
+                raise InvalidValue("metrics", names, problem)
             _note(f"TER is left out: {problem}")
             return tuple(name for name in metrics if name != "ter")
     return metrics

@@ -2,17 +2,10 @@
 import argparse
 import os
 
+from rpr.cli import report
 from rpr.cli.arguments import Parser, whole_number
 from rpr.cli.preflight import check_new_runs
-from rpr.experiments import (
-    config,
-    gin_files,
-    local_pool,
-    progress,
-    provenance,
-    scheduler,
-    slurm,
-)
+from rpr.experiments import config, gin_files, local_pool, progress, provenance, scheduler, slurm
 from rpr.experiments import study as studies
 from rpr.experiments.config import Run, Study
 from rpr.utils import files
@@ -24,7 +17,11 @@ def main(argv: list[str]) -> None:
     """`rpr study GIN [FLAGS]`, `rpr study --status DIR`."""
     args = _parser().parse_args(argv)
     if args.status:
-        _show_status(args.status)
+        runs = studies.load(args.status)
+        progress.show(runs)
+        line = studies.data_line(runs, args.status)
+        if line:
+            say(line)
         return
     if not args.gin:
         raise UserError("name the gin file of a study, or a study's directory with --status")
@@ -35,7 +32,9 @@ def main(argv: list[str]) -> None:
     files.refuse_pattern(study_dir)
     runs = studies.study_runs(study, run, study_dir)
     workers, max_parallel, flags = _workers(args, runs, study_dir)
-    _check(runs)
+    check_new_runs((study_run.run, study_run.run_dir) for study_run in runs)
+    for study_run in runs:
+        provenance.check_corpus(study_run.run, study_run.run_dir)
     is_new = not studies.is_study(study_dir)
     runs = studies.prepare(study, run, study_dir)
     outside = studies.runs_outside(study_dir, [study_run.directory for study_run in runs])
@@ -59,13 +58,13 @@ def main(argv: list[str]) -> None:
         raise UserError(f"{len(rest)} of {len(runs)} runs are not done: {names}; the same command "
                         "resumes those that were killed, with --retry_failed also those that "
                         "failed")
-    _show_results(study_dir)
+    report.main([study_dir, "--skip_model_analysis"])
     say(f"{study_dir}: done", style="bold green")
 
 
 def _workers(args: argparse.Namespace, runs: list[studies.StudyRun], study_dir: str
              ) -> tuple[scheduler.Workers, int, list[str]]:
-    """Where the runs run, how many at the same time, and more flags of `rpr run`."""
+    """Where the runs run, how many at the same time, and further flags of `rpr run`."""
     if args.cluster:                                  # the first job makes the data
         return (slurm.Cluster(args.cluster, os.path.join(study_dir, "jobs"), args.submitit_option),
                 len(runs), [])
@@ -75,13 +74,6 @@ def _workers(args: argparse.Namespace, runs: list[studies.StudyRun], study_dir: 
     return local_pool.Pool(machine), machine.max_parallel(settings), ["--skip_datagen"]
 
 
-def _check(runs: list[studies.StudyRun]) -> None:
-    """Refuses runs that cannot start, and runs that were made from other text."""
-    check_new_runs((study_run.run, study_run.run_dir) for study_run in runs)
-    for study_run in runs:
-        provenance.check_corpus(study_run.run, study_run.run_dir)
-
-
 def _note_missing_curves(runs: list[studies.StudyRun]) -> None:
     """Says which finished runs have no learning curve of BLEU: their checkpoints are gone."""
     names = [study_run.name for study_run in runs if study_run.run.bleu_frequency
@@ -89,20 +81,6 @@ def _note_missing_curves(runs: list[studies.StudyRun]) -> None:
     if names:
         say("run.bleu_frequency came too late for these finished runs, whose checkpoints are gone: "
             f"{', '.join(names)}", style="yellow")
-
-
-def _show_status(study_dir: str) -> None:
-    runs = studies.load(study_dir)
-    progress.show(runs)
-    line = studies.data_line(runs, study_dir)
-    if line:
-        say(line)
-
-
-def _show_results(study_dir: str) -> None:
-    """Prints the table of a finished study and writes its report."""
-    from rpr.cli import report
-    report.main([study_dir, "--skip_model_analysis"])
 
 
 def _parser() -> Parser:

@@ -54,8 +54,9 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
 def _model(flags: FlagValues, rest: Sequence[str]) -> ModelRequest:
     """The model to train: that of the flags, with --hp_NAME VALUE among its hparams."""
     launcher.need(flags, "output_dir", "data_dir")
-    for name in ("output_dir", "data_dir"):
-        files.refuse_pattern(os.path.expanduser(getattr(flags, name)))
+    data_dir, output_dir = map(os.path.expanduser, (flags.data_dir, flags.output_dir))
+    files.refuse_pattern(output_dir)
+    files.refuse_pattern(data_dir)
     if flags.metrics_file:
         file_checks.check_output(flags.metrics_file)
     if len(rest) % 2 or not all(name.startswith("--hp_") for name in rest[::2]):
@@ -67,22 +68,21 @@ def _model(flags: FlagValues, rest: Sequence[str]) -> ModelRequest:
         given.append("gpu_automatic_mixed_precision=True")
     registration.check_registered("model", flags.model)
     registration.find_problem(flags.problem)
-    data_dir, output_dir = map(os.path.expanduser, (flags.data_dir, flags.output_dir))
     return dataclasses.replace(ModelRequest.of(flags), data_dir=data_dir, output_dir=output_dir,
                                hparams=",".join(filter(None, given)))
 
 
 def _request(flags: FlagValues, model: ModelRequest, hparams: HParams) -> TrainingRequest:
-    """The training that the flags ask for, checked; makes the data if --generate_data asks for it.
-
-    Raises:
-      UserError: the data, the output directory or the devices do not fit.
-    """
+    """The training that the flags ask for, checked, after making the data with --generate_data."""
     problem = registration.find_problem(model.problem)
     tmp_dir = flags.tmp_dir
     if flags.generate_data:
         tmp_dir = download.private_directory(tmp_dir)
-        _generate_data(model, tmp_dir)
+        os.makedirs(model.data_dir, exist_ok=True)
+        os.makedirs(tmp_dir, exist_ok=True)
+        # As in `rpr datagen`, NAME_rev and NAME_copy share the data of NAME.
+        registry.problem(registry.parse_problem_name(model.problem).base_name).generate_data(
+            model.data_dir, tmp_dir)
     evaluated = "test" if flags.eval_use_test_set else "dev"
     check_data(problem, model.data_dir,
                ("train",) if flags.schedule == "train" else ("train", evaluated))
@@ -106,16 +106,8 @@ def _request(flags: FlagValues, model: ModelRequest, hparams: HParams) -> Traini
         max_loss_rise=flags.max_loss_rise, log_batches=flags.log_batches, profile=flags.profile)
 
 
-def _generate_data(model: ModelRequest, tmp_dir: str) -> None:
-    """T2T's --generate_data; as in `rpr datagen`, NAME_rev and NAME_copy share the data of NAME."""
-    os.makedirs(model.data_dir, exist_ok=True)
-    os.makedirs(tmp_dir, exist_ok=True)
-    registry.problem(registry.parse_problem_name(model.problem).base_name).generate_data(
-        model.data_dir, tmp_dir)
-
-
 def _check_start(flags: FlagValues, model: ModelRequest, hparams: HParams) -> str | None:
-    """Checks what the training starts from; the checkpoint of --warm_start_from, if it does."""
+    """Checks what the training starts from; returns the checkpoint of --warm_start_from, if any."""
     if checkpoints.newest(model.output_dir):
         checkpoints.find_checkpoint(model.output_dir, model.model)
         return flags.warm_start_from
@@ -126,6 +118,7 @@ def _check_start(flags: FlagValues, model: ModelRequest, hparams: HParams) -> st
 
 class _Output(contextlib.ExitStack):
     """The output directory, which the chief locks and which exists once the graph is built."""
+
     def __init__(self, request: TrainingRequest, logs: QuietLogs | None) -> None:
         super().__init__()
         self._directory, self._logs, self._devices = request.output_dir, logs, request.devices
@@ -149,7 +142,7 @@ class _Output(contextlib.ExitStack):
 
 
 def _losses(metrics_file: str) -> str:
-    """The last losses of a training, for its last line."""
+    """The last losses of a training, for its closing line."""
     last = metrics_log.last(metrics_file)
     losses = [f"{meaning} {metrics_log.loss_of(last[event]):.3f} at step {last[event]['step']:,}"
               for event, meaning in (("train", "training loss"), ("eval", "development loss"))

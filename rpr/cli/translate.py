@@ -17,7 +17,7 @@ from rpr.utils.interfaces import ModelRequest
 
 def main(argv: list[str], logs: QuietLogs | None = None) -> None:
     """`rpr translate RUN [TEXT]`; without a run directory, T2T's flags name the model."""
-    del logs                                          # nothing is written to the model's directory
+    del logs                                          # the model's directory is not written
     args = _parse(argv)
     request, beam_size, alpha, text = _model_and_text(args)
     if args.show_attention:

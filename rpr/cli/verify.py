@@ -8,11 +8,7 @@ from rpr.utils.console import say
 
 
 def main(argv: list[str]) -> int:
-    """`rpr verify RUN_DIR [--steps=N] [--data_dir=DIR] [--t2t_usr_dir=DIR]`.
-
-    Returns:
-      The exit code: 1 if anything differs.
-    """
+    """`rpr verify RUN_DIR [FLAGS]`; returns the exit code, 1 if anything differs."""
     args = _parser().parse_args(argv)
     files.refuse_pattern(args.run_dir)
     run, request = find_model(args.run_dir, args.data_dir, args.t2t_usr_dir)
@@ -34,12 +30,11 @@ def main(argv: list[str]) -> int:
 
 def _parser() -> Parser:
     parser = Parser(
-        prog="rpr verify",
-        description="Repeats the first steps of a run's training in a temporary directory and "
-        "compares\nlosses and weights bit for bit with those of the run.")
+        prog="rpr verify", description="Repeats the first steps of a run's training in a temporary "
+        "directory and compares\nlosses and weights bit for bit with those of the run.")
     parser.add_argument("run_dir", help="the directory of the run")
-    parser.add_argument("--steps", type=whole_number(1), help="how many steps (default: up "
-                        "to the first checkpoint after the start)")
+    parser.add_argument("--steps", type=whole_number(1),
+                        help="how many steps (default: up to the first checkpoint after the start)")
     parser.add_argument("--data_dir", help="vocabulary and TFRecords (default: where rpr run and "
                         "rpr study put them)")
     parser.add_argument("--t2t_usr_dir", metavar="DIR", help="the user's own code")
