@@ -54,13 +54,13 @@ def _check(runs: list[Run]) -> list[str]:
         from rpr.t2t import compat
         compat.install()                              # before anything imports T2T
         from rpr.t2t import preflight, registration
+        read = preflight.check_runs([
+            ModelRequest(run.model, run.problem, run.hparams_set, run.hparams,
+                         t2t_usr_dir=run.usr_dir) for run in runs])
+        for run in runs:
+            _check_test_sets(run, registration.find_problem(run.problem))
     finally:
         logs.end()
-    read = preflight.check_runs([
-        ModelRequest(run.model, run.problem, run.hparams_set, run.hparams,
-                     t2t_usr_dir=run.usr_dir) for run in runs])
-    for run in runs:
-        _check_test_sets(run, registration.find_problem(run.problem))
     return [repr(sorted(hparams.items())) for hparams in read]
 
 

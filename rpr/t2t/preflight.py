@@ -150,24 +150,18 @@ def check_runs(runs: Sequence[ModelRequest]) -> list[dict[str, Any]]:
       For each run, the hparams that its training reads.
     """
     read = []
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-    logs = console.QuietLogs()
-    try:
-        for usr_dir in dict.fromkeys(["", *(run.t2t_usr_dir for run in runs)]):
-            registration.register(usr_dir)
-        for run in runs:
-            registration.check_registered("model", run.model)
-            registration.find_problem(run.problem)
-            if run.problem.endswith(("_rev", "_copy")):
-                raise UserError(f"run.problem = {run.problem}: T2T's suffixes _rev and _copy work "
-                                "with rpr train and rpr decode only; define a problem with the "
-                                "languages swapped")
-            hparams = registration.registered_hparams(run.hparams_set)
-            parse_hparams(hparams, run.hparams)
-            check_supported(run.model, hparams)
-            dead = live_hparams.without_effect(run.model, hparams)
-            read.append({name: value for name, value in hparams.values().items()
-                         if name not in dead})
-    finally:
-        logs.end()
+    for usr_dir in dict.fromkeys(["", *(run.t2t_usr_dir for run in runs)]):
+        registration.register(usr_dir)
+    for run in runs:
+        registration.check_registered("model", run.model)
+        registration.find_problem(run.problem)
+        if run.problem.endswith(("_rev", "_copy")):
+            raise UserError(f"run.problem = {run.problem}: T2T's suffixes _rev and _copy work with "
+                            "rpr train and rpr decode only; define a problem with the languages "
+                            "swapped")
+        hparams = registration.registered_hparams(run.hparams_set)
+        parse_hparams(hparams, run.hparams)
+        check_supported(run.model, hparams)
+        dead = live_hparams.without_effect(run.model, hparams)
+        read.append({name: value for name, value in hparams.values().items() if name not in dead})
     return read

@@ -1,4 +1,4 @@
-"""Errors that the command line answers with one line, and how a process tells why it failed."""
+"""Errors that the command line answers with one line, and how a process reports why it failed."""
 import difflib
 import errno
 import os
@@ -12,18 +12,16 @@ REASON_PIPE = "RPR_REASON_PIPE"
 LONGEST_REASON = 2000                                 # characters
 
 _CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
-
-_IN_THE_WAY = {errno.EEXIST: "a file is there, where a directory is needed",
-               errno.EISDIR: "a directory is there, where a file is needed",
+_IN_THE_WAY = {errno.EEXIST: "is a file; expected a directory",
+               errno.EISDIR: "is a directory; expected a file",
                errno.ENOTDIR: "one of its parents is a file, not a directory"}
-
 # TensorFlow's errors of a path, such as "/proc/x; No such file or directory".
 _PATH_ERROR = re.compile(r"([^;\n]*); (" + "|".join(map(os.strerror, (
     errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG))) + ")")
 
 
 class UserError(Exception):
-    """Bad input. One line that names the file or setting, its value and what is allowed."""
+    """Bad input, in one line with the file or setting, its value and what is allowed."""
 
 
 class InvalidValue(UserError):
@@ -66,10 +64,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def send_failure_reason(reason: str | BaseException) -> None:
-    """Tells the parent process, if it listens, why this process fails.
-
-    Place and message of an exception are sent.
-    """
+    """Tells the parent process, if it listens, why this process fails: a line, or an exception."""
     pipe = os.environ.get(REASON_PIPE)
     if pipe:
         if isinstance(reason, BaseException):
@@ -78,13 +73,9 @@ def send_failure_reason(reason: str | BaseException) -> None:
 
 
 def resource_error(error: BaseException) -> str | None:
-    """One line on a full or read-only disk, a path that cannot be used, or too little memory.
+    """One line on a full or read-only disk, an unusable path, or too little memory.
 
-    Args:
-      error: an error of Python or TensorFlow.
-
-    Returns:
-      None if the error has another cause.
+    It is None for an error of Python or TensorFlow that has another cause.
     """
     if isinstance(error, OSError):
         if error.errno in _CANNOT_WRITE:

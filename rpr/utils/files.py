@@ -1,7 +1,7 @@
-"""Reading JSON, writing whole files or none, appending to logs, and checks of paths.
+"""Reads JSON, writes whole files or none, appends to logs, and checks paths.
 
-Other people may write to the directories we work in. Temporary files therefore have unpredictable
-names and are created exclusively, and no write follows a symbolic link.
+Other users may write to the directories. Temporary files therefore have unpredictable names and are
+created exclusively, and no write follows a symbolic link.
 """
 import contextlib
 import errno
@@ -55,10 +55,10 @@ def open_regular(path: str) -> BinaryIO:
 
 @contextlib.contextmanager
 def atomic_path(path: str) -> Iterator[str]:
-    """A temporary file that replaces `path` when the block ends without an error.
+    """An empty file in the same directory that replaces `path` when the block ends without error.
 
-    It begins empty, in the same directory. A symbolic link at `path` is replaced, not followed. A
-    device such as /dev/stdout is written directly.
+    A symbolic link at `path` is replaced, not followed. A device such as /dev/stdout is written
+    directly.
     """
     path = os.fspath(path)
     with named_errors(path):
@@ -123,11 +123,7 @@ def open_nofollow(path: str, flags: int, mode: int) -> int:
 
 
 def append_line(path: str, line: str) -> None:
-    """Appends a line to a log, after ending a line that a crash cut off.
-
-    Raises:
-      UserError: `path` is a symbolic link.
-    """
+    """Appends a line to a log, after ending a line that a crash cut off."""
     with named_errors(path), open_append(path) as log:
         size = os.fstat(log.fileno()).st_size
         is_cut = size and os.pread(log.fileno(), 1, size - 1) != b"\n"
@@ -146,11 +142,7 @@ def named_errors(path: str) -> Iterator[None]:
 
 
 def below(directory: str, path: str) -> str:
-    """Joins `directory` and a relative path, which may not lead out of it, even through links.
-
-    Raises:
-      UserError: it does.
-    """
+    """Joins `directory` and a relative path; `UserError` if it leads out, even through links."""
     joined = os.path.join(directory, path)
     if os.path.isabs(path) or not is_below(directory, joined):
         raise UserError(f"{joined!r} is not inside {directory}")
@@ -166,8 +158,8 @@ def is_below(directory: str, path: str) -> bool:
 def refuse_pattern(path: str) -> None:
     """Refuses a path of checkpoints or data that TensorFlow would take for a pattern.
 
-    TensorFlow looks for files that match the path and then opens the path itself, so no escaping
-    helps. What counts is the absolute path.
+    TensorFlow looks for files that match the absolute path and then opens the path itself, so
+    escaping does not help.
     """
     for character in _PATTERN:
         if character in os.path.abspath(path):

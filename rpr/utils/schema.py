@@ -44,8 +44,8 @@ def parse(text: str) -> Any:
     """The value of a JSON text. NUL and halves of surrogate pairs become U+FFFD.
 
     Raises:
-      ValueError: it is not JSON, nested too deeply, or has a number that is not finite or a whole
-        one of more than 63 bits.
+      ValueError: not JSON, nested too deeply, a number that is not finite, or an integer of more
+        than 63 bits.
     """
     try:
         return _usable(json.loads(text, parse_constant=_refuse_constant,
@@ -79,15 +79,10 @@ def _usable(value: Any, depth: int) -> Any:
 
 
 def convert(value: Any, schema: Schema, at: str = "") -> Any:
-    """Checks a value and turns objects into instances where the schema has a dataclass.
-
-    Args:
-      value: as `parse` returns it.
-      schema: see above.
-      at: where the value is, for the message.
+    """Checks a value as `parse` returns it, and makes instances where the schema has a dataclass.
 
     Raises:
-      ValueError: it differs from the schema; one phrase that says where.
+      ValueError: the value differs from the schema; one phrase that says where (below `at`).
     """
     origin, arguments = typing.get_origin(schema), typing.get_args(schema)
     if dataclasses.is_dataclass(schema):

@@ -1,7 +1,7 @@
 """Declared settings: a name, a typed default, the allowed values and one line of help.
 
-Hyperparameters, and the settings of runs and studies, are declared as `Setting`s. The same
-declaration gives the default, the help text and the check of a value before anything is written.
+Hyperparameters and the settings of runs and studies are `Setting`s. One declaration gives the
+default, the help text and the check of a value.
 """
 import dataclasses
 import operator
@@ -21,8 +21,7 @@ class Setting:
 
     Attributes:
       name: such as "beam_size" or "run.seed".
-      default: its value if it is not set; its type is the setting's type. None: another library
-        has default and type.
+      default: its default, whose type is the setting's type; None: another library has them.
       help: what it does, in one line.
       minimum, maximum: inclusive bounds of a number.
       above, below: exclusive bounds of a number.
@@ -67,7 +66,7 @@ class Setting:
             raise InvalidValue(self.name, value, f"must be {self.allowed()}")
 
     def error(self, value: Any) -> str | None:
-        """One line that says what is wrong with a value; None if nothing is."""
+        """One line that says what is wrong with a value; None if it is allowed."""
         return None if self.accepts(value) else f"{self.name}={value}: must be {self.allowed()}"
 
     def _bounds(self) -> list[tuple[str, Any, Callable[[Any, Any], bool]]]:

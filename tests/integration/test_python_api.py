@@ -181,7 +181,7 @@ def network():
     ([[3, 99]], [[4]], "inputs: ids must be from 0 to 49"),
     ([[3]], [[-1]], "targets: ids must be from 0 to 49"),
     ([[3], [4]], [[5]], "2 inputs and 1 targets"),
-    (np.zeros([0, 3], int), np.zeros([0, 3], int), "inputs: one or more sentences"),
+    (np.zeros([0, 3], int), np.zeros([0, 3], int), "inputs: must be one or more sentences"),
     ([[3.5]], [[4]], "inputs: .* a list of whole numbers"),
     ([3], [[4]], "inputs: .* a list of whole numbers")])
 def test_arrays_that_are_no_sentences_are_refused(network, inputs, targets, says):
