@@ -174,7 +174,7 @@ def test_bad_ensembles_are_refused_in_one_line(trained, tmp_path):
     record = json.loads((trained.output_dir / "rpr.json").read_text())
     (other / "rpr.json").write_text(json.dumps({**record, "vocabulary": {"vocab.other": "0" * 64}}))
     data_dir = str(trained.text.data_dir)
-    with pytest.raises(UserError, match=f"{other}: it was trained with another vocabulary .vocab.othe"):
+    with pytest.raises(UserError, match=f"{other}: it was trained with another vocabulary .vocab"):
         ensemble.find_members([str(trained.output_dir), str(other)], data_dir)
     with pytest.raises(UserError, match=f"{tmp_path}: neither a run directory"):
         ensemble.find_members([str(trained.output_dir), str(tmp_path)], data_dir)
