@@ -55,9 +55,12 @@ def test_its_hparam_can_be_varied_in_a_study(tmp_path):
         tmp_path,
         "from rpr.experiments import gin_files, study\n"
         "from rpr.t2t import preflight\n"
+        "from rpr.utils.interfaces import ModelRequest\n"
         f"settings = gin_files.load_study({str(EXAMPLE.with_suffix('.gin'))!r})\n"
         "runs = [study_run.run for study_run in study.study_runs(*settings, 'study')]\n"
-        "preflight.check_runs(runs)\n"
+        "preflight.check_runs([ModelRequest(\n"
+        "    run.model, run.problem, run.hparams_set, run.hparams, t2t_usr_dir=run.usr_dir)\n"
+        "    for run in runs])\n"
         "print(sorted({run.hparams for run in runs}))\n")
     assert "log_distance_c=2.0,position=log_distance" in run.stdout, run.stderr
 
@@ -76,7 +79,7 @@ from rpr.positions import Scheme, Setting
     ('class A(Scheme):\n    settings = Setting("rotary_base", 1.0),\npositions.register("a")(A)',
      "another scheme declares the hparam rotary_base"),
     ('class A(Scheme):\n    settings = Setting("dropout", 1.0),\npositions.register("a")(A)\n'
-     'import hparams\nfrom tensor2tensor.utils import registry; registry.hparams("rpr_tiny")',
+     'import rpr.hparams\nfrom tensor2tensor.utils import registry; registry.hparams("rpr_tiny")',
      "declares the hparam dropout, which T2T has"),
 ])
 def test_a_registration_that_would_shadow_another_is_an_error(body, message, tmp_path):
