@@ -116,8 +116,10 @@ def _override(text: str, is_study: bool) -> tuple[str, Any]:
     try:
         literal = with_tuple(ast.literal_eval(value), declared)
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
-        quotes = " in quotes" if isinstance(declared.default, str) else ", as a Python literal"
-        raise InvalidValue("set", typed, f"must be {declared.allowed()}{quotes}") from None
+        if not isinstance(declared.default, str) or value[:1] in ("'", '"'):
+            raise InvalidValue("set", typed, f"must be {declared.allowed()}, as a Python literal"
+                               ) from None
+        literal = value                               # text, whose quotes the shell took
     if not declared.accepts(literal):
         raise InvalidValue("set", typed, f"must be {declared.allowed()}")
     return name, literal

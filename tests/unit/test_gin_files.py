@@ -74,7 +74,8 @@ def test_set_changes_a_setting(tmp_path, name):
     ("run.train_steps=-3", "a whole number from 1 to 1,000,000,000"),
     ("run.alpha=1e999", "a number from"),
     ("run.train_steps=5\nrun.seed=3", "a whole number"),
-    ("run.problem=p", "text in quotes"),
+    ("run.problem='p", "text, as a Python literal"),
+    ("run.problem=5", "text"),
     ("run.seeed=3", "nearest: run.seed"),
     ("seeds=(1, 2)", "nearest: study.seeds"),
     ("run.seed", "run.NAME or study.NAME=VALUE"),
@@ -202,6 +203,14 @@ def test_any_arms_are_accepted_and_read_back_or_refused(tmp_path_factory, arms):
     path = tmp_path_factory.mktemp("studies") / "study.gin"
     path.write_text(BASE + gin_files.as_gin(study), encoding="utf-8")
     assert gin_files.load_study(str(path))[0] == study
+
+
+def test_set_takes_text_with_and_without_quotes(tmp_path):
+    path = tmp_path / "mine.gin"
+    path.write_text(BASE)
+    for text in ("num_heads=2,dropout=0.1", "'num_heads=2,dropout=0.1'"):
+        assert gin_files.load_run(str(path), [f"run.hparams={text}"]).hparams == (
+            "num_heads=2,dropout=0.1")
 
 
 def test_a_byte_order_mark_is_no_part_of_a_gin_file(tmp_path):
