@@ -11,7 +11,6 @@ from rpr.utils.errors import UserError
 if TYPE_CHECKING:
     from rpr.api.models import LoadedModel
     from rpr.inference.model_session import ModelSession
-    from rpr.report.study_reader import RunResult
 
 
 def load(run: str, *, data_dir: str | None = None, usr_dir: str | None = None,
@@ -19,8 +18,8 @@ def load(run: str, *, data_dir: str | None = None, usr_dir: str | None = None,
     """Loads the trained model of a run directory.
 
     Args:
-      run: a directory that `rpr run` or `rpr study` made. Its averaged checkpoint is used, or the
-        last one where there is no average.
+      run: a directory that `rpr run` or `rpr study` made; its averaged checkpoint is used if there
+        is one, else its last one.
       data_dir: the vocabulary's directory; None: where `rpr run` and `rpr study` put the data.
       usr_dir: --t2t_usr_dir of the training, if there was one.
       beam_size: hypotheses that the search keeps; None: the run's.
@@ -99,12 +98,20 @@ def rows(path: str) -> list[dict[str, Any]]:
             os.path.join(path, name, gin_files.RUN_FILE))), None)
     study = study_reader.read_study(path, baseline)
     settings = list(dict.fromkeys(name for arm in study.arms for name in arm.settings))
-    return [{"arm": arm.name, **{name: arm.settings.get(name) for name in settings},
-             "seed": run.seed, "state": run.state, "bleu": run.bleu, "chrf": _chrf(path, run),
-             "exact": run.exact, "loss": run.loss, "parameters": run.parameters,
-             "steps": run.steps, "steps_per_second": run.steps_per_second,
-             "train_minutes": run.train_minutes, "directory": os.path.join(path, run.path)}
-            for arm in study.arms for run in arm.runs]
+    found = []
+    for arm in study.arms:
+        for run in arm.runs:
+            scores = {}
+            if run.state == "done":
+                scores = study_reader.run_directory_of(path, run).read_scores()
+            found.append({
+                "arm": arm.name, **{name: arm.settings.get(name) for name in settings},
+                "seed": run.seed, "state": run.state, "bleu": run.bleu,
+                "chrf": scores.get("chrf", {}).get("score"), "exact": run.exact, "loss": run.loss,
+                "parameters": run.parameters, "steps": run.steps,
+                "steps_per_second": run.steps_per_second, "train_minutes": run.train_minutes,
+                "directory": os.path.join(path, run.path)})
+    return found
 
 
 def _prepare(usr_dir: str | None) -> None:
@@ -116,10 +123,3 @@ def _prepare(usr_dir: str | None) -> None:
     compat.install()
     from rpr.t2t import registration  # imports T2T
     registration.register(usr_dir)
-
-
-def _chrf(path: str, run: "RunResult") -> float | None:
-    from rpr.report import study_reader
-    if run.state != "done":
-        return None
-    return study_reader.run_directory_of(path, run).read_scores().get("chrf", {}).get("score")

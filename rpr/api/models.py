@@ -57,8 +57,8 @@ class LoadedModel:
       checkpoint: path of the weights, without suffix.
     """
 
-    def __init__(self, run: Run, request: ModelRequest, beam_size: int | None = None,
-                 alpha: float | None = None) -> None:
+    def __init__(self, run: Run, request: ModelRequest, beam_size: int | None, alpha: float | None
+                 ) -> None:
         beam_size = run.beam_size if beam_size is None else beam_size
         alpha = run.alpha if alpha is None else alpha
         _check_search(beam_size, alpha)
@@ -109,14 +109,9 @@ class LoadedModel:
         return totals
 
     def attention(self, source: str, target: str | None = None) -> SentenceAttention:
-        """Attention weights of every layer and head.
+        """Attention weights of every layer and head; `UserError` if the model records none.
 
-        Args:
-          source: a sentence.
-          target: its translation, which the decoder reads; None: the model's own.
-
-        Raises:
-          UserError: the model does not record its attention.
+        The decoder reads `target`, a translation of the sentence `source`; None: the model's own.
         """
         inputs = self._inspector.encode(source)
         outputs = (list(self._inspector.translate(source).ids) if target is None

@@ -1,7 +1,4 @@
-"""The `rpr` command, and T2T's launchers as other names of its commands.
-
-Nothing here imports TensorFlow, so `rpr --help` answers immediately.
-"""
+"""The `rpr` command, and T2T's launchers as other names of its commands, without TensorFlow."""
 import functools
 import importlib
 import io

@@ -38,8 +38,8 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
     flags, words = launcher.parse(argv, PROGRAM, f"{launcher.TRAINING}|decode_|worker_id")
     run, request = arguments.find_model(flags, words)
     if run and flags.wait:
-        raise UserError("--wait: a run directory evaluates its own checkpoints; wait in its model "
-                        "directory with T2T's flags")
+        raise UserError("--wait: a run evaluates its own checkpoints; name its model directory "
+                        "with T2T's flags instead")
     if flags.json:
         file_checks.check_output(flags.json)
     model = trained_model.find_trained_model(request)

@@ -111,10 +111,9 @@ def parse(argv: list[str], program: str, hidden: str = "$", example: str = ""
         if name in flags.FLAGS and not setting.accepts(flags.FLAGS[name].value):
             raise UserError(f"--{setting.error(flags.FLAGS[name].value)}{setting.help}")
     for name, flag in flags.FLAGS._flags().items():
-        if flag.present and flag.value != flag.default:
-            for names, reason in _REFUSED.items():
-                if re.match(names, name):
-                    raise UserError(f"--{name}={flag.value}: {reason}")
+        for names, reason in _REFUSED.items():
+            if flag.present and flag.value != flag.default and re.match(names, name):
+                raise InvalidValue(name, flag.value, reason)
     unknown = [arg for arg in rest if arg.startswith("-") and not arg.startswith("--hp_")]
     if unknown:
         near = nearest(unknown[0].partition("=")[0], [f"--{name}" for name in _shown(hidden)])
@@ -129,14 +128,14 @@ def parse(argv: list[str], program: str, hidden: str = "$", example: str = ""
     # TF_DETERMINISTIC_OPS=1 refuses to build a graph without a seed, even one that draws nothing.
     if "random_seed" in flags.FLAGS and is_op_determinism_enabled():
         flags.FLAGS.set_default("random_seed", 1)
-    if "worker_gpu" in flags.FLAGS and flags.FLAGS.worker_gpu == 1:
-        if not tf.config.list_physical_devices("GPU"):
-            set_t2t_flags({"worker_gpu": 0})               # T2T then uses the CPU
-            named = visible_gpus()
-            if named:
-                console.say(f"TensorFlow finds no GPU, though there should be {len(named)} (GPU "
-                            f"{', '.join(named)}): using the CPU. `scripts/setup gpu` installs "
-                            "TensorFlow for GPUs.", "yellow")
+    if "worker_gpu" in flags.FLAGS and flags.FLAGS.worker_gpu == 1 and (
+            not tf.config.list_physical_devices("GPU")):
+        set_t2t_flags({"worker_gpu": 0})              # T2T then uses the CPU
+        named = visible_gpus()
+        if named:
+            console.say(f"TensorFlow finds no GPU, though there should be {len(named)} (GPU "
+                        f"{', '.join(named)}): using the CPU. `scripts/setup gpu` installs "
+                        "TensorFlow for GPUs.", "yellow")
     return flags.FLAGS, rest
 
 
@@ -168,12 +167,14 @@ def _shown(hidden: str) -> dict[str, str]:
             if not module.startswith(("tensor2tensor", "rpr")) or re.match(
                     "|".join([*_REFUSED, hidden]), flag.name):
                 continue
-            allowed = (f" ({_RANGES[flag.name].allowed()})" if flag.name in _RANGES else
-                       " rpr list --hparams_set=SET shows them with their ranges."
-                       if flag.name == "hparams" else "")
-            shown[flag.name] = (
-                f"  --{flag.name}={(flag.default_as_str or '').strip(chr(39))}\n"
-                + textwrap.indent(textwrap.fill(flag.help + allowed), " " * 6))
+            text = flag.help
+            if flag.name in _RANGES:
+                text += f" ({_RANGES[flag.name].allowed()})"
+            elif flag.name == "hparams":
+                text += " rpr list --hparams_set=SET shows them with their ranges."
+            default = (flag.default_as_str or "").strip("'")
+            shown[flag.name] = (f"  --{flag.name}={default}\n"
+                                + textwrap.indent(textwrap.fill(text), " " * 6))
     return shown
 
 

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rpr.cli.arguments import Parser, whole_number
-from rpr.experiments import study
+from rpr.evaluation import test_sets
+from rpr.experiments import gin_files, study
+from rpr.experiments.config import file_name
 from rpr.utils import files
 from rpr.utils.console import say
 from rpr.utils.errors import UserError
@@ -23,7 +25,6 @@ def main(argv: list[str]) -> None:
     args = _parser().parse_args(argv)
     from rich.console import Console
 
-    from rpr.evaluation import test_sets
     from rpr.report import columns, comparison, study_reader, tables, tensorboard, writer
     from rpr.report.results import load_record
     if args.language_pair:
@@ -110,7 +111,6 @@ def _directory_of(path: str, measure: "Measure") -> str:
 
     Refuses symbolic links that lead it, or its plots, out of the study's directory.
     """
-    from rpr.experiments.config import file_name
     name = file_name("-".join(filter(None, (measure.test_set, measure.tokenize))))
     target = os.path.join("reports", name) if name else ""
     files.below(path, os.path.join(target, "plots"))
@@ -119,7 +119,6 @@ def _directory_of(path: str, measure: "Measure") -> str:
 
 def _is_record(path: str) -> bool:
     """Whether a directory has results.json and no runs."""
-    from rpr.experiments import gin_files
     from rpr.report.results import RECORD_FILE
     if not os.path.isfile(os.path.join(path, RECORD_FILE)):
         return False

@@ -171,12 +171,11 @@ def line_maker(hparams: HParams, decode_hparams: DecodeHParams
         if not decode_hparams.return_beams:
             return text(prediction, prediction["outputs"])
         beams = np.split(prediction["outputs"], decode_hparams.beam_size)
-        used = [number for number, ids in enumerate(beams) if np.any(ids)] or [0]
-        fields = [text(prediction, beams[number]).replace("\t", " ") for number in used]
-        if decode_hparams.write_beam_scores:
-            scores = np.atleast_1d(prediction["scores"])
-            fields = [f"{field}\t{scores[number]:.2f}"
-                      for field, number in zip(fields, used, strict=True)]
+        fields = []
+        for number in [number for number, ids in enumerate(beams) if np.any(ids)] or [0]:
+            fields.append(text(prediction, beams[number]).replace("\t", " "))
+            if decode_hparams.write_beam_scores:
+                fields.append(f"{np.atleast_1d(prediction['scores'])[number]:.2f}")
         return "\t".join(fields)
 
     return line
@@ -225,7 +224,7 @@ def _decode_on_devices(request: DecodeRequest, batches: Batches, missing: Sequen
 
 
 def _is_running(number: int, output: IO[bytes], worker: subprocess.Popen) -> bool:
-    """Whether a decoder still runs; raises a UserError with the last line of one that failed."""
+    """Whether a decoder still runs; raises `UserError` with the last line of one that failed."""
     code = worker.poll()
     if code:
         output.seek(0)
