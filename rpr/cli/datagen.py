@@ -8,7 +8,7 @@ from rpr.cli.launcher import need, parse, set_t2t_flags
 from rpr.t2t.registration import find_problem, registered_names
 from rpr.utils import files
 from rpr.utils.console import QuietLogs, say
-from rpr.utils.errors import InvalidPath, UserError
+from rpr.utils.errors import InvalidPath, InvalidValue, UserError
 
 
 def main(argv: list[str], logs: QuietLogs | None) -> None:
@@ -31,8 +31,8 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
             raise InvalidPath(path, "is a file; expected a directory")
     registered = [name for name in names if name not in t2t_datagen._SUPPORTED_PROBLEM_GENERATORS]
     if flags.num_shards and registered:
-        raise UserError(f"--num_shards={flags.num_shards}: the number of files of {registered[0]} "
-                        "is fixed")
+        raise InvalidValue("num_shards", flags.num_shards,
+                           f"the number of files of {registered[0]} is fixed")
     for name in names:
         problem = registry.problem(name) if name in registered else None
         if isinstance(problem, translation.TranslationProblem):

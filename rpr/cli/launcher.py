@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from absl.flags import FlagValues
+from absl import flags as absl_flags
+from absl.flags import FLAGS, FlagValues
 
 from rpr.t2t import compat
 from rpr.utils import console
@@ -99,18 +100,17 @@ def parse(argv: list[str], program: str, hidden: str = "$", example: str = ""
     Raises:
       UserError: an unknown flag, one that no command takes, or a value of the wrong type.
     """
-    from absl import flags
     if any(arg in ("-h", "--help", "-help", "--helpfull") for arg in argv):
         print("\n".join([program, "", "Flags, besides --verbose:", *_shown(hidden).values()]))
         raise SystemExit(0)
     try:
-        rest = flags.FLAGS([program, *argv], known_only=True)[1:]
-    except flags.Error as error:
+        rest = FLAGS([program, *argv], known_only=True)[1:]
+    except absl_flags.Error as error:
         raise UserError(str(error)) from None
     for name, setting in _RANGES.items():
-        if name in flags.FLAGS and not setting.accepts(flags.FLAGS[name].value):
-            raise UserError(f"--{setting.error(flags.FLAGS[name].value)}{setting.help}")
-    for name, flag in flags.FLAGS._flags().items():
+        if name in FLAGS and not setting.accepts(FLAGS[name].value):
+            raise UserError(f"--{setting.error(FLAGS[name].value)}{setting.help}")
+    for name, flag in FLAGS._flags().items():
         for names, reason in _REFUSED.items():
             if flag.present and flag.value != flag.default and re.match(names, name):
                 raise InvalidValue(name, flag.value, reason)
@@ -122,13 +122,13 @@ def parse(argv: list[str], program: str, hidden: str = "$", example: str = ""
         raise UserError(f"{rest[0]!r}: {program.partition(' (')[0]} takes flags only, such as "
                         f"{example}")
     from rpr.t2t.registration import register  # imports T2T
-    register(flags.FLAGS["t2t_usr_dir"].value if "t2t_usr_dir" in flags.FLAGS else None)
+    register(FLAGS["t2t_usr_dir"].value if "t2t_usr_dir" in FLAGS else None)
     import tensorflow.compat.v1 as tf
     from tensorflow.python.framework.config import is_op_determinism_enabled
     # TF_DETERMINISTIC_OPS=1 refuses to build a graph without a seed, even one that draws nothing.
-    if "random_seed" in flags.FLAGS and is_op_determinism_enabled():
-        flags.FLAGS.set_default("random_seed", 1)
-    if "worker_gpu" in flags.FLAGS and flags.FLAGS.worker_gpu == 1 and (
+    if "random_seed" in FLAGS and is_op_determinism_enabled():
+        FLAGS.set_default("random_seed", 1)
+    if "worker_gpu" in FLAGS and FLAGS.worker_gpu == 1 and (
             not tf.config.list_physical_devices("GPU")):
         set_t2t_flags({"worker_gpu": 0})              # T2T then uses the CPU
         named = visible_gpus()
@@ -136,14 +136,13 @@ def parse(argv: list[str], program: str, hidden: str = "$", example: str = ""
             console.say(f"TensorFlow finds no GPU, though there should be {len(named)} (GPU "
                         f"{', '.join(named)}): using the CPU. `scripts/setup gpu` installs "
                         "TensorFlow for GPUs.", "yellow")
-    return flags.FLAGS, rest
+    return FLAGS, rest
 
 
 def t2t_flags() -> dict[str, Any]:
     """The values of all flags that T2T defines."""
-    from absl import flags
     return {flag.name: flag.value
-            for module, defined in flags.FLAGS.flags_by_module_dict().items()
+            for module, defined in FLAGS.flags_by_module_dict().items()
             if module.startswith("tensor2tensor") for flag in defined}
 
 
@@ -153,16 +152,14 @@ def set_t2t_flags(values: Mapping[str, Any]) -> None:
     They are create_run_config, save_metadata, generate_data and the functions of t2t_decoder.
     Nothing else sets flags, and our own code reads the request.
     """
-    from absl import flags
     for name, value in values.items():
-        flags.FLAGS[name].value = value
+        FLAGS[name].value = value
 
 
 def _shown(hidden: str) -> dict[str, str]:
     """{name: lines of help} of the flags that work, with defaults and ranges."""
-    from absl import flags
     shown = {}
-    for module, defined in sorted(flags.FLAGS.flags_by_module_dict().items()):
+    for module, defined in sorted(FLAGS.flags_by_module_dict().items()):
         for flag in sorted(defined, key=lambda flag: flag.name):
             if not module.startswith(("tensor2tensor", "rpr")) or re.match(
                     "|".join([*_REFUSED, hidden]), flag.name):
