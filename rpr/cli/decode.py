@@ -171,7 +171,7 @@ def _files(flags: FlagValues, run: Run | None, decode_hparams: DecodeHParams) ->
         file_checks.check_input(flags.score_file)
         launcher.need(flags, "decode_to_file")
     if flags.metrics_file:
-        file_checks.check_output(flags.metrics_file)
+        file_checks.check_output(flags.metrics_file, of_json=True)
     if output:
         file_checks.check_output(output, [source])
     return source, output

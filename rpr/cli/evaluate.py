@@ -41,7 +41,7 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
         raise UserError("--wait: a run evaluates its own checkpoints; name its model directory "
                         "with T2T's flags instead")
     if flags.json:
-        file_checks.check_output(flags.json)
+        file_checks.check_output(flags.json, of_json=True)
     model = trained_model.find_trained_model(request)
     check_data(model.hparams.problem, model.hparams.data_dir,
                ("test",) if flags.eval_use_test_set else ("dev",))

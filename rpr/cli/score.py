@@ -95,7 +95,7 @@ def main(argv: Sequence[str]) -> None:
     to_file = args.json and args.json != "-"
     if to_file:
         read = [*systems, *(args.reference or ()), args.documents]
-        check_output(args.json, filter(None, read))
+        check_output(args.json, filter(None, read), of_json=True)
     results = scoring.score(
         systems, references, _metrics(args.metrics, {**systems, **references}),
         tokenize=args.tokenize, test_set=args.test_set, language_pair=args.language_pair, test=test,

@@ -3,6 +3,7 @@ from collections.abc import Sequence
 
 from rpr.cli.arguments import Parser
 from rpr.evaluation import test_sets
+from rpr.utils.console import printable
 
 
 def main(argv: Sequence[str]) -> None:
@@ -10,7 +11,7 @@ def main(argv: Sequence[str]) -> None:
     args = _parser().parse_args(argv)
     if args.action == "list":
         for name, pair, directory in test_sets.registered():
-            print(f"{name}\t{pair}\t{directory}")
+            print(printable(f"{name}\t{pair}\t{directory}", lines=True))
         return
     directory = test_sets.register(args.name, args.language_pair, args.source, args.references,
                                    args.documents)

@@ -58,7 +58,7 @@ def _model(flags: FlagValues, rest: Sequence[str]) -> ModelRequest:
     files.refuse_pattern(output_dir)
     files.refuse_pattern(data_dir)
     if flags.metrics_file:
-        file_checks.check_output(flags.metrics_file)
+        file_checks.check_output(flags.metrics_file, of_json=True)
     if len(rest) % 2 or not all(name.startswith("--hp_") for name in rest[::2]):
         raise UserError(f"{' '.join(rest)[:80]!r}: rpr train takes flags only; hparams are "
                         "--hparams=NAME=VALUE,... or --hp_NAME VALUE")

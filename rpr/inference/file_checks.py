@@ -44,8 +44,14 @@ def check_pairs(path: str) -> None:
                                   "source, a tab and a target")
 
 
-def check_output(path: str, inputs: Iterable[str] = ()) -> None:
-    """Refuses an output file that could not be written in the end, or that is an input."""
+def check_output(path: str, inputs: Iterable[str] = (), of_json: bool = False) -> None:
+    """Refuses an output file that could not be written in the end, or that is not ours to write.
+
+    Args:
+      path: the file.
+      inputs: files that are read: the output must be none of them.
+      of_json: the output is JSON, or lines of it: a file that is there must begin like that.
+    """
     directory = os.path.dirname(path) or "."
     if os.path.isdir(path):
         raise InvalidPath(path, "is a directory; expected a file")
@@ -56,6 +62,10 @@ def check_output(path: str, inputs: Iterable[str] = ()) -> None:
     if os.path.isfile(path) and any(os.path.exists(source) and os.path.samefile(path, source)
                                     for source in inputs):
         raise InvalidPath(path, "is read and would be written; name another file")
+    if of_json and os.path.isfile(path):
+        with open(path, "rb") as content:
+            if content.read(1) not in (b"", b"{", b"["):
+                raise InvalidPath(path, "holds something other than JSON; name another file")
 
 
 def check_search(decode_hparams: DecodeHParams) -> None:
