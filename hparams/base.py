@@ -3,7 +3,7 @@ from tensor2tensor.models import transformer
 from tensor2tensor.utils import registry
 from tensor2tensor.utils.hparam import HParams
 
-from rpr.models.hparams import add_position_hparams
+from rpr.models.declarations import add_position_hparams
 
 
 def shaw2018(position: str, max_relative_position: int,

@@ -3,7 +3,7 @@ from tensor2tensor.layers import common_hparams
 from tensor2tensor.utils import registry
 from tensor2tensor.utils.hparam import HParams
 
-from rpr.models.hparams import SEQ2SEQ_HPARAMS, add_hparams
+from rpr.models.declarations import SEQ2SEQ_HPARAMS, add_hparams
 
 
 @registry.register_hparams

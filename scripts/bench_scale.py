@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from rpr.experiments import config, run_directory, study
+from rpr.experiments import config, run_directory, studies
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CORPUS = ROOT / "problems" / "libreoffice_help"
@@ -134,7 +134,7 @@ def _prepare_report(folder: pathlib.Path, runs: int) -> None:
     arms = {f"heads{number}": {"num_heads": number} for number in range(1, runs // SEEDS + 1)}
     settings = config.Study(baseline="heads1", arms=arms, seeds=tuple(range(SEEDS)))
     source, reference = (_corpus(f"test.en-de.{side}.gz", 789) for side in ("en", "de"))
-    for number, study_run in enumerate(study.prepare(settings, run, str(folder / "study"))):
+    for number, study_run in enumerate(studies.prepare(settings, run, str(folder / "study"))):
         _write_run(study_run.run_dir, source, reference, damage(reference, number))
 
 

@@ -45,7 +45,7 @@ def main() -> None:
     import numpy as np
     from matplotlib.figure import Figure
 
-    from rpr.models.hparams import check_ranges
+    from rpr.models.declarations import check_ranges
     from rpr.t2t import preflight, registration
     from rpr.utils.errors import UserError
     try:

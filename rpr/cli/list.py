@@ -43,7 +43,7 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
 
 
 def _print_hparams(name: str) -> None:
-    from rpr.models.hparams import declared
+    from rpr.models.declarations import declared
     hparams = registered_hparams(name)
     others = hparams.values()
     print(f"{name}: hparams whose values are checked")

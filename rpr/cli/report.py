@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rpr.cli.arguments import Parser, whole_number
 from rpr.evaluation import test_sets
-from rpr.experiments import gin_files, study
+from rpr.experiments import gin_files, studies
 from rpr.experiments.config import file_name
 from rpr.utils import files
 from rpr.utils.console import say
@@ -43,7 +43,7 @@ def main(argv: list[str]) -> None:
         results, arms = load_record(args.dir), []
     else:
         results = study_reader.read_study(args.dir, args.baseline, args.against)
-        outside = study.runs_outside(
+        outside = studies.runs_outside(
             args.dir, [run.path for arm in results.arms for run in arm.runs])
         if outside:
             say("not in this report, since the study leaves their arms or seeds out: "

@@ -6,7 +6,7 @@ from rpr.cli.arguments import Parser
 from rpr.cli.preflight import check_new_runs
 from rpr.experiments import config, gin_files, local_pool, provenance
 from rpr.experiments.config import Run
-from rpr.experiments.run import complete_run
+from rpr.experiments.pipeline import complete_run
 from rpr.experiments.run_directory import RunDirectory
 from rpr.utils import files
 from rpr.utils.console import say

@@ -5,8 +5,16 @@ import os
 from rpr.cli import report
 from rpr.cli.arguments import Parser, whole_number
 from rpr.cli.preflight import check_new_runs
-from rpr.experiments import config, gin_files, local_pool, progress, provenance, scheduler, slurm
-from rpr.experiments import study as studies
+from rpr.experiments import (
+    config,
+    gin_files,
+    local_pool,
+    progress,
+    provenance,
+    scheduler,
+    slurm,
+    studies,
+)
 from rpr.experiments.config import Run, Study
 from rpr.utils import files
 from rpr.utils.console import say

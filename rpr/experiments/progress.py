@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rpr.experiments.run_directory import read_state
-from rpr.experiments.study import StudyRun
+from rpr.experiments.studies import StudyRun
 from rpr.utils import metrics_log
 from rpr.utils.console import printable, say, terminal
 from rpr.utils.errors import UserError

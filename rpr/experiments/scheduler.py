@@ -3,7 +3,7 @@ import time
 from typing import Any, Protocol
 
 from rpr.experiments import progress
-from rpr.experiments.study import StudyRun, unfinished
+from rpr.experiments.studies import StudyRun, unfinished
 
 _PAUSE = 0.5                                          # seconds between two looks at the processes
 

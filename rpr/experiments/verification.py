@@ -7,7 +7,7 @@ import os
 from typing import NamedTuple
 
 from rpr.experiments.config import Run
-from rpr.experiments.run import run_stage
+from rpr.experiments.pipeline import run_stage
 from rpr.experiments.run_directory import RunDirectory, Stage, stages
 from rpr.utils import files, metrics_log
 from rpr.utils.errors import InvalidValue, UserError

@@ -16,7 +16,7 @@ from tensor2tensor.utils import hparams_lib, registry, t2t_model
 
 from rpr import positions
 from rpr.models import incremental, losses
-from rpr.models.hparams import check_ranges
+from rpr.models.declarations import check_ranges
 from rpr.nn import additive, attention, projections
 from rpr.nn.dropout import dropout
 from rpr.nn.ops import HALF_PRECISION, shape_list

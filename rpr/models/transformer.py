@@ -19,7 +19,7 @@ from rpr.models import (
     pretrained_embeddings,
     transformer_stacks,
 )
-from rpr.models.hparams import T2T_POSITIONS, add_position_hparams, check_ranges
+from rpr.models.declarations import T2T_POSITIONS, add_position_hparams, check_ranges
 from rpr.models.losses import cast_to_activations
 from rpr.nn.edges import split_edges
 from rpr.utils.interfaces import HParams

@@ -1,8 +1,7 @@
 """Small finished runs and studies, written by hand: what commands read of them."""
 import json
 
-from rpr.experiments import config, gin_files
-from rpr.experiments import study as studies
+from rpr.experiments import config, gin_files, studies
 from rpr.utils import metrics_log
 
 RUN = config.Run("translate_text_files", "rpr_tiny", 20, checkpoint_steps=10, eval_steps=1)

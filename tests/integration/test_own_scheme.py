@@ -53,11 +53,11 @@ def run_code(tmp_path, code):
 def test_its_hparam_can_be_varied_in_a_study(tmp_path):
     run = run_code(
         tmp_path,
-        "from rpr.experiments import gin_files, study\n"
+        "from rpr.experiments import gin_files, studies\n"
         "from rpr.t2t import preflight\n"
         "from rpr.utils.interfaces import ModelRequest\n"
         f"settings = gin_files.load_study({str(EXAMPLE.with_suffix('.gin'))!r})\n"
-        "runs = [study_run.run for study_run in study.study_runs(*settings, 'study')]\n"
+        "runs = [study_run.run for study_run in studies.study_runs(*settings, 'study')]\n"
         "preflight.check_runs([ModelRequest(\n"
         "    run.model, run.problem, run.hparams_set, run.hparams, t2t_usr_dir=run.usr_dir)\n"
         "    for run in runs])\n"

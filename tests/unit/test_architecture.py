@@ -196,7 +196,7 @@ def test_every_module_is_found_by_setuptools():
 
 
 # Where command lines of child processes are built.
-COMMAND_LINES = {"experiments.run", "experiments.run_directory", "experiments.scheduler",
+COMMAND_LINES = {"experiments.pipeline", "experiments.run_directory", "experiments.scheduler",
                  "experiments.verification", "experiments.provenance", "utils.processes"}
 
 

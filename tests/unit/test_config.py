@@ -6,7 +6,7 @@ import pytest
 import test_hparams
 from tensor2tensor.utils import registry
 
-from rpr.experiments import config, gin_files, study
+from rpr.experiments import config, gin_files, studies
 from rpr.t2t import preflight
 from rpr.utils.errors import UserError
 
@@ -19,7 +19,7 @@ def test_every_gin_file_describes_a_run_or_a_study_and_opens_with_its_command(pa
     verb = "study" if "study.baseline" in text else "run"
     if verb == "study":
         described, run = gin_files.load_study(str(path))
-        assert len(study.study_runs(described, run, "study")) > 1
+        assert len(studies.study_runs(described, run, "study")) > 1
     else:
         run = gin_files.load_run(str(path))
     assert run.train_steps > 0
@@ -30,7 +30,7 @@ def arms():
     """{gin file and arm: run} of all studies and runs."""
     for path in sorted(GIN.glob("*.gin")):
         if "study.baseline" in path.read_text():
-            for member in study.study_runs(*gin_files.load_study(str(path)), "study"):
+            for member in studies.study_runs(*gin_files.load_study(str(path)), "study"):
                 yield f"{path.stem}-{member.arm}", member.run
         else:
             yield path.stem, gin_files.load_run(str(path))

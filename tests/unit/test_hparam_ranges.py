@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tensor2tensor.utils import registry
 
 from rpr.models import seq2seq as _seq2seq  # noqa: F401  registers qkv_seq2seq
-from rpr.models.hparams import MODEL_HPARAMS, POSITION_HPARAMS, SEQ2SEQ_HPARAMS, T2T_HPARAMS
+from rpr.models.declarations import MODEL_HPARAMS, POSITION_HPARAMS, SEQ2SEQ_HPARAMS, T2T_HPARAMS
 from rpr.t2t import preflight
 from rpr.utils.errors import UserError
 from rpr.utils.interfaces import HParams

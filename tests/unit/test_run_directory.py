@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from rpr.experiments import config, gin_files, provenance, run, run_directory
+from rpr.experiments import config, gin_files, pipeline, provenance, run_directory
 from rpr.utils.errors import UserError
 
 RUN = config.Run("translate_text_files", "h", 100, checkpoint_steps=50)
@@ -26,17 +26,17 @@ def trained(run_dir):
 
 def test_a_directory_without_a_checkpoint_takes_another_configuration(run_dir):
     other = dataclasses.replace(RUN, alpha=0.7)
-    run._check_config(RUN, run_dir)
-    run._check_config(other, run_dir)
+    pipeline._check_config(RUN, run_dir)
+    pipeline._check_config(other, run_dir)
     assert gin_files.load_run(run_dir.config) == other
     trained(run_dir)
     with pytest.raises(UserError, match=r"alpha = 0\.6 \(there: 0\.7\)"):
-        run._check_config(RUN, run_dir)
+        pipeline._check_config(RUN, run_dir)
     assert gin_files.load_run(run_dir.config) == other
 
 
 def test_a_run_that_was_not_trained_leaves_nothing_to_another_one(run_dir):
-    run._check_config(RUN, run_dir)
+    pipeline._check_config(RUN, run_dir)
     traces = [run_dir.file("source.test.txt"), run_dir.file("reference.more.txt"), run_dir.data,
               run_dir.status, run_dir.metrics, os.path.join(run_dir.model, "hparams.json")]
 
@@ -47,22 +47,22 @@ def test_a_run_that_was_not_trained_leaves_nothing_to_another_one(run_dir):
                 text.write("{}")
 
     leave_traces()
-    run._check_config(dataclasses.replace(RUN, eval_frequency=5), run_dir)    # the same run
+    pipeline._check_config(dataclasses.replace(RUN, eval_frequency=5), run_dir)    # the same run
     assert all(map(os.path.exists, traces))
-    run._check_config(dataclasses.replace(RUN, problem="p"), run_dir)
+    pipeline._check_config(dataclasses.replace(RUN, problem="p"), run_dir)
     assert os.listdir(run_dir.path) == ["config.gin"]
 
 
 @pytest.mark.parametrize("name, text", [
     ("status.json", '{"train": {"state": "done"}}'), ("scores.json", '{"step": 100}')])
 def test_a_finished_run_without_checkpoints_takes_no_other_configuration(run_dir, name, text):
-    run._check_config(RUN, run_dir)
+    pipeline._check_config(RUN, run_dir)
     with open(run_dir.file(name), "w") as record:
         record.write(text)
     with pytest.raises(UserError, match=r"seed = 2 \(there: 1\)"):
-        run._check_config(dataclasses.replace(RUN, seed=2), run_dir)
+        pipeline._check_config(dataclasses.replace(RUN, seed=2), run_dir)
     assert gin_files.load_run(run_dir.config) == RUN
-    run._check_config(dataclasses.replace(RUN, eval_frequency=5), run_dir)
+    pipeline._check_config(dataclasses.replace(RUN, eval_frequency=5), run_dir)
 
 
 def test_the_problems_test_texts_are_copied_with_their_documents(run_dir):
@@ -72,7 +72,7 @@ def test_the_problems_test_texts_are_copied_with_their_documents(run_dir):
         with open(os.path.join(run_dir.data_dir, f"{RUN.problem}.{name}.txt"), "w") as text:
             text.write(name)
     settings = dataclasses.replace(RUN, test_sets=("more",))
-    run.copy_test_texts(settings, run_dir)
+    pipeline.copy_test_texts(settings, run_dir)
     assert sorted(os.listdir(run_dir.path)) == [
         "documents.more.txt", "reference.more.txt", "reference.test.txt", "source.more.txt",
         "source.test.txt"]
@@ -80,14 +80,14 @@ def test_the_problems_test_texts_are_copied_with_their_documents(run_dir):
         assert text.read() == "more.documents"
     os.unlink(os.path.join(run_dir.data_dir, f"{RUN.problem}.more.reference.txt"))
     with pytest.raises(UserError, match=f"{RUN.problem} has no test set more"):
-        run.copy_test_texts(settings, run_dir)
+        pipeline.copy_test_texts(settings, run_dir)
 
 
 def test_what_may_change_is_written_down(run_dir):
-    run._check_config(RUN, run_dir)
+    pipeline._check_config(RUN, run_dir)
     trained(run_dir)
     moved = dataclasses.replace(RUN, eval_frequency=5, text_source="a", text_target="b")
-    run._check_config(moved, run_dir)
+    pipeline._check_config(moved, run_dir)
     assert gin_files.load_run(run_dir.config) == moved
 
 
@@ -235,7 +235,7 @@ def input_hashes(described, run_dir):
     """{stage: hash of its input}, without the stages of development BLEU."""
     hashes, before = {}, ""
     for stage in run_directory.stages(described, run_dir):
-        before = hashes[stage.name] = run._input_hash(stage, before, run_dir)
+        before = hashes[stage.name] = pipeline._input_hash(stage, before, run_dir)
     return hashes
 
 
@@ -279,15 +279,15 @@ def test_development_bleu_is_not_read_through_a_link(run_dir, tmp_path, name):
 def test_without_text_of_a_development_set_there_is_no_bleu_of_it(run_dir):
     os.makedirs(run_dir.data_dir)
     settings = dataclasses.replace(RUN, bleu_frequency=50)
-    for split, check in (("test", run.copy_test_texts), ("dev", run._check_dev_texts)):
+    for split, check in (("test", pipeline.copy_test_texts), ("dev", pipeline._check_dev_texts)):
         for kind in ("source", "reference"):
             with pytest.raises(UserError, match=f"{split}.{kind}.txt"):
                 check(settings, run_dir)
             path = f"{run_dir.data_dir}/{RUN.problem}.{split}.{kind}.txt"
             with open(path, "w"):
                 pass
-    run.copy_test_texts(settings, run_dir)
-    run._check_dev_texts(settings, run_dir)
+    pipeline.copy_test_texts(settings, run_dir)
+    pipeline._check_dev_texts(settings, run_dir)
 
 
 @pytest.mark.parametrize("test_sets", [("a", "a"), ("test",), ("a/b", "a_b"),
@@ -300,14 +300,14 @@ def test_test_sets_whose_files_would_have_the_same_name_are_refused(test_sets):
 def test_a_finished_run_without_its_checkpoints_is_not_trained_again(run_dir):
     done, other = {"input": "h", "state": "done"}, {"input": "g", "state": "done"}
     stages = {stage.name: stage for stage in run_directory.stages(RUN, run_dir)}
-    assert run._is_done(stages["train"], "h", {"train": done}, is_removable=True)
-    assert not run._is_done(stages["train"], "h", {"train": other}, is_removable=True)
-    assert not run._is_done(stages["decode"], "h", {"decode": done})
+    assert pipeline._is_done(stages["train"], "h", {"train": done}, is_removable=True)
+    assert not pipeline._is_done(stages["train"], "h", {"train": other}, is_removable=True)
+    assert not pipeline._is_done(stages["decode"], "h", {"decode": done})
 
 
 def test_checkpoints_may_be_gone_once_nothing_needs_them(run_dir):
     planned = list(run_directory.stages(dataclasses.replace(RUN, average_checkpoints=2), run_dir))
-    hashes = run._input_hashes(planned, run_dir)
+    hashes = pipeline._input_hashes(planned, run_dir)
     status = {name: {"input": hashes[name], "state": "done"} for name in hashes}
 
     def make(name):
@@ -316,11 +316,11 @@ def test_checkpoints_may_be_gone_once_nothing_needs_them(run_dir):
         with open(stage.output, "w"):
             pass
 
-    assert run._removable(planned, hashes, status) == set()      # copied before it was decoded
+    assert pipeline._removable(planned, hashes, status) == set()      # copied before it was decoded
     make("average")
-    assert run._removable(planned, hashes, status) == {"train"}
+    assert pipeline._removable(planned, hashes, status) == {"train"}
     make("decode")
-    assert run._removable(planned, hashes, status) == {"train", "average"}
+    assert pipeline._removable(planned, hashes, status) == {"train", "average"}
 
 
 def test_a_test_set_that_is_decoded_already_needs_no_checkpoint(run_dir):
@@ -364,11 +364,11 @@ def test_code_and_environment_are_those_of_the_training(run_dir, tmp_path, monke
     def fail(*_):
         raise UserError("the graph cannot be built")
 
-    monkeypatch.setattr(run, "_do_stage", fail)
+    monkeypatch.setattr(pipeline, "_do_stage", fail)
     for code in ("broken", "works"):
         (own / "scheme.py").write_text(code)
         with pytest.raises(UserError, match="cannot be built"):
-            run.complete_run(mine, run_dir)
+            pipeline.complete_run(mine, run_dir)
         with open(run_dir.file("code.json")) as record:
             assert json.load(record)["files"] == provenance.digests(str(own))
 

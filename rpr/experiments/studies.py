@@ -3,7 +3,7 @@
     STUDY/study.gin      the resolved study
     STUDY/study.json     {"baseline": NAME, "arms": [{"name", "changes", "paper_bleu",
                          "runs": [{"seed", "directory"}]}]}, directories relative to STUDY
-    STUDY/datagen.json   state of the data generation (rpr.experiments.study)
+    STUDY/datagen.json   state of the data generation (rpr.experiments.studies)
     STUDY/data/          vocabulary and TFRecords, shared by the runs
     STUDY/runs/NAME/     a run; NAME ends in a hash of its configuration
 
@@ -20,10 +20,9 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from rpr.experiments import gin_files, provenance, run_directory
-from rpr.experiments import run as experiment
+from rpr.experiments import gin_files, pipeline, provenance, run_directory
 from rpr.experiments.config import Run, Study
-from rpr.experiments.run import refuse_another
+from rpr.experiments.pipeline import refuse_another
 from rpr.experiments.run_directory import data_record, stages
 from rpr.utils import files, locks
 from rpr.utils.console import say
@@ -229,7 +228,7 @@ def make_data(runs: list[StudyRun], study_dir: str) -> None:
 def without_test_text(runs: list[StudyRun]) -> list[StudyRun]:
     """The finished runs that were copied without their test text."""
     return [study_run for study_run in runs if study_run.state() == "done"
-            and experiment.lacks_test_text(study_run.run, study_run.run_dir)]
+            and pipeline.lacks_test_text(study_run.run, study_run.run_dir)]
 
 
 def restore_test_texts(runs: list[StudyRun]) -> None:
@@ -240,7 +239,7 @@ def restore_test_texts(runs: list[StudyRun]) -> None:
     """
     for study_run in runs:
         provenance.check_corpus(study_run.run, study_run.run_dir)
-        experiment.copy_test_texts(study_run.run, study_run.run_dir)
+        pipeline.copy_test_texts(study_run.run, study_run.run_dir)
 
 
 def _make_data(study_run: StudyRun, study_dir: str) -> None:
@@ -249,7 +248,7 @@ def _make_data(study_run: StudyRun, study_dir: str) -> None:
     _write(study_dir, record)
     say(f"{run_dir.data_dir}: data of {run.problem}", style="bold")
     os.makedirs(run_dir.data_dir, exist_ok=True)
-    code, reason = experiment.run_stage(next(stages(run, run_dir)), run)
+    code, reason = pipeline.run_stage(next(stages(run, run_dir)), run)
     _write(study_dir, {**record, "state": "failed" if code else "done", "reason": reason})
     if code:
         raise UserError(f"{run_dir.data_dir}: data generation of {run.problem} failed"
