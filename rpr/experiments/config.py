@@ -34,12 +34,9 @@ _LARGEST = 2**63 - 1                                  # number that an arm sets
 
 def setting(meaning: str, default: Any = dataclasses.MISSING, *, low: float | None = None,
             high: float | None = None) -> Any:
-    """A field of a dataclass of settings.
+    """A field of a dataclass of settings, with its meaning for `--help` and its range.
 
-    Args:
-      meaning: for `--help`.
-      default: its default; a setting without one must be given.
-      low, high: smallest and largest number allowed.
+    A setting without a default must be given.
     """
     more: dict[str, Any] = {"metadata": {"help": meaning, "minimum": low, "maximum": high}}
     if isinstance(default, dict):
@@ -50,22 +47,15 @@ def setting(meaning: str, default: Any = dataclasses.MISSING, *, low: float | No
 
 
 def declarations(kind: type, prefix: str) -> dict[str, Setting]:
-    """{name: declaration} of the settings of a dataclass.
+    """{name: declaration} of a dataclass whose fields are made by `setting`.
 
-    Args:
-      kind: a dataclass whose fields are declared by `setting`.
-      prefix: the name before the dot, "run" or "study".
+    `prefix` is the name before the dot, "run" or "study".
     """
     return {declared.name: declared for _, declared in _declared(kind, prefix)}
 
 
 def check_types_and_ranges(settings: Any, prefix: str) -> None:
-    """Refuses a value of a wrong type or out of its range.
-
-    Args:
-      settings: an instance of a dataclass whose fields are declared by `setting`.
-      prefix: the name before the dot, "run" or "study".
-    """
+    """Refuses settings (a dataclass) of a wrong type or out of their range."""
     for field, declared in _declared(type(settings), prefix):
         value = with_tuple(getattr(settings, field.name), declared)
         object.__setattr__(settings, field.name, value)       # the dataclass is frozen
@@ -102,11 +92,7 @@ def shown(value: Any) -> str:
 
 
 def describe(kinds: Iterable[tuple[str, type]]) -> str:
-    """All settings as lines for `--help`.
-
-    Args:
-      kinds: pairs of a prefix ("run") and a dataclass of settings.
-    """
+    """All settings as lines for `--help`, from pairs of a prefix ("run") and a dataclass."""
     lines = ["settings of the gin file:"]
     for prefix, kind in kinds:
         for field, declared in _declared(kind, prefix):
@@ -223,7 +209,7 @@ class Run:
         for name in TEXT_FILES:
             target = name.replace("source", "target")
             if bool(getattr(self, name)) != bool(getattr(self, target)):
-                raise UserError(f"run.{name} and run.{target} go together")
+                raise UserError(f"run.{name} and run.{target}: set both or neither")
         for name in ("text_source", "text_vocab_size"):
             if getattr(self, name) and self.problem != "translate_text_files":
                 raise UserError(f"run.{name} is a setting of the problem translate_text_files, not "
@@ -314,7 +300,7 @@ def _check_arm(name: Any, changes: dict[Any, Any]) -> None:
     check_text(name, "study: arm", LONGEST_NAME)
     for setting_name, value in changes.items():
         if not isinstance(setting_name, str) or not setting_name:
-            raise UserError(f"study: arm {name!r}: {shown(setting_name)} is no setting")
+            raise UserError(f"study: arm {name!r}: {shown(setting_name)} is not a setting")
         check_text(setting_name, f"study: arm {name!r}: setting", LONGEST_NAME)
         items = value if isinstance(value, tuple | list) else (value,)
         if not all(isinstance(item, str | int | float | bool | None) for item in items):

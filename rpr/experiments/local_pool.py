@@ -48,11 +48,9 @@ class Machine(NamedTuple):
 
 
 def this_machine(devices: int | None = None, cores: int | None = None) -> Machine:
-    """The machine's GPUs, or its cores if it has no GPU.
+    """The machine's GPUs, at most `devices`; its cores, at most `cores`, if it has no GPU.
 
-    Args:
-      devices: GPUs to use at most.
-      cores: cores to use at most; not together with GPUs.
+    If `cores` is given, no GPU is used.
     """
     gpus = visible_gpus()
     if cores is not None or not gpus and devices is None:
@@ -74,11 +72,7 @@ class _Running(NamedTuple):
 
 
 class Pool:
-    """Starts `rpr` processes on a machine's devices. Leaving its context ends them.
-
-    Args:
-      machine: the devices to use.
-    """
+    """Starts `rpr` processes on a machine's devices. Leaving its context ends them."""
 
     STOP_SECONDS = 15.0
 
@@ -103,16 +97,10 @@ class Pool:
         self.running = []
 
     def start(self, key: Any, argv: list[str], log: str, gpus: int) -> bool:
-        """Starts `rpr ARGV`.
+        """Starts `rpr ARGV`; False if too few devices are free.
 
-        Args:
-          key: what `ended` calls it.
-          argv: arguments.
-          log: the file to which its output is appended.
-          gpus: how many it needs; on a machine without GPUs a process gets one core.
-
-        Returns:
-          False if too few devices are free.
+        `ended` calls it `key`; its output is appended to the file `log`. On a machine without GPUs
+        it gets one core, whatever `gpus` says.
         """
         leased = self._lease(gpus)
         if leased is None:
@@ -173,14 +161,9 @@ def _close(leases: list[socket.socket]) -> None:
 
 
 def lease_gpu(gpu: str) -> socket.socket | None:
-    """Leases a GPU.
+    """Leases a GPU, named as in CUDA_VISIBLE_DEVICES; None if another process holds its lease.
 
-    Args:
-      gpu: as CUDA_VISIBLE_DEVICES names it.
-
-    Returns:
-      The lease, held until it is closed (child processes may inherit it), or None if another
-      process holds it.
+    A lease is held until it is closed. Child processes may inherit it.
     """
     held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

@@ -306,11 +306,7 @@ def _score_checkpoints(trained: str, status: dict[str, Any], run: Run, run_dir: 
                        lock: int) -> None:
     """Scores the development set with the checkpoints that were kept, and removes them.
 
-    Args:
-      trained: input hash of the stage "train".
-      status: of the run's stages.
-      run, run_dir: the run and its directory.
-      lock: file descriptor that the processes inherit.
+    `trained` is the input hash of the stage "train"; the processes inherit the descriptor `lock`.
     """
     gone = []
     for step in run.bleu_steps():

@@ -62,17 +62,10 @@ def of(study_run: StudyRun) -> Progress:
 
 def seconds_left(runs: list[StudyRun], progress: dict[str, Progress], max_parallel: int
                  ) -> float | None:
-    """An estimate of the time until all runs have ended.
+    """An estimate of the seconds until all runs of a study have ended; None while none is done.
 
-    It comes from whole runs, decoding and scoring included, scaled by training steps.
-
-    Args:
-      runs: of a study.
-      progress: {run's name: progress}.
-      max_parallel: how many run at the same time.
-
-    Returns:
-      Seconds, or None while no run is done.
+    It is the duration of whole runs, with decoding and scoring, scaled by training steps.
+    `progress` is {run's name: progress}; `max_parallel` runs go on at the same time.
     """
     per_step = [_seconds_spent(p) / study_run.run.train_steps for study_run in runs
                 for p in (progress[study_run.name],) if p.state == "done" and p.seconds]
@@ -93,12 +86,10 @@ def _seconds_spent(p: Progress) -> float:
 
 
 def table(runs: list[StudyRun], progress: dict[str, Progress], rows: int | None = None) -> Table:
-    """The runs as a table; a narrow terminal shortens their names, not the figures.
+    """The runs of a study as a table; a narrow terminal shortens their names, not the numbers.
 
-    Args:
-      runs: of a study.
-      progress: {run's name: progress}.
-      rows: how many runs to show at most, first those that run or failed. None: all.
+    `progress` is {run's name: progress}. At most `rows` runs are shown (None: all), running and
+    failed ones first.
     """
     if rows is not None and rows < len(runs):
         runs = sorted(runs, key=lambda study_run: _ORDER.index(progress[study_run.name].state)
@@ -147,12 +138,7 @@ def summary(runs: list[StudyRun], progress: dict[str, Progress], max_parallel: i
 
 
 class View:
-    """A table that follows the runs on a terminal; in a log or a pipe a line now and then.
-
-    Args:
-      runs: of a study.
-      max_parallel: how many of them run at the same time.
-    """
+    """Follows the runs of a study: as a table on a terminal, elsewhere as a line now and then."""
 
     TABLE_SECONDS = 2.0
     PLAIN_SECONDS = 30.0

@@ -107,16 +107,11 @@ def text_files(run: Run) -> dict[str, str]:
 
 
 def with_usr_dir(run: Run, usr_dir: str | None, gin_file: str) -> Run:
-    """The run with the usr_dir of the command line, if there is one.
-
-    Args:
-      run: as a gin file describes it.
-      usr_dir: of the command line.
-      gin_file: the file. One in a run or study directory may come from somebody else: it must not
-        choose which code runs.
+    """The run of a gin file with the usr_dir of the command line, if that names one.
 
     Raises:
-      UserError: such a file names a directory and the command line does not.
+      UserError: only `gin_file` names a usr_dir, and it is in a run or study directory. Such a
+        file may come from somebody else and must not choose which code runs.
     """
     if usr_dir is None:
         if run.usr_dir and gin_files.is_record(gin_file):

@@ -213,11 +213,9 @@ def _decode(run: Run, run_dir: RunDirectory, text: list[str], checkpoint: str, h
 
 
 def sacrebleu_test_set(run: Run, test_set: str = "") -> tuple[str, str]:
-    """Name and language pair of a test set of sacreBLEU; two empty ones for one of the problem.
+    """Name and language pair of a test set of sacreBLEU, both empty for one of the problem.
 
-    Args:
-      run: the run.
-      test_set: one of `run.test_sets`; empty: `run.test_set`.
+    `test_set` is one of `run.test_sets`, or empty for `run.test_set`.
     """
     if not test_set:
         return (run.test_set, run.language_pair) if run.test_set else ("", "")

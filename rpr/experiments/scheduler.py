@@ -25,17 +25,13 @@ class Workers(Protocol):
 
 def run_all(runs: list[StudyRun], workers: Workers, max_parallel: int, flags: list[str],
             retry_failed: bool) -> list[StudyRun]:
-    """Completes all runs.
+    """Completes the runs of a study; returns those that are not done.
 
     Args:
-      runs: of a study.
-      workers: where they run.
+      runs, workers: the runs, and where they run.
       max_parallel: how many run at the same time.
-      flags: more flags of `rpr run`.
-      retry_failed: whether runs that failed are tried again.
-
-    Returns:
-      The runs that are not done.
+      flags: further flags of `rpr run`.
+      retry_failed: whether failed runs are tried again.
     """
     waiting = unfinished(runs, retry_failed)
     with progress.View(runs, max_parallel) as view, workers:

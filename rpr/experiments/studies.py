@@ -35,13 +35,7 @@ _SCHEMA = {"problem": str, "state": ("running", "done", "failed"), "started": fl
 
 
 class StudyRun:
-    """One run of a study.
-
-    Args:
-      study_dir: the study's directory.
-      arm: the arm's name.
-      run: its settings.
-    """
+    """One run of a study: the arm that it belongs to, its settings and its directory."""
 
     def __init__(self, study_dir: str, arm: str, run: Run) -> None:
         self.arm, self.run = arm, run
@@ -57,12 +51,9 @@ class StudyRun:
 
 
 def resolve(run: Run, changes: dict[str, Any], seed: int) -> Run:
-    """The run of an arm.
+    """The run of an arm: a base run with {setting: value} and a seed.
 
-    Args:
-      run: the base run.
-      changes: {setting: value}; a setting is a field of `Run`, else a hparam.
-      seed: its seed.
+    A setting is a field of `Run` or, failing that, a hparam.
     """
     fields = {name: value for name, value in changes.items() if name in _FIELDS}
     own = {name: _as_hparam(value) for name, value in changes.items() if name not in _FIELDS}
@@ -193,14 +184,9 @@ def load(study_dir: str) -> list[StudyRun]:
 
 
 def runs_outside(study_dir: str, directories: Iterable[str]) -> list[str]:
-    """The runs on disk that are not, or no longer, part of a study.
+    """The runs on disk that do not belong to a study, as after an arm or a seed was left out.
 
-    Args:
-      study_dir: its directory.
-      directories: those of its runs, relative to it.
-
-    Returns:
-      directories of the same kind; a seed or an arm that was left out leaves such runs.
+    `directories` are those of its runs; they and the result are relative to `study_dir`.
     """
     found = glob.glob(os.path.join("runs", "*", gin_files.RUN_FILE), root_dir=study_dir)
     return sorted({os.path.dirname(path) for path in found} - set(directories))

@@ -33,12 +33,11 @@ def repeat_training(run: Run, run_dir: RunDirectory, steps: int | None = None) -
     """Trains the first steps of a run again and compares them with those of the run.
 
     Args:
-      run: the settings of the run.
-      run_dir: its directory.
+      run, run_dir: the run and its directory.
       steps: how many steps; None: up to the first checkpoint after the start.
 
     Raises:
-      UserError: the run did not come so far, or the repetition failed.
+      UserError: the run has not reached this step, or the repetition failed.
     """
     recorded = metrics_log.read_checksums(run_dir.model)
     if steps is None:
