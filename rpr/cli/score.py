@@ -135,8 +135,7 @@ def _documents(args: argparse.Namespace, test: str | None) -> list[str] | None:
 def _parser() -> Parser:
     parser = Parser(
         prog="rpr score", description="BLEU, chrF and TER with signatures. With two or more "
-        "systems the first\nis the baseline, and a paired test shows whether the others differ.\n"
-        "Sentence statistics are cached in .HYP.statistics.npz next to each HYP.")
+        "systems the first\nis the baseline, and a paired test shows whether the others differ.")
     parser.add_argument("hypotheses", nargs="+", metavar="HYP",
                         help="detokenized text, one sentence per line; may be gzipped (.gz)")
     against = parser.add_mutually_exclusive_group(required=True)
