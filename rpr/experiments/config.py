@@ -103,13 +103,6 @@ def describe(kinds: Iterable[tuple[str, type]]) -> str:
     return "\n".join(lines)
 
 
-def changed(settings: Any) -> dict[str, Any]:
-    """{name: value} of the settings that differ from their defaults."""
-    return {field.name: getattr(settings, field.name)
-            for field, declared in _declared(type(settings), "")
-            if _is_required(field) or getattr(settings, field.name) != declared.default}
-
-
 def _declared(kind: type, prefix: str) -> Iterator[tuple[dataclasses.Field, Setting]]:
     """The fields of a dataclass with their declarations; a required one has an empty default."""
     for field in dataclasses.fields(kind):
@@ -228,7 +221,9 @@ class Run:
 
     def identity(self) -> dict[str, Any]:
         """{name: value}: what makes it this run, without defaults and MUTABLE_FIELDS."""
-        return {name: value for name, value in changed(self).items() if name not in MUTABLE_FIELDS}
+        return {field.name: getattr(self, field.name) for field, declared in _declared(Run, "")
+                if field.name not in MUTABLE_FIELDS
+                and (_is_required(field) or getattr(self, field.name) != declared.default)}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -139,7 +139,7 @@ def _load_with_gin(path: str, changes: Mapping[str, Any], is_study: bool
                         f"setting is {scoped[1]}")
     _check_macros()
     gin.finalize()
-    _check_kind(_describes_a_study(), is_study)
+    _check_kind(any(_bound(f"study.{field.name}") for field in dataclasses.fields(Study)), is_study)
     return _configured_run(), _configured_study() if is_study else None
 
 
@@ -170,10 +170,6 @@ def _bound(parameter: str) -> tuple[Any, ...]:
         return (gin.query_parameter(parameter),)
     except ValueError:
         return ()
-
-
-def _describes_a_study() -> bool:
-    return any(_bound(f"study.{field.name}") for field in dataclasses.fields(Study))
 
 
 def _check_kind(describes_study: bool, is_study: bool) -> None:

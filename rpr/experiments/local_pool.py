@@ -147,7 +147,7 @@ class Pool:
         return None
 
     def _tell_who_holds(self, names: list[Any]) -> None:
-        """Says once for whom a pool without any process waits."""
+        """Says once who holds the GPUs that a pool without processes waits for."""
         if self._told or self.running:
             return
         self._told = True
@@ -167,7 +167,7 @@ def lease_gpu(gpu: str) -> socket.socket | None:
     """
     held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        held.bind(_name(gpu))
+        held.bind(PREFIX + gpu)
     except OSError:
         held.close()
         return None
@@ -179,14 +179,10 @@ def lease_holder(gpu: str) -> str:
     """Who holds the lease of a GPU: "process 12 of USER", or "" if nobody does."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking, contextlib.suppress(OSError):
         asking.setblocking(False)
-        asking.connect(_name(gpu))
+        asking.connect(PREFIX + gpu)
         pid, uid, _ = struct.unpack("3i", asking.getsockopt(
             socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
         with contextlib.suppress(KeyError):
             return f"process {pid} of {pwd.getpwuid(uid).pw_name}"
         return f"process {pid} of user {uid}"
     return ""
-
-
-def _name(gpu: str) -> str:
-    return f"{PREFIX}{gpu}"

@@ -44,9 +44,8 @@ def complete_run(run: Run, run_dir: RunDirectory, skip_datagen: bool = False) ->
     """Runs the stages that are not finished.
 
     Args:
-      run: the settings.
-      run_dir: its directory, which may hold a part of the run.
-      skip_datagen: the data has been generated and checked already.
+      run, run_dir: the run and its directory, which may hold a part of it.
+      skip_datagen: whether the data has been generated and checked already.
 
     Raises:
       UserError: the directory holds another run or is in use, the corpus changed, or a stage
@@ -94,10 +93,7 @@ def refuse_another(run: Run, there: Run, path: str) -> None:
 def run_stage(stage: Stage, run: Run, *inherited: int) -> tuple[int, str]:
     """Runs the process of a stage. Ctrl-C ends it, and so does our own death, even by kill -9.
 
-    Args:
-      stage: the stage.
-      run: its run, whose text files become environment variables.
-      *inherited: file descriptors that it inherits.
+    The run's text files become environment variables; `inherited` are file descriptors.
 
     Returns:
       Its exit code, and the reason it gave for its failure.
@@ -155,7 +151,7 @@ def _is_trained(run_dir: RunDirectory) -> bool:
 
 
 def _remove_traces(run_dir: RunDirectory) -> None:
-    """Removes what another run has left that was not trained: its texts, its stages, its model."""
+    """Removes the texts, stages and model of another run that was not trained."""
     texts = [path for kind in ("source", "reference", "documents")
              for path in glob.glob(os.path.join(glob.escape(run_dir.path), f"{kind}.*.txt"))]
     _unlink(*texts, run_dir.data, run_dir.status, run_dir.metrics)

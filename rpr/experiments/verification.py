@@ -15,10 +15,10 @@ from rpr.utils.processes import temporary_directory
 
 
 class Comparison(NamedTuple):
-    """What a repetition gave.
+    """The result of a repetition.
 
     Attributes:
-      losses: how many losses were compared.
+      losses: the number of losses that were compared.
       checkpoints: the steps whose tensors were compared.
       tensors: the number of tensors of a checkpoint.
       difference: the first difference, one line; empty if there is none.
