@@ -305,10 +305,12 @@ def decoding(args: argparse.Namespace) -> list[dict]:
         speed = "" if "t2t" not in medians else f"{medians['t2t'] / median:.2f} times t2t's"
         print(f"decoding   {variant:13} {len(lengths) / median:8.1f} sentences/s  {speed}")
     if {"absolute", "t2t"} <= set(outputs):
-        same = sum(np.array_equal(row, t2t_row) for ours, theirs in zip(
-            outputs["absolute"], outputs["t2t"], strict=True) if ours.shape == theirs.shape
-            for row, t2t_row in zip(ours, theirs, strict=True))
-        print(f"decoding   {same} of {len(lengths)} hypotheses are the same in absolute and t2t")
+        # T2T limits the hypotheses of a batch by its longest sentence, we by each sentence.
+        alike = [np.array_equal(row, t2t_row) for ids, ours, theirs in zip(
+            batches, outputs["absolute"], outputs["t2t"], strict=True)
+            for source, row, t2t_row in zip(ids, ours, theirs, strict=True) if source.all()]
+        print(f"decoding   {sum(alike)} of {len(alike)} hypotheses of the same limit are the same "
+              "in absolute and t2t")
     return records
 
 

@@ -17,7 +17,7 @@ KernelTable = dict[str, list[Kernel]]
 HOST_MEMORY = "host_memory"
 # Operations that belong on the host: summaries, checks of shapes, metrics in Python, checkpoints.
 HOST_OPS = frozenset({
-    "Assert", "DenseToDenseSetOperation", "PyFunc",
+    "Assert", "DenseToDenseSetOperation", "PyFunc", "PyFuncStateless",
     "ScalarSummary", "HistogramSummary", "MergeSummary", "TensorSummaryV2",
     "SaveV2", "RestoreV2", "MergeV2Checkpoints", "ShardedFilename", "StaticRegexFullMatch",
     "StringJoin"})

@@ -1,5 +1,6 @@
 """Pictures of attention weights: one panel per layer and head."""
 import os
+import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -43,9 +44,11 @@ def draw_attention(weights: AttentionWeights, source: Sequence[str], target: Seq
 def _attention_figure(weights: np.ndarray, queries: Sequence[str], keys: Sequence[str],
                       title: str) -> Any:
     """A matplotlib Figure of weights [layers, heads, queries, keys]."""
+    is_first = "matplotlib" not in sys.modules
     import matplotlib
     from matplotlib.figure import Figure
-    matplotlib.rcdefaults()                               # not what a matplotlibrc here says
+    if is_first:                                          # not what a matplotlibrc here says
+        matplotlib.rcdefaults()
     layers, heads = weights.shape[:2]
     width, height = (max(_INCHES_PER_TOKEN * len(tokens), 0.9) for tokens in (keys, queries))
     margin = 0.07 * max(map(len, [*queries, *keys])) + 0.25

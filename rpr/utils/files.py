@@ -47,8 +47,11 @@ def open_regular(path: str) -> BinaryIO:
       OSError: as `open` does.
     """
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(number).st_mode):
+    mode = os.fstat(number).st_mode
+    if not stat.S_ISREG(mode):
         os.close(number)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         raise InvalidPath(path, "not a regular file")
     return os.fdopen(number, "rb")
 

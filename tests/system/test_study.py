@@ -115,7 +115,7 @@ def test_gpus_are_what_cuda_visible_devices_leaves(monkeypatch):
     assert local_pool.this_machine(cores=1).kind == "core"
     with pytest.raises(UserError, match="devices=3: there are 2"):
         local_pool.this_machine(devices=3)
-    with pytest.raises(UserError, match="worker_gpu = 4: 2 GPUs"):
+    with pytest.raises(UserError, match="worker_gpu = 4: at most 2 here"):
         local_pool.this_machine().check([dataclasses.replace(BASE, worker_gpu=4)])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     assert local_pool.this_machine() == ("core", sorted(os.sched_getaffinity(0)))

@@ -201,9 +201,10 @@ def test_searches_find_what_the_whole_model_scores(case):
         ids = got["outputs"].reshape(3 * beams, -1)
         chances = whole(np.repeat(INPUTS, beams, axis=0), ids)
         expected = []
-        for row, symbols in zip(chances, ids, strict=True):
+        for index, (row, symbols) in enumerate(zip(chances, ids, strict=True)):
+            limit = np.count_nonzero(INPUTS[index // beams]) + EXTRA
             ends = np.flatnonzero(symbols == EOS)
-            count = ends[0] + 1 if len(ends) else len(symbols)
+            count = ends[0] + 1 if len(ends) else min(limit, len(symbols))
             penalty = ((5 + count) / 6) ** alpha if len(ends) else 1
             expected.append(row[np.arange(count), symbols[:count]].sum() / penalty)
             if beams == 1:
