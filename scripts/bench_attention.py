@@ -233,7 +233,7 @@ def _fetches(variant, args, shape, inputs):
             if variant == "graph":
                 labels = np.random.RandomState(0).randint(
                     0, 2 * clip + 1, [shape["batch"], n, n], np.int32)
-                layout = layout._replace(
+                layout = layout.replace(
                     edges=tf.placeholder_with_default(labels, labels.shape))
             z = _scheme(variant, args, shape, q, k, v, bias, layout)
         else:
@@ -257,7 +257,8 @@ def _ours(args, shape, q, k, v, bias, layout):
         tf.get_variable(name, [*outer, 2 * shape["max_relative_position"] + 1, args.depth])
         for name in ("keys", "values"))
     return attention.attention(q, k, v, bias,
-                               lambda q, k: relative.scores(q, k, keys, layout),
+                               lambda q, k: relative.add_scores(
+                                   tf.matmul(q, k, transpose_b=True), q, keys, layout),
                                lambda w, v: relative.weighted_values(w, v, values, layout))
 
 
@@ -275,10 +276,9 @@ def _scheme(variant, args, shape, q, k, v, bias, layout):
                         }.items():
         hparams.set_hparam(name, value)
     scheme = positions.build(hparams, "targets" if layout.causal else "inputs")
-    if shape["direction"] == "cached":                       # cached keys are rotated already
-        q, _ = scheme.rotate(q, k[:, :, -1:], layout)
-    else:
-        q, k = scheme.rotate(q, k, layout)
+    q = scheme.rotate(q, layout.query_positions(), layout, "query")
+    if shape["direction"] != "cached":                       # cached keys are rotated already
+        k = scheme.rotate(k, layout.key_positions(), layout, "key")
     if additive:
         vector = tf.get_variable("vector", [args.heads, args.depth])
         return attention.attention(

@@ -100,9 +100,8 @@ def greedy_search(step: Any, caches: Any, start: tf.Tensor, lengths: tf.Tensor, 
 
 
 def _growing_shape(cache: tf.Tensor) -> tf.TensorShape:
-    """The static shape of a cache in the loop: axis 2 grows."""
-    return tf.TensorShape([size if axis != 2 else None
-                           for axis, size in enumerate(cache.shape)])
+    """The static shape of a cache in the loop: axes that are empty before the first step grow."""
+    return tf.TensorShape([size or None for size in cache.shape.as_list()])
 
 
 def beam_search(step: Any, caches: Any, start: tf.Tensor, beams: int, lengths: tf.Tensor,
@@ -112,9 +111,8 @@ def beam_search(step: Any, caches: Any, start: tf.Tensor, beams: int, lengths: t
     Args:
       step: see `rpr.models.incremental.Step`: from the symbols chosen last, int32
         [batch * beams], to logits [batch * beams, symbols].
-      caches: a nest of tensors [batch * beams, heads, 0, depth], which grow by one entry per step,
-        and of states with fewer dimensions, which do not grow. The beams of a sentence are
-        adjacent.
+      caches: a nest of tensors [batch * beams, ...]; an axis of size 0 grows by one entry per step.
+        The beams of a sentence are adjacent.
       start: int32 [batch], the symbols before the first step.
       beams: hypotheses of each sentence.
       lengths: int32 [batch], the most symbols of a sentence's hypotheses.

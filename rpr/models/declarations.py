@@ -16,6 +16,7 @@ POSITION_HPARAMS = (
     Setting("position", "none", "position scheme(s), joined by + (rpr list schemes)"),
     Setting("encoder_position", "", "position scheme(s) of the encoder; empty: position"),
     Setting("decoder_position", "", "position scheme(s) of the decoder; empty: position"),
+    Setting("cross_position", "", "position scheme(s) of the decoder's attention to the encoder"),
     Setting("compatibility", "dot_product", "compatibility function of self-attention",
             choices=("dot_product", "additive")),
 )

@@ -12,7 +12,7 @@ from rpr import positions
 from rpr.models import beam_search, losses
 
 # A step takes a tensor and the caches; it returns a tensor and the caches after the step.
-Step = Callable[[tf.Tensor, Any], tuple[tf.Tensor, Any]]
+Step = Callable[..., tuple[tf.Tensor, Any]]
 
 
 class IncrementalDecoder:
@@ -47,7 +47,8 @@ class IncrementalDecoder:
 
         Returns:
           a step of the model's body, to be called in the variable scope `body`, from embedded
-          symbols [batch * beams, 1, hidden] to outputs [batch * beams, 1, 1, hidden];
+          symbols [batch * beams, 1, hidden], caches, and symbols int32 [batch * beams], to outputs
+          [batch * beams, 1, 1, hidden] and caches;
           the caches before the first step.
         """
         raise NotImplementedError
@@ -85,7 +86,7 @@ class IncrementalDecoder:
                     x = bottom(ids[:, None, None, None], hparams, symbols)
                 with tf.variable_scope("body"):
                     x = losses.cast_to_activations(common_layers.flatten4d3d(x), hparams)
-                    x, caches = body_step(x, caches)
+                    x, caches = body_step(x, caches, ids)
                 with tf.variable_scope(scope):
                     logits = top(x, None, hparams, symbols)
             return tf.reshape(logits, [-1, symbols]), caches

@@ -91,7 +91,8 @@ def _others(groups: Iterable[Iterable[str]], read: Iterable[str], setting: str) 
 def _positions(hparams: HParams) -> dict[str, str]:
     """The settings of schemes that neither side uses."""
     sides = [hparams.get(f"{side}_position") or hparams.position for side in ("encoder", "decoder")]
-    unused = set.intersection(*map(unused_settings, sides))
+    cross = hparams.get("cross_position") or "none"
+    unused = set.intersection(*map(unused_settings, [*sides, cross]))
     why = f"with position={' and '.join(dict.fromkeys(sides))}"
     dead = dict.fromkeys(unused, why)
     if hparams.encoder_position and hparams.decoder_position:

@@ -235,7 +235,7 @@ class QkvSeq2seq(incremental.IncrementalDecoder, t2t_model.T2TModel):
         states = tf.nest.map_structure(lambda x: tf.repeat(x, beams, axis=0), states)
         batch, _, hidden = shape_list(memory.values)
 
-        def step(x: tf.Tensor, caches: dict) -> tuple[tf.Tensor, dict]:
+        def step(x: tf.Tensor, caches: dict, ids: tf.Tensor) -> tuple[tf.Tensor, dict]:
             with tf.variable_scope("decoder"):
                 y, states = self._recur(x, caches["step"][:1], caches["states"])
                 # The beams of a sentence are queries of one attention.

@@ -13,7 +13,6 @@ from tensor2tensor.utils import hparams_lib, optimize, registry
 from rpr import positions
 from rpr.models import (
     incremental,
-    layers,
     learning_rate,
     losses,
     pretrained_embeddings,
@@ -106,7 +105,7 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
         # reads those of this model if the heads share their table of relative vectors.
         self._name = self._base_name = self.scope
         self._init_cache_fn = transformer_stacks.init_cache
-        self._prepare_decoder_fn = transformer_stacks.prepare_decoder
+        self._prepare_decoder_fn = transformer_stacks.prepare_decoder   # for T2T's decoding loop
         if (hparams.get("loss_per_sentence", False)
                 and self._hparams.mode == tf.estimator.ModeKeys.TRAIN):      # metrics count words
             self._hparams.weights_fn = {**self._hparams.weights_fn,
@@ -129,9 +128,20 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
         x, bias, cross_bias = transformer_stacks.prepare_encoder(
             common_layers.flatten4d3d(inputs), target_space, hparams, features)
         return transformer_stacks.encoder(
-            layers.drop(x, hparams), bias, hparams,
-            transformer.features_to_nonpadding(features, "inputs"), self.attention_weights,
-            (features or {}).get("edges")), cross_bias
+            x, bias, hparams, transformer.features_to_nonpadding(features, "inputs"),
+            self.attention_weights, features), cross_bias
+
+    def body(self, features: dict) -> tf.Tensor:
+        """T2T's, with the features passed on to the decoder. Shapes as `targets`."""
+        hparams, memory, cross_bias = self._hparams, None, None
+        if self.has_input:
+            memory, cross_bias = self.encode(
+                features["inputs"], features["target_space_id"], hparams, features)
+        targets = features["targets"]
+        x, bias = transformer_stacks.prepare_decoder(
+            common_layers.flatten4d3d(targets), hparams, features)
+        y = self.decode(x, memory, cross_bias, bias, hparams, features=features)
+        return tf.reshape(y, common_layers.shape_list(targets))
 
     def prepare_features(self, features: dict) -> dict:
         """See `IncrementalDecoder`. Edges in a line of text are split off from `inputs`."""
@@ -149,11 +159,9 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
     def decode(self, decoder_input: tf.Tensor, encoder_output: tf.Tensor | None,
                encoder_decoder_attention_bias: tf.Tensor | None,
                decoder_self_attention_bias: tf.Tensor | None, hparams: HParams,
-               cache: dict | None = None, decode_loop_step: Any = None, **kwargs: Any
-               ) -> tf.Tensor:
-        """The decoder's output; T2T's signature.
-
-        A cached step gets its absolute position here, since T2T's loop knows only its own `pos`.
+               cache: dict | None = None, decode_loop_step: Any = None,
+               features: dict | None = None, **kwargs: Any) -> tf.Tensor:
+        """The decoder's output; T2T's signature, and the features, as far as they are known.
 
         Raises:
           NotImplementedError: called by T2T's loop for TPUs, which has a cache of fixed length.
@@ -162,13 +170,9 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
             raise NotImplementedError("rpr_transformer decodes on CPU and GPU, not with T2T's loop "
                                       "for TPUs: leave use_tpu off")
         decoder_input = cast_to_activations(decoder_input, hparams)
-        if cache is not None:
-            step = tf.shape(cache["layer_0"]["k"])[2:3]      # the number of cached steps
-            decoder_input = transformer_stacks.embed_positions(
-                decoder_input, step, hparams, "targets")
         x = transformer_stacks.decoder(
-            layers.drop(decoder_input, hparams), encoder_output, decoder_self_attention_bias,
-            encoder_decoder_attention_bias, hparams, cache, self.attention_weights)
+            decoder_input, encoder_output, decoder_self_attention_bias,
+            encoder_decoder_attention_bias, hparams, cache, self.attention_weights, features)
         return tf.expand_dims(x, axis=2)
 
     def _fast_decode(self, features: dict, decode_length: int, beam_size: int = 1,
@@ -208,12 +212,15 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
             memory, bias = self.encode(inputs, features["target_space_id"], hparams, features)
         batch = common_layers.shape_list(memory)[0]
         fixed = transformer_stacks.init_cache(None, hparams, batch, 0, memory, bias, "body/")
-        caches = {layer: {name: tf.tile(part[name], [beams, 1, 1, 1]) for name in "kv"}
+        # What differs between the beams; the encoder's keys and values do not.
+        caches = {layer: {name: tf.repeat(value, beams, axis=0) for name, value in part.items()
+                          if not name.endswith("_encdec")}
                   for layer, part in fixed.items() if layer.startswith("layer_")}
 
-        def step(x: tf.Tensor, caches: dict) -> tuple[tf.Tensor, dict]:
+        def step(x: tf.Tensor, caches: dict, ids: tf.Tensor) -> tuple[tf.Tensor, dict]:
             cache = {layer: {**fixed[layer], **part} for layer, part in caches.items()}
-            x = self.decode(x, memory, bias, None, hparams, cache)
-            return x, {layer: {name: cache[layer][name] for name in "kv"} for layer in caches}
+            x = self.decode(x, memory, bias, None, hparams, cache, features={"targets_raw": ids})
+            return x, {layer: {name: cache[layer][name] for name in part}
+                       for layer, part in caches.items()}
 
         return step, caches

@@ -10,93 +10,120 @@ from rpr.models import layers
 from rpr.nn import attention, ops
 from rpr.nn.ops import HALF_PRECISION
 from rpr.positions.layout import Layout
+from rpr.positions.scheme import Scheme
 from rpr.utils.interfaces import HParams
 
 
 def prepare_encoder(inputs: tf.Tensor, target_space: tf.Tensor | None, hparams: HParams,
                     features: dict[str, tf.Tensor] | None = None
                     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The input of the encoder stack and the attention biases.
+    """The embedded words of the encoder and the attention biases.
 
     Args:
       inputs: [batch, length, hidden], embedded words, zero for padding.
       target_space: int scalar, or None.
       hparams: the model's hyperparameters.
-      features: a packed batch has `inputs_segmentation`, `inputs_position` and
-        `targets_segmentation`, each int [batch, length].
+      features: a packed batch has `inputs_segmentation` and `targets_segmentation`, each int
+        [batch, length].
 
     Returns:
-      the input of the encoder [batch, length, hidden];
+      the embedded words with that of the target space [batch, length, hidden];
       the bias of its self-attention, float32 [batch, 1, 1|length, length];
       the bias of the decoder's attention to it, float32 [batch, 1, 1|len_targets, length].
     """
-    _, length, hidden = common_layers.shape_list(inputs)
     if features and "inputs_segmentation" in features:
-        segments, position = features["inputs_segmentation"], features["inputs_position"]
+        segments = features["inputs_segmentation"]
         self_bias = common_attention.attention_bias_same_segment(segments, segments)
         cross_bias = common_attention.attention_bias_same_segment(
             features["targets_segmentation"], segments)
     else:
-        position = tf.range(length)
         self_bias = cross_bias = common_attention.attention_bias_ignore_padding(
             common_attention.embedding_to_padding(inputs))
     if target_space is not None and hparams.get("use_target_space_embedding", True):
-        space = common_layers.embedding(target_space, 32, hidden, name="target_space_embedding",
-                                        dtype=hparams.get("activation_dtype", "float32"))
+        space = common_layers.embedding(
+            target_space, 32, inputs.shape.as_list()[-1], name="target_space_embedding",
+            dtype=hparams.get("activation_dtype", "float32"))
         inputs += tf.reshape(space, [1, 1, -1])
-    return embed_positions(inputs, position, hparams, "inputs"), self_bias, cross_bias
+    return inputs, self_bias, cross_bias
 
 
 def prepare_decoder(targets: tf.Tensor, hparams: HParams,
                     features: dict[str, tf.Tensor] | None = None) -> tuple[tf.Tensor, tf.Tensor]:
-    """The input of the decoder stack in training: the targets shifted one place to the right.
+    """The embedded words of the decoder in training: the targets shifted one place to the right.
 
     Args:
       targets: [batch, length, hidden], embedded words.
       hparams: the model's hyperparameters.
-      features: a packed batch has `targets_segmentation` and `targets_position`.
+      features: a packed batch has `targets_segmentation`, int [batch, length].
 
     Returns:
-      the input of the decoder [batch, length, hidden];
-      the bias of its self-attention, float32 [batch|1, 1, length, length].
+      the embedded words [batch, length, hidden];
+      the bias of the decoder's self-attention, float32 [batch|1, 1, length, length].
     """
-    length = common_layers.shape_list(targets)[1]
-    bias, position = common_attention.attention_bias_lower_triangle(length), tf.range(length)
+    bias = common_attention.attention_bias_lower_triangle(common_layers.shape_list(targets)[1])
     if features and "targets_segmentation" in features:
-        segments, position = features["targets_segmentation"], features["targets_position"]
+        segments = features["targets_segmentation"]
         bias += common_attention.attention_bias_same_segment(segments, segments)
-    shifted = common_layers.shift_right_3d(targets)
-    return embed_positions(shifted, position, hparams, "targets"), bias
+    return common_layers.shift_right_3d(targets), bias
 
 
-def embed_positions(x: tf.Tensor, position: tf.Tensor, hparams: HParams, side: str) -> tf.Tensor:
-    """Adds absolute positions and, with `norm_after_embedding`, normalizes the result.
+def _enter(x: tf.Tensor, scheme: Scheme, layout: Layout, hparams: HParams, side: str,
+           features: dict[str, tf.Tensor]) -> tuple[tf.Tensor, Layout]:
+    """The input of the first layer: with absolute positions, normalization and dropout.
 
     Args:
       x: [batch, length, hidden], embedded words.
-      position: int32 [length] or [batch, length].
+      scheme: the scheme of the stack.
+      layout: without what depends on the features.
       hparams: the model's hyperparameters.
       side: `inputs` or `targets`.
+      features: those of a packed batch have `SIDE_segmentation` and `SIDE_position`, int
+        [batch, length]; `SIDE_raw` has the symbols.
 
     Returns:
-      [batch, length, hidden].
+      [batch, length, hidden], and the complete layout of the stack.
     """
-    x = positions.build(hparams, side).embed(x, position)
+    segments, ids = (features.get(f"{side}_{name}") for name in ("segmentation", "raw"))
+    if ids is not None and set(ids.shape.as_list()[2:]) - {1}:
+        ids = None                                           # images or sounds, not symbols
+    if ids is not None:
+        ids = tf.reshape(ids, common_layers.shape_list(x)[:2])
+        if side == "targets" and layout.cache is None:
+            ids = tf.pad(ids[:, :-1], [[0, 0], [1, 0]])      # as shift_right_3d
+    at = features.get(f"{side}_position")
+    layout = layout.replace(segments=segments, ids=ids, query_at=at, key_at=at)
+    if scheme.uses("place"):
+        at = scheme.place(layout)
+        if at is not None:
+            layout = layout.replace(query_at=at, key_at=_all_positions(at, x, layout.cache),
+                                    unit_steps=False)
+    x = scheme.embed(x, layout.query_positions())
     if hparams.get("norm_after_embedding", False):
         with tf.variable_scope(f"{side}_embedding_norm"):
             dtype = tf.float32 if x.dtype in HALF_PRECISION else x.dtype   # as `layers.normalize`
             x = tf.cast(common_layers.layer_norm(
                 tf.cast(x, dtype), epsilon=hparams.norm_epsilon), x.dtype)
-    return x
+    return layers.drop(x, hparams), layout
+
+
+def _all_positions(at: tf.Tensor, x: tf.Tensor, cache: dict | None) -> tf.Tensor:
+    """The positions of the queries, after those of earlier steps: [batch, length, axes]."""
+    at = at if at.shape.rank == 3 else at[..., None]
+    if cache is None:
+        return at
+    at = tf.broadcast_to(tf.cast(at, tf.float32),
+                         [*common_layers.shape_list(x)[:2], at.shape.as_list()[2]])
+    cache["positions"] = tf.concat([cache["positions"], at], axis=1)
+    return cache["positions"]
 
 
 def _attention_sublayer(x: tf.Tensor, memory: tf.Tensor | None, bias: tf.Tensor | None,
-                        hparams: HParams, scheme: Any, layout: Layout | None, cache: dict | None,
-                        save_weights_to: dict | None) -> tf.Tensor:
+                        hparams: HParams, scheme: Scheme | None, layout: Layout,
+                        cache: dict | None, save_weights_to: dict | None) -> tf.Tensor:
     """One attention sub-layer with its pre- and postprocessing. Shapes as x."""
     dims = common_layers.comma_separated_string_to_integer_list(
         hparams.get("attention_dropout_broadcast_dims", ""))
-    if cache is not None or hparams.mode == tf.estimator.ModeKeys.TRAIN:
+    if cache is not None or layout.training:
         save_weights_to = None       # for visualization; T2T's decoding loop would carry them along
     y = attention.multihead_attention(
         layers.preprocess(x, hparams), memory, bias,
@@ -122,45 +149,52 @@ def _feed_forward_sublayer(x: tf.Tensor, hparams: HParams, pad_remover: Any = No
 
 
 def encoder(x: tf.Tensor, bias: tf.Tensor, hparams: HParams, nonpadding: tf.Tensor | None = None,
-            save_weights_to: dict | None = None, edges: tf.Tensor | None = None) -> tf.Tensor:
+            save_weights_to: dict | None = None, features: dict[str, tf.Tensor] | None = None
+            ) -> tf.Tensor:
     """The encoder stack.
 
     Args:
-      x: [batch, length, hidden].
+      x: [batch, length, hidden], from `prepare_encoder`.
       bias: [batch, 1, 1|length, length].
       hparams: the model's hyperparameters.
       nonpadding: float [batch, length], for packed batches; otherwise taken from the bias.
       save_weights_to: see `rpr.nn.attention.multihead_attention`.
-      edges: int32 [batch, length, length], labels of edges between the words, or None.
+      features: see `_enter`; `edges` are labels of edges between the words, int32
+        [batch, length, length].
 
     Returns:
       [batch, length, hidden].
     """
-    scheme = positions.build(hparams, "inputs", edges is not None)
-    length = common_layers.shape_list(x)[1]
-    layout = Layout(length, length, edges=edges)
+    features = features or {}
+    scheme, length = positions.build(hparams, "inputs"), common_layers.shape_list(x)[1]
+    num_layers = hparams.num_encoder_layers or hparams.num_hidden_layers
+    layout = Layout(length, length, edges=features.get("edges"), mask=bias, layers=num_layers,
+                    training=hparams.mode == tf.estimator.ModeKeys.TRAIN)
+    x, layout = _enter(x, scheme, layout, hparams, "inputs", features)
     with tf.variable_scope("encoder"):
         pad_remover = None
         if hparams.use_pad_remover:
             pad_remover = expert_utils.PadRemover(
                 common_attention.attention_bias_to_padding(bias) if nonpadding is None
                 else 1.0 - nonpadding)
-        for layer in range(hparams.num_encoder_layers or hparams.num_hidden_layers):
+        for layer in range(num_layers):
             with tf.variable_scope(f"layer_{layer}"):
                 with tf.variable_scope("self_attention"):
-                    x = _attention_sublayer(
-                        x, None, bias, hparams, scheme, layout, None, save_weights_to)
+                    x = _attention_sublayer(x, None, bias, hparams, scheme.at(layer),
+                                            layout.replace(layer=layer), None, save_weights_to)
                 x = _feed_forward_sublayer(x, hparams, pad_remover)
         return layers.preprocess(x, hparams)
 
 
 def decoder(x: tf.Tensor, memory: tf.Tensor | None, self_bias: tf.Tensor | None,
             cross_bias: tf.Tensor | None, hparams: HParams, cache: dict | None = None,
-            save_weights_to: dict | None = None) -> tf.Tensor:
+            save_weights_to: dict | None = None, features: dict[str, tf.Tensor] | None = None
+            ) -> tf.Tensor:
     """The decoder stack, over whole sentences or for one cached step.
 
     Args:
-      x: [batch, length, hidden]; with a cache [batch * beams, 1, hidden].
+      x: [batch, length, hidden], from `prepare_decoder`; with a cache the embedded words
+        [batch * beams, 1, hidden].
       memory: [batch, len_inputs, hidden], the encoder's output, or None for a language model.
       self_bias: [batch|1, 1, length, length], or for a step [1, 1, 1, steps so far + 1]; None
         if each query may attend to every key.
@@ -168,30 +202,54 @@ def decoder(x: tf.Tensor, memory: tf.Tensor | None, self_bias: tf.Tensor | None,
       hparams: the model's hyperparameters.
       cache: from `init_cache`, changed in place, or None.
       save_weights_to: see `rpr.nn.attention.multihead_attention`.
+      features: see `_enter`.
 
     Returns:
       [batch, length, hidden].
     """
-    scheme = positions.build(hparams, "targets")
+    features = features or {}
+    scheme, cross_scheme = (positions.build(hparams, side) for side in ("targets", "cross"))
+    num_layers = hparams.num_decoder_layers or hparams.num_hidden_layers
     length, offset = common_layers.shape_list(x)[1], 0
     if cache is not None:
         _restore_static_heads(cache, cross_bias, hparams.num_heads)
         length, offset = 1, common_layers.shape_list(cache["layer_0"]["k"])[2]
-    layout = Layout(length, length + offset, offset, causal=True)
+    layout = Layout(length, length + offset, offset, causal=True, mask=self_bias,
+                    layers=num_layers, cache=None if cache is None else cache["layer_0"],
+                    training=hparams.mode == tf.estimator.ModeKeys.TRAIN)
+    x, layout = _enter(x, scheme, layout, hparams, "targets", features)
+    cross_layout = None
+    if memory is not None:
+        cross_layout = _cross_layout(x, memory, layout, cache, features)
     with tf.variable_scope("decoder"):
-        for layer in range(hparams.num_decoder_layers or hparams.num_hidden_layers):
+        for layer in range(num_layers):
             name = f"layer_{layer}"
             layer_cache = cache[name] if cache is not None else None
             with tf.variable_scope(name):
                 with tf.variable_scope("self_attention"):
-                    x = _attention_sublayer(x, None, self_bias, hparams, scheme, layout,
-                                            layer_cache, save_weights_to)
-                if memory is not None:
+                    x = _attention_sublayer(x, None, self_bias, hparams, scheme.at(layer),
+                                            layout.replace(layer=layer), layer_cache,
+                                            save_weights_to)
+                if cross_layout is not None:
                     with tf.variable_scope("encdec_attention"):
-                        x = _attend_to_memory(x, memory, cross_bias, hparams, layer_cache,
-                                              save_weights_to)
+                        x = _attend_to_memory(
+                            x, memory, cross_bias, hparams, cross_scheme.at(layer),
+                            cross_layout.replace(layer=layer), layer_cache, save_weights_to)
                 x = _feed_forward_sublayer(x, hparams)
         return layers.preprocess(x, hparams)
+
+
+def _cross_layout(x: tf.Tensor, memory: tf.Tensor, layout: Layout, cache: dict | None,
+                  features: dict[str, tf.Tensor]) -> Layout:
+    """The layout of the attention to the encoder, see `_attend_to_memory`."""
+    at, queries = layout.query_positions(), layout.queries
+    if cache is not None:
+        batch = common_layers.shape_list(cache["layer_0"]["k_encdec"])[0]
+        at = tf.reshape(tf.broadcast_to(at, [common_layers.shape_list(x)[0], 1]), [batch, -1])
+        queries = common_layers.shape_list(at)[1]
+    return Layout(queries, common_layers.shape_list(memory)[1], query_at=at,
+                  key_at=features.get("inputs_position"), unit_steps=False, layers=layout.layers,
+                  training=layout.training)
 
 
 def _restore_static_heads(cache: dict, cross_bias: tf.Tensor | None, heads: int) -> None:
@@ -209,13 +267,14 @@ def _restore_static_heads(cache: dict, cross_bias: tf.Tensor | None, heads: int)
 
 
 def _attend_to_memory(x: tf.Tensor, memory: tf.Tensor, bias: tf.Tensor | None, hparams: HParams,
-                      cache: dict | None, save_weights_to: dict | None) -> tf.Tensor:
+                      scheme: Scheme, layout: Layout, cache: dict | None,
+                      save_weights_to: dict | None) -> tf.Tensor:
     """The attention to the encoder. In a cached step the beams are queries of one sentence."""
     shape = common_layers.shape_list(x)
     if cache is not None:
         batch = common_layers.shape_list(cache["k_encdec"])[0]
         x = tf.reshape(x, [batch, -1, shape[-1]])
-    x = _attention_sublayer(x, memory, bias, hparams, None, None, cache, save_weights_to)
+    x = _attention_sublayer(x, memory, bias, hparams, scheme, layout, cache, save_weights_to)
     return ops.reshape(x, shape)
 
 
@@ -227,24 +286,39 @@ def init_cache(cache: dict | None, hparams: HParams, batch_size: int | tf.Tensor
     The signature is T2T's.
 
     Returns:
-      the dict `cache`, which has for each layer `k` and `v` [batch, heads, 0, depth], `k_encdec`
-      and `v_encdec` [batch, heads, len_inputs, depth].
+      the dict `cache`, which has for each layer `k` and `v` [batch, heads, 0, depth], the states of
+      its position scheme, `k_encdec` and `v_encdec` [batch, heads, len_inputs, depth].
     """
     cache = {} if cache is None else cache
+    scheme, cross_scheme = (positions.build(hparams, side) for side in ("targets", "cross"))
     heads = hparams.num_heads
     key_channels = hparams.attention_key_channels or hparams.hidden_size
     value_channels = hparams.attention_value_channels or hparams.hidden_size
     dtype = (tf.as_dtype(hparams.get("activation_dtype", "float32")) if encoder_output is None
              else encoder_output.dtype)
+    cross_layout = None
+    if encoder_output is not None:
+        length = common_layers.shape_list(encoder_output)[1]
+        cross_layout = Layout(1, length, unit_steps=False)
     for layer in range(hparams.num_decoder_layers or hparams.num_hidden_layers):
+        own, cross = scheme.at(layer), cross_scheme.at(layer)
         layer_cache = cache[f"layer_{layer}"] = {
-            name: tf.zeros([batch_size, heads, attention_init_length, channels // heads], dtype)
-            for name, channels in (("k", key_channels), ("v", value_channels))}
-        if encoder_output is not None:
+            name: tf.zeros([batch_size, heads, attention_init_length, depth], dtype)
+            for name, depth in (("k", key_channels // heads * own.depth_factor),
+                                ("v", value_channels // heads))}
+        for name, shape in own.states().items():
+            layer_cache[name] = tf.zeros([batch_size, *shape])
+        if cross_layout is not None:
             scope = f"{scope_prefix}decoder/layer_{layer}/encdec_attention/multihead_attention"
             with tf.variable_scope(scope):
-                layer_cache["k_encdec"], layer_cache["v_encdec"] = attention.project_memory(
+                k, layer_cache["v_encdec"] = attention.project_memory(
                     encoder_output, key_channels, value_channels, heads)
+                if cross.uses("rotate"):
+                    k = cross.rotate(k, cross_layout.key_positions(),
+                                     cross_layout.replace(layer=layer), "key")
+                layer_cache["k_encdec"] = k
+    if scheme.uses("place"):
+        cache["layer_0"]["positions"] = tf.zeros([batch_size, 0, scheme.axes])
     if encoder_output is not None:
         cache["encoder_output"] = encoder_output
         cache["encoder_decoder_attention_bias"] = encoder_decoder_attention_bias

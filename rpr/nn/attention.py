@@ -19,9 +19,10 @@ MASK_BIAS = -1e9                                      # T2T's bias of masked pai
 def attention(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, bias: tf.Tensor | None = None,
               scores: Callable[..., tf.Tensor] | None = None,
               weighted_values: Callable[..., tf.Tensor] | None = None,
+              normalize: Callable[[tf.Tensor], tf.Tensor] = tf.nn.softmax,
               dropout: Callable[[tf.Tensor], tf.Tensor] | None = None,
               on_weights: Callable[[tf.Tensor, tf.Tensor], None] | None = None,
-              scale: float | None = None, masked: bool = False) -> tf.Tensor:
+              scale: float | None = None) -> tf.Tensor:
     """Scaled dot-product attention, with or without terms of a position scheme.
 
     Shaw et al. 2018, equations (2) to (4): the logits are (q_i . k_j + q_i . a^K_ij) / sqrt(depth),
@@ -38,10 +39,10 @@ def attention(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, bias: tf.Tensor | None =
         softmax.
       weighted_values: called with the weights and v, returns [batch, heads, queries, depth_v];
         None: the weighted sums of v.
+      normalize: makes weights of logits, in float32 if the inputs are in half precision.
       dropout: applied to the weights.
       on_weights: called with the weights, before dropout, and the logits.
       scale: factor of q; None: depth ** -0.5.
-      masked: whether to use `masked_softmax` over the keys that the bias does not mask.
 
     Returns:
       [batch, heads, queries, depth_v] of the dtype of q.
@@ -52,11 +53,7 @@ def attention(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, bias: tf.Tensor | None =
         logits = tf.cast(logits, tf.float32)
     if bias is not None:
         logits += tf.cast(bias, logits.dtype)
-    if masked and bias is not None:
-        weights = masked_softmax(logits, bias > MASK_BIAS / 2)
-    else:
-        weights = tf.nn.softmax(logits)
-    weights = tf.cast(weights, q.dtype)
+    weights = tf.cast(normalize(logits), q.dtype)
     if on_weights:
         on_weights(weights, logits)
     if dropout:
@@ -122,7 +119,7 @@ def multihead_attention(x: tf.Tensor, memory: tf.Tensor | None, bias: tf.Tensor 
       output_channels: channels of the result.
       heads: number of heads.
       scheme: a `rpr.positions.Scheme`, or None for attention without positions.
-      layout: a `rpr.positions.Layout`, passed on to the scheme.
+      layout: a `rpr.positions.Layout`, passed on to the scheme with x, bias and cache.
       compatibility: `dot_product`, or `additive` (see `additive_logits`), which needs a scheme.
       dropout_rate: dropout of the weights.
       dropout_broadcast_dims: axes that share dropout decisions, see `dropout`.
@@ -130,7 +127,7 @@ def multihead_attention(x: tf.Tensor, memory: tf.Tensor | None, bias: tf.Tensor 
         [batch, heads, steps so far, depth] grow by this step; with a memory its `k_encdec` and
         `v_encdec` are used instead of projections of the memory.
       save_weights_to: a dict that gets weights and logits under T2T's names, or None.
-      masked: see `attention`.
+      masked: whether to use `masked_softmax` over the keys that the bias does not mask.
 
     Returns:
       [batch, queries, output_channels].
@@ -151,14 +148,22 @@ def multihead_attention(x: tf.Tensor, memory: tf.Tensor | None, bias: tf.Tensor 
             k, v = project_memory(
                 x if memory is None else memory, key_channels, value_channels, heads)
         scores = weighted_values = scale = None
+        normalize = tf.nn.softmax
+        if masked and bias is not None:
+            normalize = functools.partial(masked_softmax, unmasked=bias > MASK_BIAS / 2)
         if scheme is not None:
-            if cache is not None:
+            layout = layout.replace(x=x, mask=bias, cache=cache)
+            if cache is not None and memory is None:
                 q = tf.ensure_shape(q, [None, heads, 1, None])
-            q, k = scheme.rotate(q, k, layout)
+            if scheme.uses("rotate"):
+                scale = (key_channels // heads) ** -0.5      # the depth may change
+                q, k = _rotate(q, k, scheme, layout, memory is not None, cache is not None)
             scores = functools.partial(scheme.scores, layout=layout)
             if compatibility == "additive":
                 scale, scores = 1.0, functools.partial(_additive_scores, scheme, layout)
             weighted_values = functools.partial(scheme.weighted_values, layout=layout)
+            if scheme.uses("normalize"):
+                normalize = functools.partial(scheme.normalize, layout=layout)
         if memory is None and cache is not None:
             k = cache["k"] = tf.concat([cache["k"], k], axis=2)
             v = cache["v"] = tf.concat([cache["v"], v], axis=2)
@@ -167,10 +172,23 @@ def multihead_attention(x: tf.Tensor, memory: tf.Tensor | None, bias: tf.Tensor 
         if save_weights_to is not None:
             on_weights = functools.partial(_save_weights, save_weights_to, scope.name)
         z = attention(
-            q, k, v, bias, scores, weighted_values,
+            q, k, v, bias, scores, weighted_values, normalize,
             dropout=lambda weights: dropout(weights, dropout_rate, dropout_broadcast_dims),
-            on_weights=on_weights, scale=scale, masked=masked)
+            on_weights=on_weights, scale=scale)
         return project(combine_heads(z), output_channels, "output_transform")
+
+
+def _rotate(q: tf.Tensor, k: tf.Tensor, scheme: Any, layout: Any, has_memory: bool, cached: bool
+            ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Queries and keys at their positions; those are the same tensors in all layers of a pass."""
+    shared = layout.shared
+    if "queries" not in shared:
+        shared["queries"] = layout.query_positions()
+        shared["keys"] = layout.key_positions() if has_memory else shared["queries"]
+    q = scheme.rotate(q, shared["queries"], layout, "query")
+    if not (has_memory and cached):                          # those keys were rotated already
+        k = scheme.rotate(k, shared["keys"], layout, "key")
+    return q, k
 
 
 def _save_weights(target: dict, scope: str, weights: tf.Tensor, logits: tf.Tensor) -> None:

@@ -3,12 +3,21 @@
 Each module defines one scheme or a family of them. The functions take their tables as arguments and
 make no variables, so they can be used in graphs, eagerly and in `tf.function`.
 """
-from rpr.positions import absolute, bias, deberta, graph, relative, rotary, transformer_xl
+from rpr.positions import (
+    absolute,
+    bias,
+    deberta,
+    labels,
+    relative,
+    rotary,
+    transformer_xl,
+)
+from rpr.positions.combinations import SumOfSchemes
 from rpr.positions.layout import Layout
 from rpr.positions.registry import SCHEMES, build, declared_settings, register
-from rpr.positions.scheme import Scheme, SumOfSchemes
+from rpr.positions.scheme import Scheme
 from rpr.utils.settings import Setting
 
 __all__ = ["SCHEMES", "Layout", "Scheme", "Setting", "SumOfSchemes", "absolute", "bias", "build",
-           "deberta", "declared_settings", "graph", "register", "relative", "rotary",
+           "deberta", "declared_settings", "labels", "register", "relative", "rotary",
            "transformer_xl"]

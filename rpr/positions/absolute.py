@@ -16,7 +16,7 @@ def sinusoid(positions: tf.Tensor, channels: int) -> tf.Tensor:
     cosines.
 
     Args:
-      positions: integers of any shape.
+      positions: numbers of any shape.
       channels: number of channels; if it is odd the last channel is zero.
 
     Returns:
@@ -51,13 +51,11 @@ def learned(positions: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
 @register("none")
 class NoPosition(Scheme):
     """No position information at all: the encoder sees a bag of words."""
-    supports_additive = True
 
 
 @register("sinusoid")
 class Sinusoid(Scheme):
     """Fixed sines and cosines added to the embedded words (Vaswani et al. 2017)."""
-    supports_additive = True
 
     def embed(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
         return x + tf.cast(sinusoid(positions, x.shape.as_list()[-1]), x.dtype)
@@ -66,7 +64,6 @@ class Sinusoid(Scheme):
 @register("scaled_sinusoid")
 class ScaledSinusoid(Scheme):
     """Sinusoids times a learned scalar per side, initially 1, added to the embedded words."""
-    supports_additive = True
 
     def __init__(self, hparams: HParams, side: str) -> None:
         self._name = f"{side}_sinusoid_scale"
@@ -79,7 +76,6 @@ class ScaledSinusoid(Scheme):
 @register("learned")
 class Learned(Scheme):
     """One learned vector per position, max_length of them, added to the embedded words."""
-    supports_additive = True
 
     def __init__(self, hparams: HParams, side: str) -> None:
         self._length = self.longest = hparams.max_length
@@ -89,5 +85,7 @@ class Learned(Scheme):
                              "an integer of 1 or more")
 
     def embed(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+        if not positions.dtype.is_integer:
+            raise ValueError("position=learned: it has no rows for positions that are not whole")
         table = tf.get_variable(self._name, [self._length, x.shape.as_list()[-1]], dtype=x.dtype)
         return x + learned(positions, table)

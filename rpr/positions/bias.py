@@ -8,7 +8,8 @@ import math
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from rpr.positions.layout import Layout, t5_buckets
+from rpr.nn.ops import gather_rows
+from rpr.positions.layout import Layout, t5_buckets, whole
 from rpr.positions.registry import register
 from rpr.positions.scheme import Scheme
 from rpr.positions.skew import skew
@@ -26,9 +27,13 @@ def t5_bias(table: tf.Tensor, layout: Layout, max_distance: int) -> tf.Tensor:
       max_distance: see `t5_buckets`.
 
     Returns:
-      [1, heads, queries, keys] of the dtype of the table.
+      [batch|1, heads, queries, keys] of the dtype of the table.
     """
     num_buckets = table.shape.as_list()[0]
+    if not layout.unit_steps:
+        distances = tf.cast(whole(layout.relative_positions())[:, 0], tf.int32)
+        labels = t5_buckets(distances, num_buckets, max_distance, layout.causal)
+        return tf.transpose(gather_rows(table, labels), [0, 3, 1, 2])
     labels = t5_buckets(layout.distances(), num_buckets, max_distance, layout.causal)
     one_hot = tf.one_hot(labels, num_buckets, dtype=table.dtype.base_dtype)
     by_distance = tf.matmul(table, one_hot, transpose_a=True, transpose_b=True)
@@ -59,17 +64,17 @@ def alibi(heads: int, layout: Layout, dtype: tf.DType = tf.float32) -> tf.Tensor
       dtype: dtype of the result.
 
     Returns:
-      [1, heads, queries, keys].
+      [batch|1, heads, queries, keys].
     """
-    distances = tf.cast(tf.abs(layout.distances()), dtype)
-    slopes = np.array(alibi_slopes(heads), dtype=tf.as_dtype(dtype).as_numpy_dtype)
-    return skew(-distances * slopes[None, :, None, None], layout)
+    slopes = np.array(alibi_slopes(heads), dtype=tf.as_dtype(dtype).as_numpy_dtype)[:, None, None]
+    if not layout.unit_steps:
+        return -tf.cast(tf.abs(layout.relative_positions()), dtype) * slopes
+    return skew(-tf.cast(tf.abs(layout.distances()), dtype) * slopes[None], layout)
 
 
 @register("t5_bias")
 class T5Bias(Scheme):
     """A learned bias per head and bucket of distance, added to the logits (Raffel et al. 2020)."""
-    supports_additive = True
     settings = (
         Setting("t5_num_buckets", 32, "buckets of T5's relative bias, an even number", minimum=4),
         Setting("t5_max_distance", 128, "distance from which T5 uses one bucket", minimum=1),
@@ -97,7 +102,6 @@ class T5Bias(Scheme):
 @register("alibi")
 class Alibi(Scheme):
     """Fixed biases in proportion to the distance, one slope per head (Press et al. 2022)."""
-    supports_additive = True
 
     def __init__(self, hparams: HParams, side: str) -> None:
         self._heads = hparams.num_heads

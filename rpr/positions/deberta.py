@@ -13,9 +13,10 @@ import tensorflow.compat.v1 as tf
 
 from rpr.nn.ops import gather_rows, shape_list
 from rpr.nn.projections import project, split_heads
-from rpr.positions.layout import Layout, log_buckets
+from rpr.positions import labels as pair_labels
+from rpr.positions.layout import Layout, log_buckets, whole
 from rpr.positions.registry import register
-from rpr.positions.scheme import Scheme
+from rpr.positions.scheme import Product, Scheme
 from rpr.positions.skew import scores_by_distance
 from rpr.utils.interfaces import HParams
 from rpr.utils.settings import Setting
@@ -43,6 +44,8 @@ def reachable_rows(embeddings: tf.Tensor, layout: Layout,
     Returns:
       the rows for k^r, of the distances i - j, and the rows for q^r, of the distances j - i.
     """
+    if not layout.unit_steps:
+        return embeddings, embeddings
     side, (smallest, largest) = shape_list(embeddings)[0] // 2, _distance_limits(layout)
 
     def rows(first_distance: tf.Tensor, last_distance: tf.Tensor) -> tf.Tensor:
@@ -77,15 +80,21 @@ def score_terms(q: tf.Tensor, k: tf.Tensor, k_rows: tf.Tensor, q_rows: tf.Tensor
         return tf.clip_by_value(_bucket(distances, buckets_per_side, max_distance) - first,
                                 0, tf.cast(shape_list(table)[1] - 1, distances.dtype))
 
+    if not layout.unit_steps:
+        distances = whole(layout.relative_positions())[:, 0]
+        by_query, by_key = (buckets_per_side + _bucket(x, buckets_per_side, max_distance)
+                            for x in (-distances, tf.transpose(distances, [0, 2, 1])))
+        return (pair_labels.score_term(q, k_rows, by_query) + tf.transpose(
+            pair_labels.score_term(k, q_rows, by_key), [0, 1, 3, 2]))
     if layout.is_single_query:
         smallest, largest = _distance_limits(layout)
         k_by_key = gather_rows(k_rows, labels(k_rows, -layout.distances(), smallest))
         q_by_key = gather_rows(
-            q_rows, labels(q_rows, layout.relative_positions()[0], -largest))
+            q_rows, labels(q_rows, layout.relative_positions()[0, 0, 0], -largest))
         return (scores_by_distance(q, k_by_key, layout)
                 + tf.reduce_sum(k * q_by_key, axis=3)[:, :, None])
 
-    n, m, distances = layout.queries, layout.keys, layout.relative_positions()
+    n, m, distances = layout.queries, layout.keys, layout.relative_positions()[0, 0]
     smallest, largest = _distance_limits(layout)
     queries, keys = (tf.range(tf.cast(count, tf.int64)) for count in (n, m))
     query_indices = labels(k_rows, -distances, smallest) * tf.cast(n, tf.int64) + queries[:, None]
@@ -112,7 +121,6 @@ def _products(x: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
 @register("deberta")
 class Deberta(Scheme):
     """Content to position and position to content, in log buckets of distance (He et al. 2021)."""
-    query_key_method = "scores"
     settings = (
         Setting("deberta_num_buckets", 32, "buckets of DeBERTa on each side, an even number",
                 minimum=4),
@@ -130,10 +138,13 @@ class Deberta(Scheme):
                 f"deberta_max_distance={self._max_distance}: must be larger than "
                 f"deberta_num_buckets / 2 + 1 = {self._side // 2 + 1}")
 
-    def scores(self, q: tf.Tensor, k: tf.Tensor, layout: Layout) -> tf.Tensor:
+    def replaces(self, hook: str) -> bool:
+        return hook == "logits"
+
+    def logits(self, q: tf.Tensor, k: tf.Tensor, layout: Layout, product: Product) -> tf.Tensor:
         heads, depth = shape_list(q)[1], q.shape.as_list()[3]
         with tf.variable_scope("deberta"):
-            rows = self.shared_by_layers("deberta", layout, lambda: reachable_rows(
+            rows = self.shared_by_layers("rows", layout, lambda: reachable_rows(
                 tf.get_variable("embeddings", [2 * self._side, self._hidden], dtype=q.dtype),
                 layout, self._max_distance))
             k_rows, q_rows = (                               # [heads, labels, depth]

@@ -1,61 +1,123 @@
-"""Where queries and keys stand in a sequence."""
+"""Positions of queries and keys, and everything else that an attention layer tells a scheme."""
+import dataclasses
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
 
-class Layout(NamedTuple):
-    """Positions of queries and keys: query i is at position `offset + i`, key j at position j.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Layout:
+    """What a position scheme may know of one attention layer.
 
-    The relative position of a key is its position minus the query's, j - i - offset. The offset is
-    explicit, so that one query at step t gets the same scores over t + 1 keys, over a cache of
-    fixed length, and as part of the whole sentence. All queries lie within the range of the keys
-    (offset + queries <= keys), as in self-attention with or without a cache.
+    By default query i is at position `offset + i` and key j at position j. The offset is explicit,
+    so that one query at step t gets the same scores over t + 1 keys, over a cache of fixed length,
+    and as part of the whole sentence. All queries of self-attention lie within the range of the
+    keys (offset + queries <= keys), with or without a cache.
 
     Lengths and offset are Python ints where they are static, and int32 scalars otherwise.
 
     Attributes:
       queries: number of queries.
       keys: number of keys.
-      offset: position of the first query.
+      offset: index of the first query.
       causal: whether keys to the right of a query (j > offset + i) are masked. The mask itself is
-        part of the attention bias; a scheme may return any score for masked pairs.
+        `mask`; a scheme may return any score for masked pairs.
       edges: labels of directed edges from query i to key j, int32 [batch, queries, keys], 0 where
         there is no edge; None if the input is a plain sequence.
+      query_at, key_at: positions other than the default, integers or floats, of shape [length],
+        [batch, length] or [batch, length, axes]; None: the default.
+      unit_steps: whether the positions of all unmasked pairs differ as their indices do, as in
+        packed batches. Fast algorithms need it, and `relative_positions` then uses the indices.
+      mask: float, about -1e9 for masked pairs and 0 for others, broadcastable to
+        [batch, heads, queries, keys]; None: no pair is masked.
+      segments: int [batch, keys], the segment of each word of a packed batch, or None.
+      ids: int32 [batch, queries], the symbols of the queries, or None if they are not known.
+      x: [batch, queries, hidden], the input of the layer.
+      layer, layers: index of the layer, from 0, and the number of layers of the stack.
+      training: whether the graph trains the model.
+      cache: the layer's cache in a step of decoding, changed in place; None: no cache.
+      shared: what the layers of this pass share, see `Scheme.shared_by_layers`.
     """
     queries: int | tf.Tensor
     keys: int | tf.Tensor
     offset: int | tf.Tensor = 0
     causal: bool = False
     edges: tf.Tensor | None = None
+    query_at: tf.Tensor | None = None
+    key_at: tf.Tensor | None = None
+    unit_steps: bool = True
+    mask: tf.Tensor | None = None
+    segments: tf.Tensor | None = None
+    ids: tf.Tensor | None = None
+    x: tf.Tensor | None = None
+    layer: int = 0
+    layers: int = 1
+    training: bool = False
+    cache: dict[str, tf.Tensor] | None = None
+    shared: dict[Any, Any] = dataclasses.field(default_factory=dict)
+
+    def replace(self, **changes: Any) -> "Layout":
+        """A copy with other values; it belongs to the same pass."""
+        return dataclasses.replace(self, **changes)
 
     @property
     def is_single_query(self) -> bool:
         """Whether there is statically one query, as in a cached step of decoding."""
         return isinstance(self.queries, int) and self.queries == 1
 
-    def query_positions(self) -> tf.Tensor:
-        """The position of each query: int32 [queries]."""
-        return tf.range(self.queries) + self.offset
+    def query_positions(self, axis: int = 0) -> tf.Tensor:
+        """The position of each query on an axis: [batch|1, queries]."""
+        if self.query_at is None:
+            return (tf.range(self.queries) + self.offset)[None]
+        return _on_axis(self.query_at, axis)
 
-    def relative_positions(self) -> tf.Tensor:
-        """The position of each key relative to each query: int64 [queries, keys].
+    def key_positions(self, axis: int = 0) -> tf.Tensor:
+        """The position of each key on an axis: [batch|1, keys]."""
+        return tf.range(self.keys)[None] if self.key_at is None else _on_axis(self.key_at, axis)
 
-        TensorFlow keeps int32 in host memory, and would copy the matrix to a GPU.
+    def relative_positions(self, axis: int = 0) -> tf.Tensor:
+        """The position of each key minus that of each query, on an axis.
+
+        Integers are int64: TensorFlow keeps int32 in host memory, and would copy the matrix to a
+        GPU.
+
+        Returns:
+          [batch|1, 1, queries, keys], for all heads.
         """
-        keys, queries = (tf.cast(positions, tf.int64)
-                         for positions in (tf.range(self.keys), self.query_positions()))
-        return keys[None, :] - queries[:, None]
+        if self.unit_steps and axis == 0:
+            keys, queries = tf.range(self.keys)[None], (tf.range(self.queries) + self.offset)[None]
+        else:
+            keys, queries = self.key_positions(axis), self.query_positions(axis)
+        dtype = tf.int64 if keys.dtype.is_integer and queries.dtype.is_integer else tf.float32
+        keys, queries = tf.cast(keys, dtype), tf.cast(queries, dtype)
+        return (keys[:, None, :] - queries[:, :, None])[:, None]
 
     def distances(self) -> tf.Tensor:
         """The relative positions that unmasked pairs can have, ascending: int32 [distances].
 
         The last entry is one more than the largest of them: `rpr.positions.skew` needs it.
+
+        Raises:
+          ValueError: the positions are not consecutive (`unit_steps` is False).
         """
+        if not self.unit_steps:
+            raise ValueError("distances() needs consecutive positions (unit_steps): use "
+                             "relative_positions()")
         count = self.keys + 1 if self.causal else self.queries + self.keys
         return tf.range(count) - (self.queries - 1) - self.offset
+
+
+def _on_axis(positions: tf.Tensor, axis: int) -> tf.Tensor:
+    if positions.shape.rank == 3:
+        return positions[..., axis]
+    return positions[None] if positions.shape.rank == 1 else positions
+
+
+def whole(positions: tf.Tensor) -> tf.Tensor:
+    """Positions or distances rounded to integers, for schemes with a table."""
+    return positions if positions.dtype.is_integer else tf.cast(tf.round(positions), tf.int64)
 
 
 def clipped_labels(distances: tf.Tensor, left: int, right: int | None = None) -> tf.Tensor:

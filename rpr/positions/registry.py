@@ -1,7 +1,11 @@
 """The registry of position schemes, and how the hparam `position` becomes a scheme."""
+import copy
+import re
 from collections.abc import Callable
+from typing import Any
 
-from rpr.positions.scheme import Scheme, SumOfSchemes
+from rpr.positions.combinations import HeadGroups, LayerGroups, SumOfSchemes
+from rpr.positions.scheme import Scheme
 from rpr.utils.interfaces import HParams
 from rpr.utils.settings import Setting
 
@@ -37,14 +41,19 @@ def declared_settings() -> tuple[Setting, ...]:
         setting for scheme in SCHEMES.values() for setting in scheme.settings))
 
 
+def names_in(position: str) -> set[str]:
+    """The names of schemes in a value of the hparam `position`."""
+    return {name.strip() for part in position.split(":") for name in part.split("@")[0].split("+")}
+
+
 def unused_settings(position: str) -> set[str]:
     """The hparams of schemes that `position`, such as relative+sinusoid, does not use.
 
     Returns:
       names; none if `position` contains a scheme that is not registered.
     """
-    names = [name.strip() for name in position.split("+")]
-    if not all(name in SCHEMES for name in names):
+    names = names_in(position)
+    if not names <= SCHEMES.keys():
         return set()
     used = {setting for name in names for setting in _settings_of(SCHEMES[name])}
     return {setting for scheme in SCHEMES.values() for setting in _settings_of(scheme)} - used
@@ -54,48 +63,147 @@ def _settings_of(scheme: type[Scheme]) -> list[str]:
     return [*(setting.name for setting in scheme.settings), *scheme.t2t_settings]
 
 
-def build(hparams: HParams, side: str, has_edges: bool = True) -> Scheme:
+def build(hparams: HParams, side: str) -> Scheme:
     """Makes the scheme of one side, for one pass through its stack.
 
-    The hparam `encoder_position` or `decoder_position` names it; if that is empty, `position`.
+    The hparam `encoder_position` or `decoder_position` names it; if that is empty, `position`. The
+    attention to the encoder has `cross_position`. A value consists of parts `SCHEMES@WHERE`, joined
+    by `:`. SCHEMES is a name, or several joined by `+`. WHERE is a layer `4`, layers `1-3`,
+    `every4` (layers 4, 8, ...) or `heads1-4`; a part without WHERE is for the rest. Each head of
+    each layer has the first part that names it.
 
     Args:
       hparams: the model's hyperparameters.
-      side: `inputs` (the encoder) or `targets` (the decoder).
-      has_edges: whether the encoder's input has labelled edges, as far as that is known.
+      side: `inputs` (the encoder), `targets` (the decoder) or `cross`.
 
     Returns:
-      the sum of the schemes that the hparam names.
+      the scheme; `Scheme.at` gives that of a layer.
 
     Raises:
-      ValueError: the name is unknown, repeated, or `none` in a sum; the schemes cannot be summed;
-        a scheme does not support the compatibility function; or an hparam of a scheme is outside
-        its range.
+      ValueError: a name is unknown, repeated, or `none` in a sum; schemes cannot be summed or used
+        for a part of the layers; a scheme does not support the compatibility function; or an hparam
+        of a scheme is outside its range.
     """
-    hparam = {"inputs": "encoder_position", "targets": "decoder_position"}[side]
-    hparam = hparam if hparams.get(hparam) else "position"
+    hparam = {"inputs": "encoder_position", "targets": "decoder_position",
+              "cross": "cross_position"}[side]
     value = hparams.get(hparam)
-    names = [name.strip() for name in value.split("+")]
-    _check_names(names, f"{hparam}={value}")
-    _check_settings(names, hparams)
-    schemes = {name: SCHEMES[name](hparams, side) for name in names}
-    others = [name for name, scheme in schemes.items() if name != "graph" and (
-        name == "relative" or scheme.query_key_method == "scores")]
-    if side == "inputs" and not has_edges and "graph" in schemes and others:
-        raise ValueError(f"{hparam}={value}: the source has no edges, so graph is relative there "
-                         f"and cannot be summed with {others[0]}")
-    _check_sum(schemes, f"{hparam}={value}", side)
-    if hparams.get("compatibility") == "additive":
+    if not value:
+        hparam, value = "position", "none" if side == "cross" else hparams.position
+    setting = f"{hparam}={value}"
+    parts = [_Part(part, setting) for part in value.split(":")]
+    if len(parts) == 1 and parts[0].is_rest:
+        return _sum(parts[0].names, hparams, side, setting)
+    for hook in ("place", "embed"):
+        users = [{name for name in part.names if SCHEMES[name](hparams, side).uses(hook)}
+                 for part in parts]
+        for name in users[0].union(*users) - users[0].intersection(*users):
+            raise ValueError(f"{setting}: {name} acts before the first layer, on all heads, so it "
+                             "must be in every part")
+    layers = hparams.get(f"num_{'encoder' if side == 'inputs' else 'decoder'}_layers")
+    built: dict[Any, SumOfSchemes] = {}
+
+    def scheme_of(part: _Part, heads: tuple[int, int]) -> SumOfSchemes:
+        """The same object for all layers with the same part and heads."""
+        if (part, heads) not in built:
+            built[part, heads] = _sum(part.names, _of_heads(hparams, heads), side, setting, heads)
+        return built[part, heads]
+
+    stack: list[Scheme] = []
+    for layer in range(1, (layers or hparams.num_hidden_layers) + 1):
+        groups = _head_groups(layer, parts, hparams.num_heads, setting)
+        sums = {heads: scheme_of(part, heads) for heads, part in groups.items()}
+        if len({scheme.depth_factor for scheme in sums.values()}) > 1:
+            raise ValueError(f"{setting}: the heads of a layer have keys of different depths")
+        if len(sums) > 1 and hparams.get("compatibility") == "additive" and side != "cross":
+            raise ValueError(f"{setting}: compatibility=additive needs one scheme for all heads")
+        stack.append(HeadGroups(sums) if len(sums) > 1 else next(iter(sums.values())))
+    return LayerGroups(stack)
+
+
+class _Part:
+    """A part `SCHEMES@WHERE` of a value of the hparam `position`."""
+
+    def __init__(self, text: str, setting: str) -> None:
+        schemes, *conditions = (word.strip() for word in text.split("@"))
+        self.names = _checked_names(schemes, setting)
+        self.is_rest = not conditions
+        self._bounds: dict[str, tuple[int, int]] = {}
+        for condition in conditions:
+            match = re.fullmatch(r"(heads|every|)([1-9]\d*)(?:-([1-9]\d*))?", condition)
+            kind, first, last = match.groups() if match else ("every", "1", "0")
+            if int(last or first) < int(first) or kind == "every" and last:
+                raise ValueError(f"{setting}: '@{condition}' must be a layer such as 4, layers such"
+                                 " as 1-3, every4 for each fourth layer, or heads such as heads1-4")
+            self._bounds[kind] = int(first), int(last or first)
+
+    def includes(self, layer: int, head: int) -> bool:
+        """Whether this part is for a head of a layer, both counted from 1."""
+        numbers = {"": layer, "heads": head, "every": layer % self._bounds.get("every", (1, 1))[0]}
+        bounds = {**self._bounds, "every": (0, 0)}
+        return all(low <= numbers[kind] <= high for kind, (low, high) in bounds.items())
+
+
+def _head_groups(layer: int, parts: list[_Part], heads: int, setting: str
+                 ) -> dict[tuple[int, int], _Part]:
+    """The part of each group of neighbouring heads: {(first, last + 1): part}, from 0."""
+    groups: dict[tuple[int, int], _Part] = {}
+    for head in range(heads):
+        part = next((part for part in parts if part.includes(layer, head + 1)), None)
+        if part is None:
+            raise ValueError(f"{setting}: no part is for head {head + 1} of layer {layer}; add a "
+                             "part without @ for the rest, such as :none")
+        first, end = next(reversed(groups), (0, 0))
+        if groups and groups[first, end] is part:
+            del groups[first, end]
+        else:
+            first = head
+        groups[first, head + 1] = part
+    return groups
+
+
+def _of_heads(hparams: HParams, heads: tuple[int, int]) -> HParams:
+    """The hparams of a model that has only these heads."""
+    first, end = heads
+    if end - first == hparams.num_heads:
+        return hparams
+    part = copy.copy(hparams)
+    for name in ("attention_key_channels", "attention_value_channels"):
+        channels = hparams.get(name) or hparams.hidden_size
+        part.set_hparam(name, channels // hparams.num_heads * (end - first))
+    part.set_hparam("num_heads", end - first)
+    return part
+
+
+def _sum(names: list[str], hparams: HParams, side: str, setting: str,
+         heads: tuple[int, int] = (0, 0)) -> SumOfSchemes:
+    """The checked sum of the schemes with these names, for all heads or for a group."""
+    schemes = {}
+    for name in names:
+        for each in SCHEMES[name].settings:
+            error = each.error(hparams.get(each.name))
+            if error:
+                raise ValueError(f"{error} (position={name})")
+        schemes[name] = SCHEMES[name](hparams, side)
+        schemes[name].label = f"{name}_{heads[0] + 1}_{heads[1]}" if heads[1] else name
+    for scheme in schemes.values():
+        scheme.partners = [other for other in schemes.values() if other is not scheme]
+    _check_sum(schemes, setting)
+    if side == "cross":
         for name, scheme in schemes.items():
-            drops = (type(scheme).pair_vectors is Scheme.pair_vectors
-                     and scheme.query_key_method in ("scores", "score_term"))
-            if not scheme.supports_additive or drops:
-                raise ValueError(f"{hparam}={value}: {name} is defined by a product of query and "
-                                 "key, so it cannot be used with compatibility=additive")
+            if scheme.uses("place") or scheme.uses("embed"):
+                raise ValueError(f"{setting}: {name} acts before the first layer, so it cannot be "
+                                 "used between decoder and encoder")
+    if hparams.get("compatibility") == "additive" and side != "cross":
+        for name, scheme in schemes.items():
+            drops = scheme.uses("logits") and not scheme.uses("pair_vectors")
+            if drops or scheme.uses("rotate"):
+                raise ValueError(f"{setting}: {name} is defined by a product of query and key, so "
+                                 "it cannot be used with compatibility=additive")
     return SumOfSchemes(list(schemes.values()))
 
 
-def _check_names(names: list[str], setting: str) -> None:
+def _checked_names(schemes: str, setting: str) -> list[str]:
+    names = [name.strip() for name in schemes.split("+")]
     allowed = f"allowed are {', '.join(SCHEMES)}, and sums such as relative+sinusoid"
     for name in names:
         if name not in SCHEMES:
@@ -104,37 +212,30 @@ def _check_names(names: list[str], setting: str) -> None:
         raise ValueError(f"{setting} names a scheme twice; {allowed}")
     if len(names) > 1 and "none" in names:
         raise ValueError(f"{setting}: none cannot be part of a sum; {allowed}")
+    return names
 
 
-def _check_settings(names: list[str], hparams: HParams) -> None:
-    for name in names:
-        for setting in SCHEMES[name].settings:
-            error = setting.error(hparams.get(setting.name))
-            if error:
-                raise ValueError(f"{error} (position={name})")
+# {hook that one scheme of a sum may use: what it does}
+_ONE_USER = {"place": "give the positions", "adjust": "join logits and biases",
+             "normalize": "give the attention weights"}
 
 
-def _check_sum(schemes: dict[str, Scheme], setting: str, side: str) -> None:
+def _check_sum(schemes: dict[str, Scheme], setting: str) -> None:
     """At most one scheme replaces a product, and rotation goes with content-free schemes only."""
-    by_method: dict[str | None, list[str]] = {}
-    for name, scheme in schemes.items():
-        by_method.setdefault(scheme.query_key_method, []).append(name)
-    replacing = by_method.get("scores", [])
-    same_tables = side == "targets" and {"graph", "relative"} <= schemes.keys()
-    if len(replacing) > 1 or same_tables:
-        if "graph" in schemes and side == "targets":
-            both, rest = "+".join(schemes), "+".join(name for name in schemes if name != "graph")
-            raise ValueError(
-                f"{setting}: the decoder's words have no edges, so graph is relative there and "
-                f"cannot be summed with {rest}; set the sides separately: "
-                f"encoder_position={both},decoder_position={rest}")
-        raise ValueError(f"{setting}: {' and '.join(replacing)} each replace the product "
-                         "of query and key: choose one of them")
-    weighting = [name for name, scheme in schemes.items() if scheme.replaces_weighted_sum]
-    if len(weighting) > 1:
-        raise ValueError(f"{setting}: {' and '.join(weighting)} each replace the weighted sum of "
-                         "the values: choose one of them")
-    content = [*by_method.get("score_term", ()), *by_method.get("scores", ())]
-    if "rotate" in by_method and content:
-        raise ValueError(f"{setting}: {by_method['rotate'][0]} rotates queries and keys, and "
+    for hook, words in (("logits", "the product of query and key"),
+                        ("values", "the weighted sum of the values")):
+        replacing = [name for name, scheme in schemes.items()
+                     if scheme.uses(hook) and scheme.replaces(hook)]
+        if len(replacing) > 1:
+            raise ValueError(f"{setting}: {' and '.join(replacing)} each replace {words}: choose "
+                             "one of them")
+    for hook, words in _ONE_USER.items():
+        users = [name for name, scheme in schemes.items() if scheme.uses(hook)]
+        if len(users) > 1:
+            raise ValueError(f"{setting}: {' and '.join(users)} each {words}: choose one of them")
+    rotating = [name for name, scheme in schemes.items() if scheme.uses("rotate")]
+    content = [name for name, scheme in schemes.items()
+               if scheme.uses("logits") and name not in rotating]
+    if rotating and content:
+        raise ValueError(f"{setting}: {rotating[0]} rotates queries and keys, and "
                          f"{' and '.join(content)} would use the rotated ones: choose one of them")

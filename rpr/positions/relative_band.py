@@ -41,7 +41,8 @@ class Band:
           left_clip: clipping distance for keys to the left of the query.
           right_clip: clipping distance for keys to the right.
         """
-        n, m, offset, causal = layout[:4]
+        n, m = layout.queries, layout.keys
+        offset, causal = layout.offset, layout.causal
         num_rows = table.shape.as_list()[-2]
         # The band has at least one diagonal on each side; no distance exceeds offset + n - 1.
         left = static_max(1, static_min(left_clip, offset + n - 1))

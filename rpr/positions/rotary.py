@@ -14,15 +14,15 @@ def angles(positions: tf.Tensor, channels: int,
     """Cosines and sines of position * base ** (-2 i / channels) for the i-th pair of channels.
 
     Args:
-      positions: integers [length].
+      positions: numbers of any shape.
       channels: number of channels that are rotated, even.
       base: base of the wavelengths.
 
     Returns:
-      two float32 tensors [length, channels / 2].
+      two float32 tensors [..., channels / 2].
     """
     rates = tf.pow(base, tf.range(0, channels, 2, dtype=tf.float32) / -channels)
-    radians = tf.cast(positions, tf.float32)[:, None] * rates
+    radians = tf.cast(positions, tf.float32)[..., None] * rates
     return tf.cos(radians), tf.sin(radians)
 
 
@@ -33,8 +33,8 @@ def rotate(x: tf.Tensor, cosines: tf.Tensor, sines: tf.Tensor) -> tf.Tensor:
 
     Args:
       x: [batch, heads, length, depth].
-      cosines: [length, pairs], 2 * pairs <= depth. Further channels are not rotated.
-      sines: [length, pairs].
+      cosines: [(batch|1, 1,) length, pairs], 2 * pairs <= depth. Further channels are not rotated.
+      sines: of the same shape.
 
     Returns:
       [batch, heads, length, depth] of the dtype of x.
@@ -42,8 +42,8 @@ def rotate(x: tf.Tensor, cosines: tf.Tensor, sines: tf.Tensor) -> tf.Tensor:
     x = tf.convert_to_tensor(x)
     pairs, depth = cosines.shape.as_list()[-1], x.shape.as_list()[-1]
     cosines, sines = tf.cast(cosines, x.dtype), tf.cast(sines, x.dtype)
-    fixed = tf.zeros_like(cosines[:, :1]) + tf.zeros([depth - 2 * pairs], x.dtype)
-    cosines = tf.concat([cosines, cosines, fixed + 1], axis=-1)            # [length, depth]
+    fixed = tf.zeros_like(cosines[..., :1]) + tf.zeros([depth - 2 * pairs], x.dtype)
+    cosines = tf.concat([cosines, cosines, fixed + 1], axis=-1)            # [..., length, depth]
     sines = tf.concat([-sines, sines, fixed], axis=-1)
     first, second, rest = tf.split(x, [pairs, pairs, depth - 2 * pairs], axis=-1)
     return x * cosines + tf.concat([second, first, rest], axis=-1) * sines
@@ -52,7 +52,6 @@ def rotate(x: tf.Tensor, cosines: tf.Tensor, sines: tf.Tensor) -> tf.Tensor:
 @register("rotary")
 class Rotary(Scheme):
     """Queries and keys rotated by angles in proportion to their positions (Su et al. 2021)."""
-    query_key_method = "rotate"
     settings = (
         Setting("rotary_base", 10000.0, "base of the rotary wavelengths", above=1),
         Setting("rotary_fraction", 1.0, "fraction of each head's channels that are rotated",
@@ -67,7 +66,8 @@ class Rotary(Scheme):
             raise ValueError(f"rotary_fraction={fraction}: this rotates fewer than 2 of the "
                              f"{depth} channels of a head")
 
-    def rotate(self, q: tf.Tensor, k: tf.Tensor, layout: Layout) -> tuple[tf.Tensor, tf.Tensor]:
-        cosines, sines = self.shared_by_layers("angles", layout, lambda: angles(
-            layout.query_positions(), self._channels, self._base))
-        return rotate(q, cosines, sines), rotate(k, cosines, sines)
+    def rotate(self, x: tf.Tensor, positions: tf.Tensor, layout: Layout, role: str) -> tf.Tensor:
+        # Queries and keys of all layers have the same positions, except to the encoder.
+        turns = self.shared_by_layers(positions.ref(), layout, lambda: angles(
+            positions[:, None], self._channels, self._base))
+        return rotate(x, *turns)

@@ -1,7 +1,7 @@
-"""The interface of a position scheme, and the sum of several schemes."""
+"""The interface of a position scheme."""
 import contextlib
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -11,228 +11,232 @@ from rpr.positions.layout import Layout
 from rpr.utils.interfaces import HParams
 from rpr.utils.settings import Setting
 
+Product = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
 
 class Scheme:
-    """A position scheme that does nothing; subclasses override the methods they need.
+    """A position scheme that does nothing; subclasses override the hooks that they need.
 
-    The model builds one object per stack (encoder: side `inputs`, decoder: side `targets`) and per
-    pass through the stack. Trainable parameters are variables of the scope in which a method is
-    called; this is the scope of the layer.
+    The model builds one object per stack (encoder: side `inputs`, decoder: `targets`, the decoder's
+    attention to the encoder: `cross`) and per pass through the stack, and calls the hooks in the
+    order in which they are listed here. Trainable parameters are variables of the scope in which a
+    hook is called: `place` and `embed` are called once, before the first layer, all others in the
+    scope of each layer. `Layout` holds what a hook may need besides its arguments.
 
     In the comments below, [batch, heads, queries, depth] are the queries of one attention layer and
-    [batch, heads, keys, depth] its keys and values.
+    [batch, heads, keys, depth] its keys and values. Where `batch|1` is allowed, a tensor may be the
+    same for all examples.
 
     Attributes:
       settings: the scheme's own hparams, with defaults and allowed values. They exist in every
         hparams set of `rpr_transformer` and are checked before the scheme is built.
       t2t_settings: names of T2T's own hparams that this scheme reads and most others do not.
-      query_key_method: the method with which the scheme uses the content of queries and keys:
-        `rotate`, `score_term`, `scores`, or None. Only some of them can be summed; see
-        `rpr.positions.registry.build`.
       longest: the most positions that the scheme has; None if there is no limit.
-      supports_additive: whether the scheme can be used with additive compatibility, see
-        `rpr.nn.additive`.
+      axes: the number of axes of the positions that `place` returns.
+      depth_factor: depth of the keys after `rotate`, as a multiple of their depth before.
+      label: what tells the scheme apart from others of the stack; set by `rpr.positions.build`.
+      partners: the other schemes of its sum; set by `rpr.positions.build`.
     """
     settings: tuple[Setting, ...] = ()
     t2t_settings: tuple[str, ...] = ()
-    query_key_method: str | None = None
     longest: int | None = None
-    supports_additive = False
+    axes = 1
+    depth_factor = 1
+    label = ""
+    partners: Sequence["Scheme"] = ()
 
     def __init__(self, hparams: HParams, side: str) -> None:
         """Reads the hparams that the scheme needs.
 
         Args:
           hparams: the model's hyperparameters.
-          side: `inputs` (the encoder) or `targets` (the decoder).
+          side: `inputs`, `targets` or `cross`.
 
         Raises:
           ValueError: the hparams do not fit together.
         """
+
+    def uses(self, hook: str) -> bool:
+        """Whether the scheme does anything in a hook; by default, whether it overrides it.
+
+        Sums call only these hooks, and `rpr.positions.build` refuses sums by them.
+        """
+        return getattr(type(self), hook) is not getattr(Scheme, hook)
+
+    def replaces(self, hook: str) -> bool:
+        """Whether the scheme computes the product of a hook (`logits`, `values`) itself.
+
+        It then need not call `product`. One scheme of a sum may replace a product.
+        """
+        return False
+
+    def at(self, layer: int) -> "Scheme":
+        """The scheme of a layer, counted from 0."""
+        return self
+
+    def states(self) -> dict[str, Sequence[int]]:
+        """The shapes of the scheme's own states in the decoding cache, before the first step.
+
+        Beam search reorders them with the hypotheses. Names are those of `extend`; shapes are
+        those of one layer without the batch, float32: at least two axes, of which one is 0 if it
+        grows with each step. The last axis cannot grow.
+        """
+        return {}
+
+    def place(self, layout: Layout) -> tf.Tensor | None:
+        """The positions of the queries, if they are not 0, 1, 2, ...
+
+        Called before the first layer. All other schemes of a sum read the positions.
+
+        Returns:
+          integers or floats [batch|1, queries] or [batch|1, queries, axes].
+        """
+        return None
 
     def embed(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
         """Adds an absolute position signal to the embedded words.
 
         Args:
           x: [batch, length, hidden].
-          positions: int32 [length] or [batch, length].
+          positions: [batch|1, length].
 
         Returns:
           [batch, length, hidden] of the dtype of x.
         """
         return x
 
-    def rotate(self, q: tf.Tensor, k: tf.Tensor, layout: Layout) -> tuple[tf.Tensor, tf.Tensor]:
-        """Transforms queries and keys by their own positions, before their product.
+    def rotate(self, x: tf.Tensor, positions: tf.Tensor, layout: Layout, role: str) -> tf.Tensor:
+        """Transforms queries or keys by their own positions, before their product.
 
         Args:
-          q: [batch, heads, queries, depth].
-          k: [batch, heads, queries, depth], the keys at the same positions. Keys in a decoding
-            cache were transformed when they were computed and are not passed again.
-          layout: where queries and keys stand.
+          x: [batch, heads, length, depth]. Keys in a decoding cache were transformed when they
+            were computed and are not passed again.
+          positions: [batch|1, length].
+          layout: see `Layout`.
+          role: `query` or `key`.
 
         Returns:
-          q and k, of the same shapes and dtypes.
+          [batch, heads, length, depth_factor * depth] of the dtype of x.
         """
-        return q, k
+        return x
 
-    def bias(self, layout: Layout, dtype: tf.DType) -> tf.Tensor | None:
-        """A bias of the logits that does not depend on the content of queries and keys.
-
-        Args:
-          layout: where queries and keys stand.
-          dtype: dtype of the logits.
-
-        Returns:
-          [1, heads|1, queries, keys], or None.
-        """
-        return None
-
-    def score_term(self, q: tf.Tensor, k: tf.Tensor, layout: Layout) -> tf.Tensor | None:
-        """A term of the logits that depends on the content of queries and keys.
+    def logits(self, q: tf.Tensor, k: tf.Tensor, layout: Layout, product: Product) -> tf.Tensor:
+        """The logits, as far as they depend on queries and keys.
 
         Args:
           q: [batch, heads, queries, depth], already divided by sqrt(depth).
           k: [batch, heads, keys, depth].
-          layout: where queries and keys stand. Padding and masks are not known here: the scores of
-            masked pairs are ignored, whatever they are.
+          layout: see `Layout`. The scores of masked pairs are ignored, whatever they are.
+          product: called with q and k, returns the logits without this scheme,
+            [batch, heads, queries, keys].
 
         Returns:
-          [batch|1, heads|1, queries, keys], or None.
+          [batch, heads, queries, keys]. A constant per query may be left out: it cancels.
+        """
+        return product(q, k)
+
+    def bias(self, layout: Layout, dtype: tf.DType) -> tf.Tensor | None:
+        """A bias of the logits that does not depend on queries and keys.
+
+        Returns:
+          [batch|1, heads|1, queries, keys] of this dtype, or None.
         """
         return None
 
-    def scores(self, q: tf.Tensor, k: tf.Tensor, layout: Layout) -> tf.Tensor | None:
-        """The logits q_i . k_j and the term of this scheme in one, where that is faster.
-
-        A scheme overrides either this method or `score_term`. Args are those of `score_term`.
-
-        Returns:
-          [batch, heads, queries, keys], or None if the plain product is to be used.
-        """
-        return None
-
-    def value_term(self, weights: tf.Tensor, layout: Layout) -> tf.Tensor | None:
-        """A term that is added to the weighted sum of the values.
+    def adjust(self, logits: tf.Tensor, bias: tf.Tensor | None, layout: Layout) -> tf.Tensor:
+        """Joins the logits and the total bias of a sum, over all heads, before the mask is added.
 
         Args:
-          weights: attention weights, [batch, heads, queries, keys].
-          layout: where queries and keys stand.
+          logits: [batch, heads, queries, keys], with the terms of all schemes.
+          bias: [batch|1, heads|1, queries, keys], the sum of all schemes' biases, or None.
+          layout: see `Layout`.
 
         Returns:
-          [batch, heads, queries, depth], or None.
+          [batch, heads, queries, keys].
         """
-        return None
-
-    def weighted_values(self, weights: tf.Tensor, v: tf.Tensor,
-                        layout: Layout) -> tf.Tensor | None:
-        """The weighted sum of the values and the term of this scheme in one, where that is faster.
-
-        A scheme overrides either this method or `value_term`.
-
-        Args:
-          weights: attention weights, [batch, heads, queries, keys].
-          v: [batch, heads, keys, depth].
-          layout: where queries and keys stand.
-
-        Returns:
-          [batch, heads, queries, depth], or None if the plain product is to be used.
-        """
-        return None
-
-    @property
-    def replaces_weighted_sum(self) -> bool:
-        """Whether `weighted_values` may return a tensor; at most one scheme of a sum may."""
-        return type(self).weighted_values is not Scheme.weighted_values
-
-    def pair_vectors(self, layout: Layout, dtype: tf.DType) -> tf.Tensor | None:
-        """Vectors of pairs, added to query and key inside the tanh of additive compatibility.
-
-        Args:
-          layout: where queries and keys stand.
-          dtype: dtype of the queries.
-
-        Returns:
-          [queries, keys, depth], or that with [heads] or [batch, heads|1] in front, or None.
-        """
-        return None
-
-    def shared_by_layers(self, name: str, layout: Layout, make: Callable[[], Any]) -> Any:
-        """Calls `make` in the first layer only, and returns its result in all layers.
-
-        Args:
-          name: of the result. A scheme that shares several results names each of them.
-          layout: the layout of this pass. All layers of a stack get the same object.
-          make: a function without arguments. Variables are made in the scope of the first layer.
-
-        Returns:
-          what `make` returned for this name and layout.
-        """
-        shared = self.__dict__.setdefault("_shared", {})    # subclasses need not call __init__
-        if name not in shared or shared[name][0] is not layout:
-            shared[name] = layout, make()
-        return shared[name][1]
-
-
-class SumOfSchemes(Scheme):
-    """Several schemes together: all signals, terms and biases are added."""
-
-    def __init__(self, schemes: Sequence[Scheme]) -> None:
-        self._schemes = schemes
-        self.longest = min((scheme.longest for scheme in schemes if scheme.longest is not None),
-                           default=None)
-
-    def embed(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-        for scheme in self._schemes:
-            x = scheme.embed(x, positions)
-        return x
-
-    def rotate(self, q: tf.Tensor, k: tf.Tensor, layout: Layout) -> tuple[tf.Tensor, tf.Tensor]:
-        for scheme in self._schemes:
-            q, k = scheme.rotate(q, k, layout)
-        return q, k
-
-    def scores(self, q: tf.Tensor, k: tf.Tensor, layout: Layout) -> tf.Tensor:
-        """The logits; never None."""
-        logits = _only(scheme.scores(q, k, layout) for scheme in self._schemes)
-        if logits is None:
-            logits = tf.matmul(q, k, transpose_b=True)
-        terms = [scheme.score_term(q, k, layout) for scheme in self._schemes]
-        logits, bias = sum(_not_none(terms), logits), self.bias(layout, q.dtype)
         if bias is None or layout.causal:
             return logits if bias is None else logits + bias
         # Without ensure_shape Grappler reorders the sum and adds bias and padding mask first, which
         # needs one more tensor of the size of the logits.
         return tf.ensure_shape(logits + bias, logits.shape)
 
-    def bias(self, layout: Layout, dtype: tf.DType) -> tf.Tensor | None:
-        return _total(scheme.bias(layout, dtype) for scheme in self._schemes)
+    def normalize(self, logits: tf.Tensor, layout: Layout) -> tf.Tensor:
+        """The attention weights; by default the softmax over the keys.
 
-    def weighted_values(self, weights: tf.Tensor, v: tf.Tensor, layout: Layout) -> tf.Tensor:
-        """The weighted sum; never None."""
-        z = _only(scheme.weighted_values(weights, v, layout) for scheme in self._schemes)
-        if z is None:
-            z = tf.matmul(weights, v)
-        return sum(_not_none(scheme.value_term(weights, layout) for scheme in self._schemes), z)
+        Args:
+          logits: float32 or float64 [batch, heads, queries, keys], with the mask.
+          layout: see `Layout`.
+
+        Returns:
+          [batch, heads, queries, keys], 0 for masked pairs.
+        """
+        return tf.nn.softmax(logits)
+
+    def values(self, weights: tf.Tensor, v: tf.Tensor, layout: Layout,
+               product: Product) -> tf.Tensor:
+        """The weighted sum of the values, and terms that the scheme adds to it.
+
+        Args:
+          weights: attention weights, [batch, heads, queries, keys].
+          v: [batch, heads, keys, depth].
+          layout: see `Layout`.
+          product: called with weights and v, returns the weighted sum without this scheme.
+
+        Returns:
+          [batch, heads, queries, depth].
+        """
+        return product(weights, v)
 
     def pair_vectors(self, layout: Layout, dtype: tf.DType) -> tf.Tensor | None:
-        return _total(scheme.pair_vectors(layout, dtype) for scheme in self._schemes)
+        """Vectors of pairs, added to query and key inside the tanh of additive compatibility.
 
+        They take the place of `logits`, see `rpr.nn.additive`.
 
-def _not_none(terms: Iterable[tf.Tensor | None]) -> list[tf.Tensor]:
-    return [term for term in terms if term is not None]
+        Returns:
+          [batch|1, heads|1, queries, keys, depth] of this dtype, or None.
+        """
+        return None
 
+    def scores(self, q: tf.Tensor, k: tf.Tensor, layout: Layout) -> tf.Tensor:
+        """The complete logits without the mask, for the attention layer. Args as `logits`."""
+        logits = self.logits(q, k, layout, lambda q, k: tf.matmul(q, k, transpose_b=True))
+        return self.adjust(logits, self.bias(layout, q.dtype), layout)
 
-def _total(terms: Iterable[tf.Tensor | None]) -> tf.Tensor | None:
-    terms = _not_none(terms)
-    return sum(terms[1:], terms[0]) if terms else None
+    def weighted_values(self, weights: tf.Tensor, v: tf.Tensor, layout: Layout) -> tf.Tensor:
+        """The complete weighted sum, for the attention layer. Args as `values`."""
+        return self.values(weights, v, layout, tf.matmul)
 
+    def extend(self, layout: Layout, name: str, value: tf.Tensor, axis: int) -> tf.Tensor:
+        """A value of the queries after those of all earlier decoding steps: a value of all keys.
 
-def _only(products: Iterable[tf.Tensor | None]) -> tf.Tensor | None:
-    products = _not_none(products)
-    if len(products) > 1:
-        raise ValueError("two schemes of a sum replace the same product")
-    return products[0] if products else None
+        Args:
+          layout: see `Layout`. Without a cache the value is returned as it is.
+          name: a name of `states`.
+          value: [batch, ...], with one entry per query on the axis.
+          axis: of the queries, counted with the batch.
+        """
+        if layout.cache is None:
+            return value
+        name = self.state_name(name)
+        layout.cache[name] = tf.concat([layout.cache[name], value], axis=axis)
+        return layout.cache[name]
+
+    def state_name(self, name: str) -> str:
+        """The key in `Layout.cache` of one of the scheme's own states."""
+        return f"{self.label}/{name}"
+
+    def shared_by_layers(self, name: Hashable, layout: Layout, make: Callable[[], Any]) -> Any:
+        """Calls `make` in the first layer only, and returns its result in all layers of a pass.
+
+        Args:
+          name: tells the result apart from others that the scheme shares.
+          layout: the layout of a layer.
+          make: a function without arguments. Variables are made in the scope of the first layer.
+        """
+        key = self, name
+        if key not in layout.shared:
+            layout.shared[key] = make()
+        return layout.shared[key]
 
 
 def check_length(length: int | tf.Tensor, rows: int,

@@ -7,7 +7,7 @@ from rpr.nn.projections import project, split_heads
 from rpr.positions.absolute import sinusoid
 from rpr.positions.layout import Layout
 from rpr.positions.registry import register
-from rpr.positions.scheme import Scheme
+from rpr.positions.scheme import Product, Scheme
 from rpr.positions.skew import scores_by_distance
 from rpr.utils.interfaces import HParams
 
@@ -34,18 +34,27 @@ def scores(q: tf.Tensor, k: tf.Tensor, rows: tf.Tensor, u: tf.Tensor, v: tf.Tens
 @register("transformer_xl")
 class TransformerXL(Scheme):
     """Sinusoids of the distance as keys, with two learned biases (Dai et al. 2019)."""
-    query_key_method = "scores"
 
     def __init__(self, hparams: HParams, side: str) -> None:
         self._hidden = hparams.hidden_size
 
-    def scores(self, q: tf.Tensor, k: tf.Tensor, layout: Layout) -> tf.Tensor:
+    def replaces(self, hook: str) -> bool:
+        return hook == "logits"
+
+    def logits(self, q: tf.Tensor, k: tf.Tensor, layout: Layout, product: Product) -> tf.Tensor:
         heads, depth = shape_list(q)[1], q.shape.as_list()[3]
+        distances = layout.distances() if layout.unit_steps else layout.relative_positions()[:, 0]
         with tf.variable_scope("transformer_xl"):
-            u, v, signal = self.shared_by_layers("transformer_xl", layout, lambda: (
+            u, v, signal = self.shared_by_layers("signal", layout, lambda: (
                 tf.get_variable("u", [heads, depth], dtype=q.dtype),
                 tf.get_variable("v", [heads, depth], dtype=q.dtype),
-                tf.cast(sinusoid(-layout.distances(), self._hidden), q.dtype)))
-            rows = split_heads(project(signal[None], heads * depth, "r"), heads)[0]
-        scale = depth ** -0.5                                # q is already scaled
-        return scores(q, k, rows, u * scale, v * scale, layout)
+                tf.cast(sinusoid(-distances, self._hidden), q.dtype)))
+            flat = tf.reshape(signal, [1, -1, self._hidden])
+            rows = split_heads(project(flat, heads * depth, "r"), heads)[0]
+        u, v = (x * depth ** -0.5 for x in (u, v))           # q is already scaled
+        if layout.unit_steps:
+            return scores(q, k, rows, u, v, layout)
+        rows = tf.reshape(rows, [heads, *shape_list(distances), depth])      # one for each pair
+        rows = tf.transpose(rows, [1, 0, 2, 3, 4])
+        return (tf.matmul(q + u[:, None], k, transpose_b=True)
+                + tf.matmul(rows, (q + v[:, None])[..., None])[..., 0])

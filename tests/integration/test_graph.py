@@ -17,7 +17,7 @@ from tensor2tensor.utils import registry
 from rpr.inference import inspector, model_session
 from rpr.nn import attention
 from rpr.nn.edges import split_edges
-from rpr.positions import graph
+from rpr.positions import labels as pair_labels
 from rpr.problems import graphs, toy
 from rpr.utils.errors import UserError
 
@@ -64,8 +64,8 @@ def test_attention_and_its_gradient_are_the_equations(batch, heads, n, labels, s
         to = tf.constant(edges, tf.int32)
         z = attention.attention(
             *at[:3], tf.constant(bias),
-            lambda q, k: tf.matmul(q, k, transpose_b=True) + graph.score_term(q, at[3], to),
-            lambda w, v: tf.matmul(w, v) + graph.value_term(w, at[4], to))
+            lambda q, k: tf.matmul(q, k, transpose_b=True) + pair_labels.score_term(q, at[3], to),
+            lambda w, v: tf.matmul(w, v) + pair_labels.value_term(w, at[4], to))
         got = session.run([z, *tf.gradients(z, at, tf.constant(dz))])
     tables = (np.concatenate([x, np.zeros([*x.shape[:-2], 2, 4])], axis=-2) for x in (keys, values))
     z, (*expected, dkeys, dvalues) = naive(q, k, v, *tables, edges, bias, dz)
@@ -79,7 +79,8 @@ def test_additive_compatibility_has_zero_vectors_for_labels_beyond_the_table(sha
     dice = np.random.RandomState(0)
     table, edges = dice.randn(*([] if shared else [3]), 4, 5), dice.randint(-1, 7, [2, 6, 6])
     with tf.Graph().as_default(), tf.Session() as session:
-        vectors = session.run(graph.pair_vectors(tf.constant(table), tf.constant(edges, tf.int32)))
+        vectors = session.run(
+            pair_labels.pair_vectors(tf.constant(table), tf.constant(edges, tf.int32)))
     assert vectors.shape == (2, 1 if shared else 3, 6, 6, 5)
     for b, h, i, j in np.ndindex(vectors.shape[:4]):
         label = edges[b, i, j]
@@ -210,11 +211,14 @@ def test_a_session_reads_words_and_edges_from_one_row(position):
     assert (abs(other - scores[0]) > 1e-3) == (position == "graph")
 
 
-def test_distances_and_edges_need_edges():
-    with pytest.raises(ValueError, match="encoder_position=graph.relative: the source has no edge"):
-        encoded(INPUTS, None, encoder_position="graph+relative", decoder_position="relative")
-    with pytest.raises(ValueError, match="no edges, so graph is relative .* summed with deberta"):
-        encoded(INPUTS, None, encoder_position="graph+deberta", decoder_position="deberta")
+def test_without_edges_the_sum_with_relative_is_relative():
+    tables = {}
+    for position in ("graph+relative", "graph", "relative"):
+        with tf.Graph().as_default():
+            tiny_models.make(tiny_models.hparams(position=position))(
+                tiny_models.features(INPUTS, TARGETS))
+            tables[position] = [v.op.name for v in tf.trainable_variables()]
+    assert tables["graph+relative"] == tables["graph"] == tables["relative"]
 
 
 def test_a_model_without_labels_is_refused():

@@ -29,7 +29,8 @@ def attend(q, k, v, keys, values, layout, bias=None, **kwargs):
     """Attention with the tables that are given."""
     return attention.attention(
         q, k, v, bias,
-        None if keys is None else lambda q, k: relative.scores(q, k, keys, layout),
+        None if keys is None else lambda q, k: relative.add_scores(
+            tf.matmul(q, k, transpose_b=True), q, keys, layout),
         None if values is None else lambda w, v: relative.weighted_values(w, v, values, layout),
         **kwargs)
 
@@ -162,8 +163,10 @@ def test_small_clipping_distances_use_the_band(k, banded, monkeypatch):
         q = tf.zeros([1, 1, 3, 2])
         for layout in (Layout(3, 3), Layout(3, 3, causal=True)):
             with contextlib.suppress(ZeroDivisionError):
-                relative.scores(q, q, tf.zeros([2 * k + 1, 2]), layout)
-        relative.scores(q[:, :, :1], q, tf.zeros([2 * k + 1, 2]), Layout(1, 3, 2))
+                relative.add_scores(
+                    tf.matmul(q, q, transpose_b=True), q, tf.zeros([2 * k + 1, 2]), layout)
+        relative.add_scores(tf.zeros([1, 1, 1, 3]), q[:, :, :1], tf.zeros([2 * k + 1, 2]),
+                            Layout(1, 3, 2))
     assert len(calls) == (2 if banded else 0)
 
 
@@ -296,7 +299,8 @@ def layer(q, k, v, keys, values, causal=False):
     return attention.attention(q, k, v, tf.linalg.band_part(
                                    tf.fill([length, length], tf.cast(-1e9, q.dtype)), 0, -1)
                                * (1 - tf.eye(length, dtype=q.dtype)) if causal else None,
-                               lambda q, k: relative.scores(q, k, keys, layout),
+                               lambda q, k: relative.add_scores(
+            tf.matmul(q, k, transpose_b=True), q, keys, layout),
                                lambda w, v: relative.weighted_values(w, v, values, layout))
 
 def decoder(*tensors):
@@ -368,6 +372,11 @@ def test_the_masked_softmax_is_zero_where_no_key_is_defined(seed, scale):
         np.testing.assert_allclose(gradient, by_logits, atol=10 * tolerance)
 
 
+def attend_masked(inputs, bias):
+    return attention.attention(*inputs, bias=tf.constant(bias), normalize=functools.partial(
+        attention.masked_softmax, unmasked=tf.constant(bias > -1)))
+
+
 def test_masked_attention_is_attention_where_every_query_has_a_key():
     random = np.random.RandomState(0)
     q, k, v, dz = (random.randn(2, 3, 4, 5) for _ in range(4))
@@ -377,13 +386,14 @@ def test_masked_attention_is_attention_where_every_query_has_a_key():
     for masked in (False, True):
         with tf.Graph().as_default(), tf.Session() as session:
             inputs = [tf.constant(value) for value in (q, k, v)]
-            z = attention.attention(*inputs, bias=tf.constant(bias), masked=masked)
+            z = attend_masked(inputs, bias) if masked else attention.attention(
+                *inputs, bias=tf.constant(bias))
             found.append(session.run([z, *tf.gradients(z, inputs, tf.constant(dz))]))
     for plain, masked in zip(*found, strict=True):
         np.testing.assert_allclose(masked, plain, atol=1e-12)
     bias[1] = -1e9                                           # an empty sentence
     with tf.Graph().as_default(), tf.Session() as session:
         inputs = [tf.constant(value) for value in (q, k, v)]
-        z = attention.attention(*inputs, bias=tf.constant(bias), masked=True)
+        z = attend_masked(inputs, bias)
         values = session.run([z, *tf.gradients(z, inputs, tf.constant(dz))])
     assert all(not value[1].any() and value[0].any() for value in values)

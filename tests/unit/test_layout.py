@@ -52,7 +52,7 @@ def known(request):
 def test_pairs_are_key_minus_query(shape, known):
     n, m, offset = shape
     expected = [[j - (i + offset) for j in range(m)] for i in range(n)]
-    assert run(shape, known, Layout.relative_positions).tolist() == expected
+    assert run(shape, known, Layout.relative_positions).tolist() == [[expected]]
 
 
 def bands(shape):
@@ -134,7 +134,7 @@ def test_skewing_moves_scores_by_distance_to_their_pairs(causal, n, more, alike,
 
     def both(layout, x, weights):
         rows = x[:, :, 0][:, :, None] if alike else x        # one row, and known to be one
-        y = skew.skew(rows, layout._replace(causal=causal))
+        y = skew.skew(rows, layout.replace(causal=causal))
         return y, *tf.gradients(y, x, weights)
 
     y, dx = run((n, m, offset), known, both, x=x, weights=weights)
@@ -157,7 +157,7 @@ def test_static_min_and_max_are_ints_if_all_sizes_are():
 def test_labels_are_clipped_distances(k):
     shape = (5, 6, 2)
     with tf.Graph().as_default(), tf.Session() as session:
-        labels = session.run(layout.clipped_labels(Layout(*shape).relative_positions(), k))
+        labels = session.run(layout.clipped_labels(Layout(*shape).relative_positions(), k))[0, 0]
     assert labels.tolist() == [[label(i + 2, j, k) for j in range(6)] for i in range(5)]
     assert labels.min() >= 0 and labels.max() <= 2 * k
 

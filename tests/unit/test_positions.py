@@ -56,6 +56,11 @@ def test_scaled_sinusoid_is_the_formula_forward_and_gradient(side):
     np.testing.assert_allclose(dscale, (dy * signal).sum(), rtol=1e-5)
 
 
+def turn(scheme, q, k, layout):
+    at = layout.query_positions()
+    return scheme.rotate(q, at, layout, "query"), scheme.rotate(k, at, layout, "key")
+
+
 ABSOLUTE = {"sinusoid", "scaled_sinusoid", "learned"}
 
 
@@ -79,7 +84,7 @@ def alone_and_after_others(position, side):
             with tf.variable_scope("layer", reuse=tf.AUTO_REUSE,
                                    initializer=tf.random_normal_initializer(seed=1)):
                 q = v = projections.split_heads(scheme.embed(x, tf.range(length)), 2)
-                q, k = scheme.rotate(q, q[..., ::-1], layout)
+                q, k = turn(scheme, q, q[..., ::-1], layout)
                 logits = scheme.scores(q, k, layout)[:, :, skip:, skip:]
                 padded = tf.pad(weights, [[0, 0]] * 2 + [[skip, 0]] * 2)
                 z = scheme.weighted_values(padded, v, layout)
@@ -174,15 +179,15 @@ def test_any_two_schemes_are_summed_or_refused(side):
             edges = tf.zeros([1, 5, 5], tf.int32) if side == "inputs" else None
             layout = Layout(5, 5, causal=side == "targets", edges=edges)
             x = projections.split_heads(scheme.embed(tf.zeros([1, 5, 32]), tf.range(5)), 2)
-            q, k = scheme.rotate(x, x, layout)
+            q, k = turn(scheme, x, x, layout)
             logits = scheme.scores(q, k, layout)
             assert scheme.weighted_values(logits, x, layout).shape.as_list() == [1, 2, 5, 16]
             sums.add(pair)
     assert {"relative+sinusoid", "sinusoid+t5_bias", "relative+t5_bias", "rotary+t5_bias"} <= sums
-    assert ("graph+relative" in sums) == (side == "inputs")
+    assert {"graph+relative", "deberta+relative"} <= sums
 
 
-@pytest.mark.parametrize("position", ["graph+relative", "sinusiod"])
+@pytest.mark.parametrize("position", ["deberta+transformer_xl", "sinusiod"])
 def test_a_command_refuses_an_invalid_position_before_it_starts(position):
     request = ModelRequest("rpr_transformer", hparams_set="rpr_tiny",
                            hparams=f"position={position}")
@@ -210,8 +215,11 @@ def test_shared_tensors_are_made_once_per_layout():
 
 def test_two_schemes_that_replace_the_weighted_sum_are_refused(monkeypatch):
     class Replacing(positions.Scheme):
-        def weighted_values(self, weights, v, layout):
+        def values(self, weights, v, layout, product):
             return tf.matmul(weights, v)
+
+        def replaces(self, hook):
+            return hook == "values"
 
     monkeypatch.setitem(positions.SCHEMES, "replacing", Replacing)
     values = tiny_models.hparams(position="replacing+relative")
@@ -290,36 +298,51 @@ def test_a_sum_adds_signals_and_terms_to_the_products():
         def embed(self, x, positions):
             return x + 1
 
-        def rotate(self, q, k, layout):
-            return q * 2, k * 3
+        def rotate(self, x, positions, layout, role):
+            return x * (2 if role == "query" else 3)
 
-        def score_term(self, q, k, layout):
-            return tf.reduce_sum(q) + 10 * tf.reduce_sum(k)
+        def logits(self, q, k, layout, product):
+            return product(q, k) + tf.reduce_sum(q) + 10 * tf.reduce_sum(k)
 
     class Whole(positions.Scheme):
-        def scores(self, q, k, layout):
+        def replaces(self, hook):
+            return True
+
+        def logits(self, q, k, layout, product):
             return q + k
 
-        def weighted_values(self, weights, v, layout):
+        def values(self, weights, v, layout, product):
             return weights - v
 
     one, nothing, whole = (scheme(None, "inputs") for scheme in (One, positions.Scheme, Whole))
-    several = positions.SumOfSchemes([one, nothing, one])
+    several, layout = positions.SumOfSchemes([one, nothing, one]), Layout(1, 1)
     assert several.embed(0, None) == 2
-    assert several.rotate(1, 1, None) == (4, 9)
+    assert turn(several, 1, 1, layout) == (4, 9)
     with tf.Graph().as_default(), tf.Session() as session:
         q, k = tf.constant([[[[2.0, 3.0]]]]), tf.constant([[[[5.0, 7.0]]]])
 
         def value(x):
             return session.run(x).ravel().tolist()
 
-        assert value(several.scores(q, k, None)) == [31 + 2 * (5 + 120)]
-        assert value(several.weighted_values(q, tf.transpose(k, [0, 1, 3, 2]), None)) == [31]
-        both = positions.SumOfSchemes([one, whole])
-        assert value(both.scores(q, k, None)) == [7 + 125, 10 + 125]
-        assert value(both.weighted_values(q, k, None)) == [-3, -4]
-        with pytest.raises(ValueError, match="two schemes of a sum"):
-            positions.SumOfSchemes([whole, whole]).scores(q, k, None)
+        assert value(several.scores(q, k, layout)) == [31 + 2 * (5 + 120)]
+        assert value(several.weighted_values(q, tf.transpose(k, [0, 1, 3, 2]), layout)) == [31]
+        for order in ([one, whole], [whole, one]):
+            both = positions.SumOfSchemes(order)
+            assert value(both.scores(q, k, layout)) == [7 + 125, 10 + 125]
+            assert value(both.weighted_values(q, k, layout)) == [-3, -4]
+
+
+def test_a_scheme_that_loses_the_terms_of_others_is_refused():
+    class Forgetful(positions.Scheme):
+        label = "forgetful"
+
+        def logits(self, q, k, layout, product):
+            return tf.matmul(q, k, transpose_b=True)
+
+    with tf.Graph().as_default(), pytest.raises(
+            ValueError, match=r"position=forgetful: logits\(\) does not call product"):
+        positions.SumOfSchemes([Forgetful(None, "inputs")]).scores(
+            tf.zeros([1, 1, 2, 2]), tf.zeros([1, 1, 2, 2]), Layout(2, 2))
 
 
 def test_the_number_of_rotated_channels_is_not_rounded_down_by_binary_fractions():

@@ -105,11 +105,13 @@ def graph(scheme, causal, side, one):
         layout = Layout(one or tf.shape(q)[2], tf.shape(k)[2], offset, causal)
         with tf.variable_scope("layer", initializer=tf.random_normal_initializer()):
             built = positions.build(values, side)
-            turned_q, new = built.rotate(q, k[:, :, offset:offset + layout.queries], layout)
+            at = layout.query_positions()
+            turned_q = built.rotate(q, at, layout, "query")
+            new = built.rotate(k[:, :, offset:offset + layout.queries], at, layout, "key")
             keys = k
             if scheme == "rotary":                           # others stand in the cache already
                 every = Layout(layout.keys, layout.keys)
-                keys = built.rotate(k, k, every)[1]
+                keys = built.rotate(k, every.query_positions(), every, "key")
                 with tf.control_dependencies([tf.debugging.assert_near(
                         new, keys[:, :, offset:offset + layout.queries], 1e-5, 1e-5)]):
                     keys = tf.identity(keys)
@@ -230,11 +232,12 @@ def test_a_clipping_distance_for_each_side(n, more, left, right, causal, shared,
     q, k, weights, v = (random.randn(2, 2, *shape) for shape in ((n, 3), (m, 3), (n, m), (m, 3)))
     layout = Layout(n, m, more, causal)
     if causal:
-        weights *= visible(layout[:4])
+        weights *= visible((n, m, more, causal))
     with (mock.patch.object(relative, "MAX_BAND_CLIP", max_band_clip), tf.Graph().as_default(),
           tf.Session() as session):
         got, z = session.run([
-            relative.scores(*map(tf.constant, (q, k, keys)), layout, left),
+            relative.add_scores(tf.constant(q @ k.swapaxes(2, 3)), *map(tf.constant, (q, keys)),
+                                layout, left),
             relative.weighted_values(*map(tf.constant, (weights, v, values)), layout, left)])
     label = np.clip(np.arange(m) - np.arange(n)[:, None] - more, -left, right) + left
 
@@ -242,7 +245,7 @@ def test_a_clipping_distance_for_each_side(n, more, left, right, causal, shared,
         return np.broadcast_to(table if not shared else table[None], (2, rows, 3))[:, label]
 
     expected = np.einsum("bhid,bhijd->bhij", q, k[:, :, None] + of_pairs(keys))
-    seen = visible(layout[:4])
+    seen = visible((n, m, more, causal))
     assert_equal_up_to_a_constant_per_query(got, expected, seen)
     np.testing.assert_allclose(
         z, np.einsum("bhij,bhijd->bhid", weights, v[:, :, None] + of_pairs(values)), atol=1e-10)
@@ -285,7 +288,6 @@ def test_a_direction_without_its_own_clipping_distance_has_that_of_both():
 
 
 @pytest.mark.parametrize("overrides, message", [
-    ({"position": "relative+transformer_xl"}, "relative and transformer_xl each replace"),
     ({"position": "rotary+relative"}, "rotary rotates queries .* and relative would use the rot"),
     ({"position": "relative_unclipped+rotary"}, "relative_unclipped would use the rotated"),
     ({"position": "rotary", "rotary_fraction": 0.0}, "rotary_fraction=0.0: .* above 0"),
@@ -296,9 +298,7 @@ def test_a_direction_without_its_own_clipping_distance_has_that_of_both():
     ({"position": "deberta", "deberta_max_distance": 9}, "deberta_max_distance=9: "),
     ({"max_relative_position_left": -2}, "max_relative_position_left=-2: must be"),
     ({"position": "rotary", "compatibility": "additive"}, "rotary is defined by a product"),
-    ({"position": "graph+relative"}, "position=graph.relative: .* no edges, .* set the sides "
-                                     "separately: encoder_position=graph.relative,decoder_posit"),
-    ({"position": "graph+relative", "relative_keys": False}, "position=graph.relative: .* no edge"),
+    ({"position": "deberta+transformer_xl"}, "deberta and transformer_xl each replace the product"),
     ({"compatibility": "cosine"}, "compatibility=cosine: .*dot_product.* additive"),
 ])
 def test_invalid_combinations_are_refused(overrides, message):
@@ -308,11 +308,8 @@ def test_invalid_combinations_are_refused(overrides, message):
 
 def test_a_scheme_whose_term_additive_compatibility_would_drop_is_refused(monkeypatch):
     class Product(positions.Scheme):
-        supports_additive = True
-        query_key_method = "score_term"
-
-        def __init__(self, hparams, side):
-            pass
+        def logits(self, q, k, layout, product):
+            return product(q, k) + 1
 
     monkeypatch.setitem(positions.SCHEMES, "product", Product)
     positions.build(tiny_models.hparams(position="product"), "inputs")
@@ -335,9 +332,8 @@ import numpy as np
 import tensorflow as tf
 from rpr.nn import attention, ops
 from rpr.nn.additive import additive_logits
-from rpr.positions.layout import clipped_labels
 from rpr.positions.layout import Layout
-from rpr.positions import absolute, bias, deberta, graph, relative, rotary
+from rpr.positions import absolute, bias, deberta, labels, relative, rotary
 from rpr.positions import skew, transformer_xl
 
 random = np.random.RandomState(0)
@@ -350,10 +346,11 @@ def everything(q, k, v, table, t5, rows, u, rows_by_bucket, edges):
     layout = Layout(n, n)
     turns = rotary.angles(tf.range(n), 4)
     weights = tf.nn.softmax(tf.matmul(q, k, transpose_b=True))
-    labels = tf.zeros([2, 1, 1], tf.int64) + clipped_labels(layout.relative_positions(), 3)
-    terms = [relative.scores(q, k, table, layout),
+    pairs = tf.zeros([2, 1, 1], tf.int64) + relative.clipped_pairs(table, layout)
+    product = tf.matmul(q, k, transpose_b=True)
+    terms = [relative.add_scores(product, q, table, layout),
              relative.weighted_values(weights, v, table, layout),
-             graph.score_term(q, table, labels), graph.value_term(weights, table, labels),
+             labels.score_term(q, table, pairs), labels.value_term(weights, table, pairs),
              bias.t5_bias(t5, layout, 16) + bias.alibi(2, layout),
              rotary.rotate(q, *turns), absolute.sinusoid(tf.range(n), 4),
              absolute.learned(tf.range(n), table), additive_logits(q, k, u, edges),
@@ -362,7 +359,8 @@ def everything(q, k, v, table, t5, rows, u, rows_by_bucket, edges):
              deberta.score_terms(q, k, *(tf.transpose(rows, [1, 0, 2])
                                          for rows in deberta.reachable_rows(
                                              rows_by_bucket, layout, 16)), layout, 4, 16),
-             attention.attention(q, k, v, None, lambda q, k: relative.scores(q, k, table, layout),
+             attention.attention(q, k, v, None,
+                                 lambda q, k: relative.add_scores(product, q, table, layout),
                                  lambda w, v: relative.weighted_values(w, v, table, layout))]
     total = tf.add_n([tf.reduce_sum(term * term) for term in terms])
     return terms, total

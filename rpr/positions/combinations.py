@@ -1,0 +1,160 @@
+"""Several position schemes in one stack: sums, groups of heads, and groups of layers."""
+from collections.abc import Callable, Iterable, Sequence
+
+import tensorflow.compat.v1 as tf
+
+from rpr.positions.layout import Layout
+from rpr.positions.scheme import Product, Scheme
+
+
+class SumOfSchemes(Scheme):
+    """Several schemes together: all signals, terms and biases are added."""
+
+    def __init__(self, schemes: Sequence[Scheme]) -> None:
+        self._schemes = schemes
+        self.longest = shortest_limit(schemes)
+        for scheme in schemes:
+            self.depth_factor *= scheme.depth_factor
+            self.axes = max(self.axes, scheme.axes)
+
+    def uses(self, hook: str) -> bool:
+        return bool(self._users(hook))
+
+    def _users(self, hook: str) -> list[Scheme]:
+        return [scheme for scheme in self._schemes if scheme.uses(hook)]
+
+    def states(self) -> dict[str, Sequence[int]]:
+        return {scheme.state_name(name): shape for scheme in self._schemes
+                for name, shape in scheme.states().items()}
+
+    def place(self, layout: Layout) -> tf.Tensor | None:
+        users = self._users("place")                         # at most one
+        return users[0].place(layout) if users else None
+
+    def embed(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+        for scheme in self._users("embed"):
+            x = scheme.embed(x, positions)
+        return x
+
+    def rotate(self, x: tf.Tensor, positions: tf.Tensor, layout: Layout, role: str) -> tf.Tensor:
+        for scheme in self._users("rotate"):
+            x = scheme.rotate(x, positions, layout, role)
+        return x
+
+    def logits(self, q: tf.Tensor, k: tf.Tensor, layout: Layout, product: Product) -> tf.Tensor:
+        return self._chained("logits", layout, product)(q, k)
+
+    def bias(self, layout: Layout, dtype: tf.DType) -> tf.Tensor | None:
+        return _total(scheme.bias(layout, dtype) for scheme in self._users("bias"))
+
+    def adjust(self, logits: tf.Tensor, bias: tf.Tensor | None, layout: Layout) -> tf.Tensor:
+        users = self._users("adjust")                        # at most one
+        return (users[0].adjust if users else super().adjust)(logits, bias, layout)
+
+    def normalize(self, logits: tf.Tensor, layout: Layout) -> tf.Tensor:
+        users = self._users("normalize")
+        return (users[0].normalize if users else super().normalize)(logits, layout)
+
+    def values(self, weights: tf.Tensor, v: tf.Tensor, layout: Layout,
+               product: Product) -> tf.Tensor:
+        return self._chained("values", layout, product)(weights, v)
+
+    def pair_vectors(self, layout: Layout, dtype: tf.DType) -> tf.Tensor | None:
+        return _total(scheme.pair_vectors(layout, dtype) for scheme in self._users("pair_vectors"))
+
+    def _chained(self, hook: str, layout: Layout, product: Product) -> Product:
+        """The product with the terms of all schemes; the one that replaces it comes first."""
+        for scheme in sorted(self._users(hook), key=lambda scheme: not scheme.replaces(hook)):
+            product = _with_scheme(scheme, hook, layout, product)
+        return product
+
+
+def _with_scheme(scheme: Scheme, hook: str, layout: Layout, product: Product) -> Product:
+    """The product with the terms of one scheme more."""
+    def with_scheme(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+        calls = []
+
+        def counted(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+            calls.append(product)
+            return product(a, b)
+
+        result = getattr(scheme, hook)(a, b, layout, counted)
+        if not calls and not scheme.replaces(hook):
+            raise ValueError(f"position={scheme.label}: {hook}() does not call product, so the "
+                             "terms of other schemes would be lost; call it, or let "
+                             f"replaces({hook!r}) return True")
+        return result
+
+    return with_scheme
+
+
+class HeadGroups(Scheme):
+    """Schemes for groups of heads. Their variables are in scopes such as `heads_1_4`."""
+
+    def __init__(self, groups: dict[tuple[int, int], SumOfSchemes]) -> None:
+        """Takes {(first head, last head + 1): scheme}, ascending, for all heads together."""
+        self._groups = groups
+        self.longest = shortest_limit(groups.values())
+        self.depth_factor = next(iter(groups.values())).depth_factor
+
+    def uses(self, hook: str) -> bool:
+        return any(scheme.uses(hook) for scheme in self._groups.values())
+
+    def states(self) -> dict[str, Sequence[int]]:
+        return {name: shape for scheme in self._groups.values()
+                for name, shape in scheme.states().items()}
+
+    def rotate(self, x: tf.Tensor, positions: tf.Tensor, layout: Layout, role: str) -> tf.Tensor:
+        return self._join(lambda scheme, x: scheme.rotate(x, positions, layout, role), x)
+
+    def scores(self, q: tf.Tensor, k: tf.Tensor, layout: Layout) -> tf.Tensor:
+        return self._join(lambda scheme, q, k: scheme.scores(q, k, layout), q, k)
+
+    def normalize(self, logits: tf.Tensor, layout: Layout) -> tf.Tensor:
+        if not self.uses("normalize"):
+            return super().normalize(logits, layout)
+        return self._join(lambda scheme, logits: scheme.normalize(logits, layout), logits)
+
+    def weighted_values(self, weights: tf.Tensor, v: tf.Tensor, layout: Layout) -> tf.Tensor:
+        if not self.uses("values"):
+            return super().weighted_values(weights, v, layout)
+        return self._join(lambda scheme, weights, v: scheme.weighted_values(weights, v, layout),
+                          weights, v)
+
+    def _join(self, function: Callable[..., tf.Tensor], *tensors: tf.Tensor) -> tf.Tensor:
+        """Applies a function to each group's scheme and heads, and joins the results."""
+        parts = []
+        for (first, end), scheme in self._groups.items():
+            with tf.variable_scope(f"heads_{first + 1}_{end}"):
+                parts.append(function(scheme, *(x[:, first:end] for x in tensors)))
+        return tf.concat(parts, axis=1)
+
+
+class LayerGroups(Scheme):
+    """A scheme for each layer; `at` returns it."""
+
+    def __init__(self, layers: Sequence[Scheme]) -> None:
+        self._layers = layers
+        self.longest, self.axes = shortest_limit(layers), layers[0].axes
+
+    def uses(self, hook: str) -> bool:
+        return any(scheme.uses(hook) for scheme in self._layers)
+
+    def at(self, layer: int) -> Scheme:
+        return self._layers[layer]
+
+    def place(self, layout: Layout) -> tf.Tensor | None:
+        return self._layers[0].place(layout)
+
+    def embed(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+        return self._layers[0].embed(x, positions)
+
+
+def shortest_limit(schemes: Iterable[Scheme]) -> int | None:
+    """The most positions that all schemes have; None if none of them has a limit."""
+    return min((scheme.longest for scheme in schemes if scheme.longest is not None), default=None)
+
+
+def _total(terms: Iterable[tf.Tensor | None]) -> tf.Tensor | None:
+    present = [term for term in terms if term is not None]
+    return sum(present[1:], present[0]) if present else None
