@@ -12,7 +12,7 @@ import glob
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import gin
@@ -23,7 +23,7 @@ from rpr.utils.errors import InvalidValue, UserError, nearest
 RUN_FILE, STUDY_FILE = "config.gin", "study.gin"      # in the directory of a run, of a study
 
 _LARGEST = 1 << 20                                    # bytes of a file that we wrote
-_KINDS = {"run": Run, "study": Study}
+_SETTINGS = {**declarations(Run, "run"), **declarations(Study, "study")}
 
 _configured_run = gin.external_configurable(Run, name="run")
 _configured_study = gin.external_configurable(Study, name="study")
@@ -44,16 +44,9 @@ def load_run(path: str, overrides: Sequence[str] = ()) -> Run:
 
 
 def load_study(path: str, overrides: Sequence[str] = ()) -> tuple[Study, Run]:
-    """The study that a gin file describes, and its base run.
+    """The study that a gin file describes, and its base run; see `load_run`.
 
-    Args:
-      path: a file of lines `run.NAME = VALUE` and `study.NAME = VALUE`, the names being the fields
-        of `Run` and `Study`.
-      overrides: the values of `--set`, each `run.NAME=LITERAL` or `study.NAME=LITERAL`; they
-        override the file.
-
-    Raises:
-      UserError: as in `load_run`.
+    `study.NAME` are the fields of `Study`.
     """
     run, study = _load(path, overrides, is_study=True)
     assert study is not None
@@ -103,15 +96,13 @@ def _reason(error: Exception) -> str:
 
 def _override(text: str, is_study: bool) -> tuple[str, Any]:
     """The name (`run.NAME` or `study.NAME`) and the value of a `--set`."""
-    kinds = ("run", "study") if is_study else ("run",)
-    settings = {name: declared for kind in kinds
-                for name, declared in declarations(_KINDS[kind], kind).items()}
+    settings = {name: declared for name, declared in _SETTINGS.items()
+                if is_study or name.startswith("run.")}
     name, equals, value = (part.strip() for part in text.partition("="))
     typed = shown(text)[1:-1]
     if not equals or name not in settings:
-        raise InvalidValue("set", typed, "must be "
-                           f"{' or '.join(f'{kind}.NAME' for kind in kinds)}=VALUE, NAME being a "
-                           f"setting{nearest(name, settings)}")
+        raise InvalidValue("set", typed, f"must be run.NAME{' or study.NAME' if is_study else ''}="
+                           f"VALUE, NAME being a setting{nearest(name, settings)}")
     declared = settings[name]
     try:
         literal = with_tuple(ast.literal_eval(value), declared)
@@ -139,7 +130,7 @@ def _load_with_gin(path: str, changes: Mapping[str, Any], is_study: bool
                         f"setting is {scoped[1]}")
     _check_macros()
     gin.finalize()
-    _check_kind(any(_bound(f"study.{field.name}") for field in dataclasses.fields(Study)), is_study)
+    _check_kind(any(_bound(name) for name in _SETTINGS if name.startswith("study.")), is_study)
     return _configured_run(), _configured_study() if is_study else None
 
 
@@ -156,12 +147,11 @@ def _quiet_search() -> Iterator[None]:
 
 def _check_macros() -> None:
     """Refuses a macro that is meant as a setting: gin defines one where `run.` is forgotten."""
-    for kind, declared in _KINDS.items():
-        for field in dataclasses.fields(declared):
-            bound = _bound(f"{field.name}/gin.macro.value")
-            if bound and not re.search(rf"%{field.name}\b", gin.config_str()):
-                raise UserError(f"{field.name} = {shown(bound[0])} has no effect: the setting is "
-                                f"{kind}.{field.name}")
+    for setting in _SETTINGS:
+        name = setting.partition(".")[2]
+        bound = _bound(f"{name}/gin.macro.value")
+        if bound and not re.search(rf"%{name}\b", gin.config_str()):
+            raise UserError(f"{name} = {shown(bound[0])} has no effect: the setting is {setting}")
 
 
 def _bound(parameter: str) -> tuple[Any, ...]:
@@ -185,18 +175,21 @@ def _load_data(path: str, changes: Mapping[str, Any], is_study: bool
         text = file.read(_LARGEST + 1)
     if len(text) > _LARGEST:
         raise UserError("larger than any file that rpr writes")
-    values: dict[str, dict[str, Any]] = {"run": {}, "study": {}}
-    for prefix, name, value in _literals(text.decode()):
-        values[prefix][name] = value
-    for setting, value in changes.items():
-        prefix, name = setting.split(".")
-        values[prefix][name] = value
-    _check_kind(bool(values["study"]), is_study)
-    return _make("run", values["run"]), _make("study", values["study"]) if is_study else None
+    values = {**dict(_literals(text.decode())), **changes}
+    for name in values:
+        if name not in _SETTINGS:
+            raise UserError(f"no setting {shown(name)}")
+    _check_kind(any(name.startswith("study.") for name in values), is_study)
+
+    def of(kind: str) -> dict[str, Any]:
+        return {name.removeprefix(kind): value for name, value in values.items()
+                if name.startswith(kind)}
+
+    return Run(**of("run.")), Study(**of("study.")) if is_study else None
 
 
-def _literals(text: str) -> Iterable[tuple[str, str, Any]]:
-    """(prefix, name, value) of lines `prefix.name = literal`."""
+def _literals(text: str) -> Iterator[tuple[str, Any]]:
+    """("run.NAME" or "study.NAME", value) of lines `name = literal`."""
     try:
         statements = ast.parse(text).body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
@@ -205,32 +198,18 @@ def _literals(text: str) -> Iterable[tuple[str, str, Any]]:
                         "allowed here") from None
     for statement in statements:
         match statement:
-            case ast.Assign(targets=[ast.Attribute(value=ast.Name(id=prefix), attr=name)]):
+            case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="run" | "study" as kind),
+                                                   attr=name)], value=value):
                 pass
             case _:
-                prefix = name = ""
-        if prefix not in _KINDS:
-            raise UserError(f"line {statement.lineno}: only lines `run.NAME = literal` and "
-                            "`study.NAME = literal` are allowed here: gin's features work in a "
-                            "gin file of your own, under another name")
+                raise UserError(f"line {statement.lineno}: only lines `run.NAME = literal` and "
+                                "`study.NAME = literal` are allowed here: gin's features work in a "
+                                "gin file of your own, under another name")
         try:
-            yield prefix, name, ast.literal_eval(statement.value)     # type: ignore[attr-defined]
+            yield f"{kind}.{name}", ast.literal_eval(value)
         except (ValueError, TypeError, MemoryError, RecursionError):
-            raise UserError(f"line {statement.lineno}: {prefix}.{name} needs a literal value"
+            raise UserError(f"line {statement.lineno}: {kind}.{name} needs a literal value"
                             ) from None
-
-
-def _make(prefix: str, values: dict[str, Any]) -> Any:
-    fields = dataclasses.fields(_KINDS[prefix])
-    names = [field.name for field in fields]
-    for name in values:
-        if name not in names:
-            raise UserError(f"no setting {shown(f'{prefix}.{name}')}")
-    for field in fields:
-        if field.name not in values and field.default is dataclasses.MISSING and (
-                field.default_factory is dataclasses.MISSING):
-            raise UserError(f"{prefix}.{field.name} is missing")
-    return _KINDS[prefix](**values)
 
 
 def resolve(path: str) -> str:
@@ -258,7 +237,7 @@ def hint(path: str) -> str:
 def _paths() -> dict[str, str]:
     """{name: path} of all recipes."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    folder = os.path.join(package, "recipes")
+    folder = os.path.join(package, "recipes")         # in a wheel
     if not os.path.isdir(folder):
         folder = os.path.join(os.path.dirname(package), "gin")
     return {os.path.basename(path).removesuffix(".gin"): path

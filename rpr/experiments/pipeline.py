@@ -20,7 +20,6 @@ from typing import Any
 from rpr.evaluation.length_checks import length_warnings
 from rpr.experiments import gin_files, provenance
 from rpr.experiments.config import MUTABLE_FIELDS, Run
-from rpr.experiments.provenance import record_environment
 from rpr.experiments.run_directory import (
     RunDirectory,
     Stage,
@@ -38,6 +37,7 @@ from rpr.utils.processes import spawn
 # Flags of a stage that do not change its result, or name files whose content is recorded.
 _MUTABLE_FLAGS = ("--eval_frequency", "--keep_checkpoint_every_n_steps", "--t2t_usr_dir")
 _STOP_SECONDS = 10.0
+_LOG_LINES = 5                                        # of a stage that gave no reason
 
 
 def complete_run(run: Run, run_dir: RunDirectory, skip_datagen: bool = False) -> None:
@@ -61,23 +61,8 @@ def complete_run(run: Run, run_dir: RunDirectory, skip_datagen: bool = False) ->
             _unlink(run_dir.file("environment.json"), run_dir.file("code.json"))
         provenance.record_code(run, run_dir)
         if "step" not in run_dir.read_scores():
-            record_environment(run_dir)
-        status = run_dir.read_status()
-        planned = list(stages(run, run_dir))
-        hashes = _input_hashes(planned, run_dir)
-        removable = _removable(planned, hashes, status)
-        for stage in planned:
-            input_hash = hashes[stage.name]
-            if stage.name == "datagen" and skip_datagen and os.path.exists(stage.output):
-                _note_skipped(stage, input_hash, status, run_dir)
-            else:
-                _do_stage(stage, input_hash, status, run, run_dir, lock, stage.name in removable)
-            if stage.name == "datagen":
-                provenance.record_corpus(run, run_dir)
-                copy_test_texts(run, run_dir)
-                _check_dev_texts(run, run_dir)
-        _score_checkpoints(hashes["train"], status, run, run_dir, lock)
-        _complete_scores(run, run_dir, status)
+            provenance.record_environment(run_dir)
+        Pipeline(run, run_dir, lock).complete(skip_datagen)
 
 
 def refuse_another(run: Run, there: Run, path: str) -> None:
@@ -105,29 +90,21 @@ def run_stage(stage: Stage, run: Run, *inherited: int) -> tuple[int, str]:
                             env={**os.environ, **run.environment(), REASON_PIPE: str(pipe)})
         finally:
             os.close(pipe)
-        return _wait(process), _read_available(reason)
-    finally:
-        os.close(reason)
-
-
-def _wait(process: subprocess.Popen) -> int:
-    try:
-        return process.wait()
-    except BaseException:
-        process.terminate()
         try:
-            process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
+            code = process.wait()
+        except BaseException:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_STOP_SECONDS)
             process.kill()
             process.wait()
-        raise
-
-
-def _read_available(pipe: int) -> str:
-    os.set_blocking(pipe, False)
-    with contextlib.suppress(BlockingIOError):
-        return os.read(pipe, 4 * LONGEST_REASON).decode(errors="replace")
-    return ""
+            raise
+        os.set_blocking(reason, False)
+        with contextlib.suppress(BlockingIOError):
+            return code, os.read(reason, 4 * LONGEST_REASON).decode(errors="replace")
+        return code, ""
+    finally:
+        os.close(reason)
 
 
 def _check_config(run: Run, run_dir: RunDirectory) -> None:
@@ -139,7 +116,10 @@ def _check_config(run: Run, run_dir: RunDirectory) -> None:
         if _is_trained(run_dir):
             refuse_another(run, there, run_dir.path)
         elif there.identity() != run.identity():
-            _remove_traces(run_dir)
+            texts = [path for kind in ("source", "reference", "documents")
+                     for path in glob.glob(f"{glob.escape(run_dir.path)}/{kind}.*.txt")]
+            _unlink(*texts, run_dir.data, run_dir.status, run_dir.metrics)
+            shutil.rmtree(run_dir.model, ignore_errors=True)
     update_config(run, run_dir)
 
 
@@ -150,112 +130,157 @@ def _is_trained(run_dir: RunDirectory) -> bool:
                 or "step" in run_dir.read_scores())
 
 
-def _remove_traces(run_dir: RunDirectory) -> None:
-    """Removes the texts, stages and model of another run that was not trained."""
-    texts = [path for kind in ("source", "reference", "documents")
-             for path in glob.glob(os.path.join(glob.escape(run_dir.path), f"{kind}.*.txt"))]
-    _unlink(*texts, run_dir.data, run_dir.status, run_dir.metrics)
-    shutil.rmtree(run_dir.model, ignore_errors=True)
-
-
 def _unlink(*paths: str) -> None:
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
 
-def _input_hash(stage: Stage, before: str, run_dir: RunDirectory) -> str:
-    """Identifies what a stage and those before it do, independent of where directories are."""
-    argv = [arg for arg in stage.argv if arg.split("=")[0] not in _MUTABLE_FLAGS]
-    for path, name in ((run_dir.path, "RUN"), (run_dir.data_dir, "DATA")):
-        argv = [re.sub(rf"{re.escape(path)}(?=/|$)", name, arg) for arg in argv]
-    return hashlib.sha256(json.dumps([before, argv]).encode()).hexdigest()[:16]
+class Pipeline:
+    """The stages of a run whose directory is locked.
 
-
-def _input_hashes(planned: list[Stage], run_dir: RunDirectory) -> dict[str, str]:
-    """{stage: its input hash} of the stages of a run."""
-    hashes: dict[str, str] = {}
-    before = ""
-    for stage in planned:
-        if stage.name.split()[0] == "decode":         # not of the test sets before this one
-            before = hashes.get("average") or hashes["train"]
-        before = hashes[stage.name] = _input_hash(stage, before, run_dir)
-    return hashes
-
-
-def _removable(planned: list[Stage], hashes: dict[str, str], status: dict[str, Any]) -> set[str]:
-    """The stages whose output may be gone, since no stage needs it any more.
-
-    A run that is decoded may lose its checkpoints. One that is not, and was copied without them,
-    is trained again.
+    Args:
+      run, run_dir: the run and its directory.
+      lock: descriptor of the lock, which the stages inherit.
     """
-    decoded = all(_is_done(stage, hashes[stage.name], status) for stage in planned
-                  if stage.name.split()[0] == "decode")
-    averaged = any(_is_done(stage, hashes[stage.name], status) for stage in planned
-                   if stage.name == "average")
-    return {"train", "average"} if decoded else {"train"} if averaged else set()
 
+    def __init__(self, run: Run, run_dir: RunDirectory, lock: int) -> None:
+        self.run, self.run_dir, self._lock = run, run_dir, lock
+        self.status = run_dir.read_status()
+        self.stages = list(stages(run, run_dir))
+        self.hashes: dict[str, str] = {}              # of the input of each stage
+        before = ""
+        for stage in self.stages:
+            if stage.name.split()[0] == "decode":     # not of the test sets before this one
+                before = self.hashes.get("average") or self.hashes["train"]
+            before = self.hashes[stage.name] = self.input_hash(stage, before)
 
-def _do_stage(stage: Stage, input_hash: str, status: dict[str, Any], run: Run,
-              run_dir: RunDirectory, lock: int, is_removable: bool = False) -> None:
-    if _is_done(stage, input_hash, status, is_removable):
-        gone = "" if os.path.exists(stage.output) else "; what it made has been removed since"
-        say(f"{run_dir.path}: {stage.name} is done{gone}", style="dim")
-        return
-    entry, began = status.get(stage.name, {}), time.time()
-    attempts = entry.get("attempts", 0) + 1 if entry.get("input") == input_hash else 1
-    entry = {"state": "running", "input": input_hash, "started": began, "attempts": attempts}
-    _note(status, run_dir, stage.name, entry)
-    say(f"{run_dir.path}: {stage.name}" + (f" (attempt {attempts})" if attempts > 1 else ""),
-        style="bold")
-    code, reason = run_stage(stage, run, lock)
-    entry["seconds"] = round(time.time() - began, 1)
-    if not code and os.path.exists(stage.output):
-        _note(status, run_dir, stage.name, {**entry, "state": "done"})
-        return
-    ending = _ending(code, stage)
-    reason = reason or "\n".join([ending, *_last_lines(run_dir, began)])
-    _note(status, run_dir, stage.name, {**entry, "state": "failed", "code": code,
-                                        "reason": reason})
-    raise UserError(f"{run_dir.path}: stage {stage.name} {ending}")
+    def complete(self, skip_datagen: bool) -> None:
+        """Runs the stages that are not finished; see `complete_run`."""
+        run, run_dir, removable = self.run, self.run_dir, self.removable()
+        for stage in self.stages:
+            input_hash = self.hashes[stage.name]
+            if stage.name == "datagen" and skip_datagen and os.path.exists(stage.output):
+                if not self.is_done(stage, input_hash):
+                    self._note(stage, {"state": "done", "input": input_hash,
+                                       "started": time.time(), "attempts": 0, "seconds": 0.0})
+            else:
+                self._do(stage, input_hash, stage.name in removable)
+            if stage.name == "datagen":
+                provenance.record_corpus(run, run_dir)
+                copy_test_texts(run, run_dir)
+                check_dev_texts(run, run_dir)
+        self._score_checkpoints()
+        self._complete_scores()
 
+    def input_hash(self, stage: Stage, before: str) -> str:
+        """Identifies what a stage and those before it do, independent of where directories are.
 
-def _is_done(stage: Stage, input_hash: str, status: dict[str, Any], is_removable: bool = False
-             ) -> bool:
-    entry = status.get(stage.name, {})
-    return (entry.get("input") == input_hash and entry.get("state") == "done"
-            and (is_removable or os.path.exists(stage.output)))
+        `before` is the hash of the stage before it.
+        """
+        argv = [arg for arg in stage.argv if arg.split("=")[0] not in _MUTABLE_FLAGS]
+        for path, name in ((self.run_dir.path, "RUN"), (self.run_dir.data_dir, "DATA")):
+            argv = [re.sub(rf"{re.escape(path)}(?=/|$)", name, arg) for arg in argv]
+        return hashlib.sha256(json.dumps([before, argv]).encode()).hexdigest()[:16]
 
+    def removable(self) -> set[str]:
+        """The stages whose output may be gone, since no stage needs it any more.
 
-def _ending(code: int, stage: Stage) -> str:
-    """How the process of a stage ended without doing its work."""
-    if code < 0:
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"failed with exit code {code}" if code else f"ended without making {stage.output}"
+        A run that is decoded may lose its checkpoints. One that is not, and was copied without
+        them, is trained again.
+        """
+        is_done = {stage.name: self.is_done(stage, self.hashes[stage.name])
+                   for stage in self.stages}
+        if all(done for name, done in is_done.items() if name.split()[0] == "decode"):
+            return {"train", "average"}
+        return {"train"} if is_done.get("average") else set()
 
+    def is_done(self, stage: Stage, input_hash: str, is_removable: bool = False) -> bool:
+        """Whether a stage has ended well, with this input, and its output is there."""
+        entry = self.status.get(stage.name, {})
+        return (entry.get("input") == input_hash and entry.get("state") == "done"
+                and (is_removable or os.path.exists(stage.output)))
 
-def _last_lines(run_dir: RunDirectory, since: float, count: int = 5) -> list[str]:
-    """The end of the log that a stage wrote, if it could not give a reason."""
-    logs = [log for directory in (run_dir.model, run_dir.file("average"), run_dir.data_dir)
-            for log in glob.glob(os.path.join(glob.escape(directory), "*.log"))
-            if os.path.getmtime(log) >= since]
-    if not logs:
-        return []
-    with open(max(logs, key=os.path.getmtime), encoding="utf-8", errors="replace") as lines:
-        return [line.rstrip()[:300] for line in collections.deque(lines, count)]
+    def _do(self, stage: Stage, input_hash: str, is_removable: bool = False) -> None:
+        """Runs a stage, unless it is done."""
+        path = self.run_dir.path
+        if self.is_done(stage, input_hash, is_removable):
+            gone = "" if os.path.exists(stage.output) else "; what it made has been removed since"
+            say(f"{path}: {stage.name} is done{gone}", style="dim")
+            return
+        entry, began = self.status.get(stage.name, {}), time.time()
+        attempts = entry.get("attempts", 0) + 1 if entry.get("input") == input_hash else 1
+        entry = {"state": "running", "input": input_hash, "started": began, "attempts": attempts}
+        self._note(stage, entry)
+        say(f"{path}: {stage.name}" + (f" (attempt {attempts})" if attempts > 1 else ""), "bold")
+        code, reason = run_stage(stage, self.run, self._lock)
+        entry["seconds"] = round(time.time() - began, 1)
+        if not code and os.path.exists(stage.output):
+            self._note(stage, {**entry, "state": "done"})
+            return
+        ending = (f"was killed by {signal.Signals(-code).name}" if code < 0 else
+                  f"failed with exit code {code}" if code else
+                  f"ended without making {stage.output}")
+        reason = reason or "\n".join([ending, *self._last_lines(began)])
+        self._note(stage, {**entry, "state": "failed", "code": code, "reason": reason})
+        raise UserError(f"{path}: stage {stage.name} {ending}")
 
+    def _last_lines(self, since: float) -> list[str]:
+        """The end of the log that a stage wrote after the time `since`."""
+        logs = [log for directory in (self.run_dir.model, self.run_dir.file("average"),
+                                      self.run_dir.data_dir)
+                for log in glob.glob(os.path.join(glob.escape(directory), "*.log"))
+                if os.path.getmtime(log) >= since]
+        if not logs:
+            return []
+        with open(max(logs, key=os.path.getmtime), encoding="utf-8", errors="replace") as lines:
+            return [line.rstrip()[:300] for line in collections.deque(lines, _LOG_LINES)]
 
-def _note(status: dict[str, Any], run_dir: RunDirectory, name: str, entry: dict[str, Any]) -> None:
-    status[name] = entry
-    files.write_atomically(run_dir.status, json.dumps(status, indent=1) + "\n")
+    def _note(self, stage: Stage, entry: dict[str, Any]) -> None:
+        self.status[stage.name] = entry
+        files.write_atomically(self.run_dir.status, json.dumps(self.status, indent=1) + "\n")
 
+    def _score_checkpoints(self) -> None:
+        """Scores the development set with the checkpoints that were kept, and removes them."""
+        gone, steps = [], self.run.bleu_steps()
+        for step in steps:
+            os.makedirs(self.run_dir.file("dev"), exist_ok=True)
+            decode, score = dev_stages(self.run, self.run_dir, step)
+            checkpoint = self.run_dir.kept_checkpoint(step)
+            decoded = self.input_hash(decode, self.hashes["train"])
+            if not (os.path.exists(checkpoint + ".index") or self.is_done(decode, decoded)):
+                gone.append(step)
+                continue
+            self._do(decode, decoded)
+            self._do(score, self.input_hash(score, decoded))
+            _unlink(*glob.glob(glob.escape(checkpoint) + ".*"))
+        with contextlib.suppress(OSError):            # what is not empty stays
+            os.rmdir(os.path.dirname(self.run_dir.kept_checkpoint(0)))
+        if gone:
+            say(f"{self.run_dir.path}: no development BLEU at {len(gone)} of {len(steps)} steps: "
+                "these checkpoints are gone (run.bleu_frequency was set after they were replaced)",
+                style="yellow")
 
-def _note_skipped(stage: Stage, input_hash: str, status: dict[str, Any],
-                  run_dir: RunDirectory) -> None:
-    entry = status.get(stage.name, {})
-    if (entry.get("state"), entry.get("input")) != ("done", input_hash):
-        _note(status, run_dir, stage.name, {"state": "done", "input": input_hash,
-                                            "started": time.time(), "attempts": 0, "seconds": 0.0})
+    def _complete_scores(self) -> None:
+        """Adds the step, the number of parameters and the duration of each stage to the scores.
+
+        Says if hypotheses are empty, stop at the length limit, or are too short.
+        """
+        run_dir, scores = self.run_dir, self.run_dir.read_scores()
+        if "step" in scores:
+            return
+        parameters = next((event.get("parameters") for event in metrics_log.events(run_dir.metrics)
+                           if event["event"] == "start"), None)
+        scores |= {"step": self.run.train_steps, "parameters": parameters,
+                   "seconds": {name: entry.get("seconds") for name, entry in self.status.items()}}
+        files.write_atomically(run_dir.scores, json.dumps(scores, indent=1) + "\n")
+        with open(run_dir.hypotheses, encoding="utf-8", errors="replace") as lines:
+            words = [bool(line.strip()) for line in lines]
+        cut = metrics_log.last(run_dir.metrics).get("decode", {}).get("cut")
+        penalty = re.search(r"BP = ([\d.]+)", scores.get("bleu", {}).get("details", ""))
+        for warning in length_warnings(len(words), words.count(False), cut,
+                                       float(penalty[1]) if penalty else None):
+            say(f"{run_dir.path}: warning: {warning}", style="yellow")
 
 
 def lacks_test_text(run: Run, run_dir: RunDirectory) -> bool:
@@ -291,58 +316,9 @@ def _test_sets_of_problem(run: Run) -> list[str]:
             if not any(sacrebleu_test_set(run, test_set))]
 
 
-def _check_dev_texts(run: Run, run_dir: RunDirectory) -> None:
+def check_dev_texts(run: Run, run_dir: RunDirectory) -> None:
+    """Refuses run.bleu_frequency for data without the text of a development set."""
     for text in dev_texts(run, run_dir) if run.bleu_frequency else ():
         if not os.path.exists(text):
             raise UserError(f"run.bleu_frequency: {run.problem} has no text of a development set "
                             f"(there is no {text})")
-
-
-def _score_checkpoints(trained: str, status: dict[str, Any], run: Run, run_dir: RunDirectory,
-                       lock: int) -> None:
-    """Scores the development set with the checkpoints that were kept, and removes them.
-
-    `trained` is the input hash of the stage "train"; the processes inherit the descriptor `lock`.
-    """
-    gone = []
-    for step in run.bleu_steps():
-        os.makedirs(run_dir.file("dev"), exist_ok=True)
-        decode, score = dev_stages(run, run_dir, step)
-        checkpoint = run_dir.kept_checkpoint(step)
-        decoded = _input_hash(decode, trained, run_dir)
-        if not (os.path.exists(checkpoint + ".index") or _is_done(decode, decoded, status)):
-            gone.append(step)
-            continue
-        _do_stage(decode, decoded, status, run, run_dir, lock)
-        _do_stage(score, _input_hash(score, decoded, run_dir), status, run, run_dir, lock)
-        for path in glob.glob(glob.escape(checkpoint) + ".*"):
-            os.unlink(path)
-    with contextlib.suppress(OSError):                # what is not empty stays
-        os.rmdir(os.path.dirname(run_dir.kept_checkpoint(0)))
-    if gone:
-        say(f"{run_dir.path}: no development BLEU at {len(gone)} of {len(run.bleu_steps())} steps: "
-            "these checkpoints are gone (run.bleu_frequency was set after they were replaced)",
-            style="yellow")
-
-
-def _complete_scores(run: Run, run_dir: RunDirectory, status: dict[str, Any]) -> None:
-    """Adds the step, the number of parameters and the duration of each stage to the scores."""
-    scores = run_dir.read_scores()
-    if "step" not in scores:
-        parameters = next((event.get("parameters") for event in metrics_log.events(run_dir.metrics)
-                           if event["event"] == "start"), None)
-        scores |= {"step": run.train_steps, "parameters": parameters,
-                   "seconds": {name: entry.get("seconds") for name, entry in status.items()}}
-        files.write_atomically(run_dir.scores, json.dumps(scores, indent=1) + "\n")
-        _warn_about_lengths(run_dir, scores)
-
-
-def _warn_about_lengths(run_dir: RunDirectory, scores: dict[str, Any]) -> None:
-    """Says if hypotheses are empty, stop at the length limit, or are too short."""
-    with open(run_dir.hypotheses, encoding="utf-8", errors="replace") as lines:
-        words = [bool(line.strip()) for line in lines]
-    cut = metrics_log.last(run_dir.metrics).get("decode", {}).get("cut")
-    penalty = re.search(r"BP = ([\d.]+)", scores.get("bleu", {}).get("details", ""))
-    for warning in length_warnings(len(words), words.count(False), cut,
-                                   float(penalty[1]) if penalty else None):
-        say(f"{run_dir.path}: warning: {warning}", style="yellow")

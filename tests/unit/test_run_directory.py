@@ -231,18 +231,11 @@ def test_the_states_of_a_run(run_dir):
         assert run_directory.state(run_dir) == "running"
 
 
-def input_hashes(described, run_dir):
-    """{stage: hash of its input}, without the stages of development BLEU."""
-    hashes, before = {}, ""
-    for stage in run_directory.stages(described, run_dir):
-        before = hashes[stage.name] = pipeline._input_hash(stage, before, run_dir)
-    return hashes
-
-
 def test_the_frequency_of_bleu_may_change_in_a_run(run_dir):
     often = dataclasses.replace(RUN, bleu_frequency=50)
     assert often.identity() == RUN.identity()
-    assert input_hashes(often, run_dir) == input_hashes(RUN, run_dir)
+    assert (pipeline.Pipeline(often, run_dir, 0).hashes
+            == pipeline.Pipeline(RUN, run_dir, 0).hashes)
     assert (list(often.bleu_steps()), list(RUN.bleu_steps())) == ([50, 100], [])
 
 
@@ -279,7 +272,7 @@ def test_development_bleu_is_not_read_through_a_link(run_dir, tmp_path, name):
 def test_without_text_of_a_development_set_there_is_no_bleu_of_it(run_dir):
     os.makedirs(run_dir.data_dir)
     settings = dataclasses.replace(RUN, bleu_frequency=50)
-    for split, check in (("test", pipeline.copy_test_texts), ("dev", pipeline._check_dev_texts)):
+    for split, check in (("test", pipeline.copy_test_texts), ("dev", pipeline.check_dev_texts)):
         for kind in ("source", "reference"):
             with pytest.raises(UserError, match=f"{split}.{kind}.txt"):
                 check(settings, run_dir)
@@ -287,7 +280,7 @@ def test_without_text_of_a_development_set_there_is_no_bleu_of_it(run_dir):
             with open(path, "w"):
                 pass
     pipeline.copy_test_texts(settings, run_dir)
-    pipeline._check_dev_texts(settings, run_dir)
+    pipeline.check_dev_texts(settings, run_dir)
 
 
 @pytest.mark.parametrize("test_sets", [("a", "a"), ("test",), ("a/b", "a_b"),
@@ -298,29 +291,30 @@ def test_test_sets_whose_files_would_have_the_same_name_are_refused(test_sets):
 
 
 def test_a_finished_run_without_its_checkpoints_is_not_trained_again(run_dir):
-    done, other = {"input": "h", "state": "done"}, {"input": "g", "state": "done"}
     stages = {stage.name: stage for stage in run_directory.stages(RUN, run_dir)}
-    assert pipeline._is_done(stages["train"], "h", {"train": done}, is_removable=True)
-    assert not pipeline._is_done(stages["train"], "h", {"train": other}, is_removable=True)
-    assert not pipeline._is_done(stages["decode"], "h", {"decode": done})
+    done = pipeline.Pipeline(RUN, run_dir, 0)
+    done.status = {name: {"input": "h", "state": "done"} for name in ("train", "decode")}
+    assert done.is_done(stages["train"], "h", is_removable=True)
+    assert not done.is_done(stages["train"], "g", is_removable=True)
+    assert not done.is_done(stages["decode"], "h")
 
 
 def test_checkpoints_may_be_gone_once_nothing_needs_them(run_dir):
-    planned = list(run_directory.stages(dataclasses.replace(RUN, average_checkpoints=2), run_dir))
-    hashes = pipeline._input_hashes(planned, run_dir)
-    status = {name: {"input": hashes[name], "state": "done"} for name in hashes}
+    planned = pipeline.Pipeline(dataclasses.replace(RUN, average_checkpoints=2), run_dir, 0)
+    planned.status = {name: {"input": input_hash, "state": "done"}
+                      for name, input_hash in planned.hashes.items()}
 
     def make(name):
-        stage = next(stage for stage in planned if stage.name == name)
+        stage = next(stage for stage in planned.stages if stage.name == name)
         os.makedirs(os.path.dirname(stage.output), exist_ok=True)
         with open(stage.output, "w"):
             pass
 
-    assert pipeline._removable(planned, hashes, status) == set()      # copied before it was decoded
+    assert planned.removable() == set()               # copied before it was decoded
     make("average")
-    assert pipeline._removable(planned, hashes, status) == {"train"}
+    assert planned.removable() == {"train"}
     make("decode")
-    assert pipeline._removable(planned, hashes, status) == {"train", "average"}
+    assert planned.removable() == {"train", "average"}
 
 
 def test_a_test_set_that_is_decoded_already_needs_no_checkpoint(run_dir):
@@ -349,8 +343,8 @@ def test_a_run_without_its_checkpoints_gets_no_further_test_sets(run_dir):
 
 
 def test_what_a_stage_does_is_independent_of_the_names_of_its_directories(tmp_path):
-    hashes = [input_hashes(RUN, run_directory.RunDirectory(str(tmp_path / name),
-                                                           str(tmp_path / data)))
+    hashes = [pipeline.Pipeline(RUN, run_directory.RunDirectory(
+                  str(tmp_path / name), str(tmp_path / data)), 0).hashes
               for name, data in (("run", "data"), ("d", "data"), ("exp", "exp_data"))]
     assert hashes[0] == hashes[1] == hashes[2]
 
@@ -364,7 +358,7 @@ def test_code_and_environment_are_those_of_the_training(run_dir, tmp_path, monke
     def fail(*_):
         raise UserError("the graph cannot be built")
 
-    monkeypatch.setattr(pipeline, "_do_stage", fail)
+    monkeypatch.setattr(pipeline.Pipeline, "_do", fail)
     for code in ("broken", "works"):
         (own / "scheme.py").write_text(code)
         with pytest.raises(UserError, match="cannot be built"):
