@@ -38,12 +38,8 @@ def setting(meaning: str, default: Any = dataclasses.MISSING, *, low: float | No
 
     A setting without a default must be given.
     """
-    more: dict[str, Any] = {"metadata": {"help": meaning, "minimum": low, "maximum": high}}
-    if isinstance(default, dict):
-        more["default_factory"] = dict
-    elif default is not dataclasses.MISSING:
-        more["default"] = default
-    return dataclasses.field(**more)
+    value = {"default_factory": dict} if isinstance(default, dict) else {"default": default}
+    return dataclasses.field(metadata={"help": meaning, "minimum": low, "maximum": high}, **value)
 
 
 def declarations(kind: type, prefix: str) -> dict[str, Setting]:
@@ -54,29 +50,27 @@ def declarations(kind: type, prefix: str) -> dict[str, Setting]:
     return {declared.name: declared for _, declared in _declared(kind, prefix)}
 
 
-def check_types_and_ranges(settings: Any, prefix: str) -> None:
-    """Refuses settings (a dataclass) of a wrong type or out of their range."""
-    for field, declared in _declared(type(settings), prefix):
-        value = with_tuple(getattr(settings, field.name), declared)
-        object.__setattr__(settings, field.name, value)       # the dataclass is frozen
-        check_value(value, declared)
-
-
 def with_tuple(value: Any, declared: Setting) -> Any:
     """The value; a list as a tuple where the setting is one."""
     is_list = isinstance(declared.default, tuple) and isinstance(value, list)
     return tuple(value) if is_list else value
 
 
-def check_value(value: Any, declared: Setting) -> None:
-    """Refuses a value of a wrong type or out of its range, and text with control characters."""
+def _check_types_and_ranges(settings: Any, prefix: str) -> None:
+    for field, declared in _declared(type(settings), prefix):
+        value = with_tuple(getattr(settings, field.name), declared)
+        object.__setattr__(settings, field.name, value)       # the dataclass is frozen
+        _check_value(value, declared)
+
+
+def _check_value(value: Any, declared: Setting) -> None:
     if not declared.accepts(value):
         raise UserError(f"{declared.name} = {shown(value)}: must be {declared.allowed()}")
     if isinstance(value, str):
-        check_text(value, declared.name)
+        _check_text(value, declared.name)
 
 
-def check_text(value: str, name: str, longest: int = LONGEST_TEXT) -> None:
+def _check_text(value: str, name: str, longest: int = LONGEST_TEXT) -> None:
     """Refuses text with control characters, or longer than `longest` characters."""
     if printable(value) != value or _HALF_PAIR.search(value):
         raise UserError(f"{name} = {shown(value)}: it contains control characters")
@@ -106,15 +100,15 @@ def describe(kinds: Iterable[tuple[str, type]]) -> str:
 def _declared(kind: type, prefix: str) -> Iterator[tuple[dataclasses.Field, Setting]]:
     """The fields of a dataclass with their declarations; a required one has an empty default."""
     for field in dataclasses.fields(kind):
-        empty: Any = typing.get_origin(field.type) or field.type
-        factory = empty if _is_required(field) else field.default_factory
-        default = field.default if factory is dataclasses.MISSING else factory()
+        default: Any = field.default
+        if default is dataclasses.MISSING:
+            empty: Any = typing.get_origin(field.type) or field.type
+            default = empty()
         yield field, Setting(f"{prefix}.{field.name}", default, **field.metadata)
 
 
 def _is_required(field: dataclasses.Field) -> bool:
-    return (field.default is dataclasses.MISSING
-            and field.default_factory is dataclasses.MISSING)
+    return field.default is field.default_factory is dataclasses.MISSING
 
 
 def file_name(test_set: str) -> str:
@@ -172,7 +166,7 @@ class Run:
                                    "RPR_TEXT_VOCAB_SIZE, else 8192", 0, low=0, high=10**7)
 
     def __post_init__(self) -> None:
-        check_types_and_ranges(self, "run")
+        _check_types_and_ranges(self, "run")
         for name in ("problem", "hparams_set", "model"):
             if not re.fullmatch(r"\w[\w.-]*", getattr(self, name)):
                 raise UserError(f"run.{name} = {shown(getattr(self, name))}: it must be a name")
@@ -243,7 +237,7 @@ class Study:
     paper_bleu: dict[str, float] = setting("{arm: BLEU} of the paper, shown next to ours", {})
 
     def __post_init__(self) -> None:
-        check_types_and_ranges(self, "study")
+        _check_types_and_ranges(self, "study")
         for name, values in self.grid.items():
             if not isinstance(values, tuple | list) or not values:
                 raise UserError(f"study.grid: {shown(name)} needs a tuple of values, not "
@@ -256,32 +250,28 @@ class Study:
         if not 1 <= count <= MOST_ARMS:
             raise UserError(f"study.grid and study.arms describe {count:,} arms: from 1 to "
                             f"{MOST_ARMS:,} are allowed")
-        self._check_seeds()
-        changes = self.changes()
-        for name, settings in changes.items():
-            _check_arm(name, settings)
-        for field, names in (("baseline", [self.baseline]), ("paper_bleu", self.paper_bleu)):
-            for name in names:
-                if name not in changes:
-                    raise UserError(f"study.{field}: no arm {shown(name)}; one of "
-                                    f"{shown(', '.join(changes))[1:-1]}")
-        for name, bleu in self.paper_bleu.items():
-            check_value(bleu, Setting(f"study.paper_bleu[{name!r}]", 0.0, minimum=0, maximum=100))
-
-    def _check_seeds(self) -> None:
         for seed in self.seeds:
-            check_value(seed, Setting("study.seeds: seed", 0, minimum=0, maximum=_HIGHEST_SEED))
+            _check_value(seed, Setting("study.seeds: seed", 0, minimum=0, maximum=_HIGHEST_SEED))
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise UserError(f"study.seeds = {shown(self.seeds)}: different whole numbers are "
                             "needed")
+        changes = self.changes()
+        for name, settings in changes.items():
+            _check_arm(name, settings)
+        for field, name in (("baseline", self.baseline),
+                            *(("paper_bleu", name) for name in self.paper_bleu)):
+            if name not in changes:
+                raise UserError(f"study.{field}: no arm {shown(name)}; one of "
+                                f"{shown(', '.join(changes))[1:-1]}")
+        for name, bleu in self.paper_bleu.items():
+            _check_value(bleu, Setting(f"study.paper_bleu[{name!r}]", 0.0, minimum=0, maximum=100))
 
     def changes(self) -> dict[str, dict[str, Any]]:
         """{arm: {setting: value}}, the arms of the grid first."""
         arms = {}
-        if self.grid:
-            for values in itertools.product(*self.grid.values()):
-                changes = dict(zip(self.grid, values, strict=True))
-                arms[",".join(f"{name}={value}" for name, value in changes.items())] = changes
+        for values in itertools.product(*self.grid.values()) if self.grid else ():
+            changes = dict(zip(self.grid, values, strict=True))
+            arms[",".join(f"{name}={value}" for name, value in changes.items())] = changes
         for name, changes in self.arms.items():
             if name in arms:
                 raise UserError(f"study.arms: {shown(name)} is an arm of the grid already")
@@ -292,11 +282,11 @@ class Study:
 def _check_arm(name: Any, changes: dict[Any, Any]) -> None:
     if not isinstance(name, str) or not name.strip():
         raise UserError(f"study.arms: {shown(name)}: the name of an arm must be text")
-    check_text(name, "study: arm", LONGEST_NAME)
+    _check_text(name, "study: arm", LONGEST_NAME)
     for setting_name, value in changes.items():
         if not isinstance(setting_name, str) or not setting_name:
             raise UserError(f"study: arm {name!r}: {shown(setting_name)} is not a setting")
-        check_text(setting_name, f"study: arm {name!r}: setting", LONGEST_NAME)
+        _check_text(setting_name, f"study: arm {name!r}: setting", LONGEST_NAME)
         items = value if isinstance(value, tuple | list) else (value,)
         if not all(isinstance(item, str | int | float | bool | None) for item in items):
             raise UserError(f"study: arm {name!r}: {setting_name} = {shown(value)}: text, a "
@@ -305,7 +295,7 @@ def _check_arm(name: Any, changes: dict[Any, Any]) -> None:
             if isinstance(item, int | float) and not abs(item) <= _LARGEST:
                 raise UserError(f"study: arm {name!r}: {setting_name} = {shown(item)}: it must be "
                                 f"a number up to {_LARGEST:,}")
-            check_text(str(item), f"study: arm {name!r}: {setting_name}")
+            _check_text(str(item), f"study: arm {name!r}: {setting_name}")
         if setting_name == "seed":
             raise UserError(f"study: arm {name!r} sets the seed; use study.seeds")
         if setting_name == "usr_dir":                 # a record must not choose which code runs

@@ -106,13 +106,12 @@ class Pool:
         if leased is None:
             return False
         names, leases = leased
-        environment = dict(os.environ)
         on_gpus = self._machine.kind == "GPU"
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(names) if on_gpus else ""
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(names) if on_gpus else ""}
 
         def before() -> None:
             signal.signal(signal.SIGINT, signal.SIG_DFL)      # a shell's `&` ignores it
-            if self._machine.kind == "core":
+            if not on_gpus:
                 os.sched_setaffinity(0, names)
 
         with open_append(log) as out:
@@ -130,7 +129,10 @@ class Pool:
         return [(job.key, job.process.returncode) for job in over]
 
     def _lease(self, gpus: int) -> tuple[list[Any], list[socket.socket]] | None:
-        """Names and leases of free devices, or None if there are too few."""
+        """Names and leases of free devices, or None if there are too few.
+
+        Says once who holds the GPUs that a pool without processes waits for.
+        """
         taken = {name for job in self.running for name in job.names}
         free = [name for name in self._machine.names if name not in taken]
         if self._machine.kind == "core":
@@ -143,16 +145,11 @@ class Pool:
         if len(leases) == gpus:
             return list(leases), list(leases.values())
         _close(list(leases.values()))
-        self._tell_who_holds(free)
+        if not (self._told or self.running):
+            self._told = True
+            holders = dict.fromkeys(filter(None, map(lease_holder, free)))
+            say(f"waiting for GPUs, held by {', '.join(holders) or 'other processes'}")
         return None
-
-    def _tell_who_holds(self, names: list[Any]) -> None:
-        """Says once who holds the GPUs that a pool without processes waits for."""
-        if self._told or self.running:
-            return
-        self._told = True
-        holders = filter(None, (lease_holder(name) for name in names))
-        say(f"waiting for GPUs, held by {', '.join(dict.fromkeys(holders)) or 'other processes'}")
 
 
 def _close(leases: list[socket.socket]) -> None:

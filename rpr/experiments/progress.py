@@ -8,7 +8,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from rpr.experiments.run_directory import read_state
+from rpr.experiments.run_directory import state as state_of
 from rpr.experiments.studies import StudyRun
 from rpr.utils import metrics_log
 from rpr.utils.console import printable, say, terminal
@@ -45,7 +45,7 @@ def of(study_run: StudyRun) -> Progress:
     """The progress of a run."""
     run_dir = study_run.run_dir
     try:
-        state, status, scores = read_state(run_dir)
+        state, status, scores = state_of(run_dir), run_dir.read_status(), run_dir.read_scores()
         last = metrics_log.last(run_dir.metrics) if status else {}
     except UserError as error:                        # a damaged file
         return Progress("failed", reason=str(error))
@@ -71,12 +71,9 @@ def seconds_left(runs: list[StudyRun], progress: dict[str, Progress], max_parall
                 for p in (progress[study_run.name],) if p.state == "done" and p.seconds]
     if not per_step:
         return None
-    left = []
-    for study_run in runs:
-        p = progress[study_run.name]
-        if p.state in ("waiting", "running"):
-            whole = statistics.median(per_step) * study_run.run.train_steps
-            left.append(max(whole - _seconds_spent(p), 0.0))
+    whole = statistics.median(per_step)
+    left = [max(whole * study_run.run.train_steps - _seconds_spent(p), 0.0) for study_run in runs
+            for p in (progress[study_run.name],) if p.state in ("waiting", "running")]
     return max(sum(left) / max(max_parallel, 1), max(left, default=0.0))
 
 
@@ -94,8 +91,7 @@ def table(runs: list[StudyRun], progress: dict[str, Progress], rows: int | None 
     if rows is not None and rows < len(runs):
         runs = sorted(runs, key=lambda study_run: _ORDER.index(progress[study_run.name].state)
                       )[:rows]
-    shown = Table(box=None, pad_edge=False)
-    shown.add_column("run")
+    shown = Table("run", box=None, pad_edge=False)
     shown.add_column("stage", no_wrap=True)
     for name in ("step", "steps/s", "loss", "BLEU", "left"):
         shown.add_column(name, justify="right", no_wrap=True)

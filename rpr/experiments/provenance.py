@@ -3,6 +3,7 @@
     RUN/data.json    {"problem", "sources": {"train source": {"path", "lines", "sha256"}}}
     RUN/code.json    {"usr_dir", "files": {"my_scheme.py": SHA-256}}
 """
+import contextlib
 import dataclasses
 import functools
 import gzip
@@ -40,40 +41,30 @@ def check_corpus(run: Run, run_dir: RunDirectory) -> None:
     Raises:
       UserError: names the file that changed, and what the run was made from.
     """
-    _check_vocabulary(run, run_dir)
-    recorded = files.read_json(run_dir.data, _DATA)
+    size, sources = _made_from(run, run_dir)
+    if run.text_vocab_size and size not in (None, run.text_vocab_size):
+        raise UserError(f"run.text_vocab_size = {run.text_vocab_size}: the data in "
+                        f"{run_dir.data_dir} was made with {size}; take another directory")
+    recorded = files.read_json(run_dir.data, _DATA).get("sources", {})
     if not recorded:
         return
-    current = {name: _file_facts(path)["sha256"] for name, path in text_files(run).items()}
-    if not current:
-        current = {name: facts["sha256"] for name, facts in _datagen_sources(run, run_dir).items()}
-    for name, facts in recorded["sources"].items():
-        if name in current and current[name] != facts["sha256"]:
-            path = text_files(run).get(name, run_dir.data_dir)
-            raise UserError(f"{run_dir.path} was made from other text: {name} {path} has SHA-256 "
-                            f"{current[name][:12]}..., the run's has {facts['sha256'][:12]}...; "
-                            "give the text of the run, or take another directory")
-    for name in sorted(current.keys() ^ recorded["sources"].keys()
-                       if current and recorded["sources"] else ()):
-        change = "is new" if name in current else "is missing"
-        raise UserError(f"{run_dir.path} was made from other text: {name} {change}; give the text "
-                        "of the run, or take another directory")
-
-
-def _check_vocabulary(run: Run, run_dir: RunDirectory) -> None:
-    record = files.read_json(data_record(run, run_dir.data_dir), _DATAGEN,
-                             "remove it and generate the data again")
-    made = record.get("settings", {}).get("approx_vocab_size")
-    if run.text_vocab_size and made not in (None, run.text_vocab_size):
-        raise UserError(f"run.text_vocab_size = {run.text_vocab_size}: the data in "
-                        f"{run_dir.data_dir} was made with {made}; take another directory")
+    paths = text_files(run)
+    current = {name: _file_facts(path) for name, path in paths.items()} or sources
+    for name in sorted(current.keys() | recorded.keys() if current else ()):
+        now, before = (facts.get(name, {}).get("sha256", "") for facts in (current, recorded))
+        if now != before:
+            change = (f"{paths.get(name, run_dir.data_dir)} has SHA-256 {now[:12]}..., the run's "
+                      f"has {before[:12]}..." if now and before
+                      else "is new" if now else "is missing")
+            raise UserError(f"{run_dir.path} was made from other text: {name} {change}; give the "
+                            "text of the run, or take another directory")
 
 
 def record_corpus(run: Run, run_dir: RunDirectory) -> None:
     """Writes RUN/data.json from the record of `rpr datagen`, unless it is there."""
     if os.path.exists(run_dir.data):
         return
-    sources, paths = _datagen_sources(run, run_dir), text_files(run)
+    (_, sources), paths = _made_from(run, run_dir), text_files(run)
     for name, facts in sources.items():
         if name in paths and "lines" not in facts:
             now = _file_facts(paths[name])
@@ -129,50 +120,46 @@ def record_code(run: Run, run_dir: RunDirectory) -> None:
     """Writes RUN/code.json: the user's own files, by content. Says what changed since then."""
     if not run.usr_dir:
         return
-    path = run_dir.file("code.json")
-    current, before = digests(run.usr_dir), files.read_json(path, _CODE)
-    if before:
-        changed = [name for name in sorted({*current, *before["files"]})
-                   if current.get(name) != before["files"].get(name)]
-        if changed:
-            say(f"{run_dir.path}: changed in run.usr_dir since this run began: "
-                f"{', '.join(changed[:6])}", style="yellow")
+    path, current = run_dir.file("code.json"), digests(run.usr_dir)
+    before = files.read_json(path, _CODE).get("files")
+    if before is None:
+        files.write_atomically(path, json.dumps({"usr_dir": run.usr_dir, "files": current},
+                                                indent=1) + "\n")
         return
-    files.write_atomically(path, json.dumps({"usr_dir": run.usr_dir, "files": current},
-                                            indent=1) + "\n")
+    changed = [name for name in sorted({*current, *before})
+               if current.get(name) != before.get(name)]
+    if changed:
+        say(f"{run_dir.path}: changed in run.usr_dir since this run began: "
+            f"{', '.join(changed[:6])}", style="yellow")
 
 
 def digests(usr_dir: str) -> dict[str, str]:
     """{relative path: SHA-256} of the Python files below a directory."""
     if not os.path.isdir(usr_dir):
         raise UserError(f"run.usr_dir = {usr_dir}: there is no such directory")
-    hashes = {}
-    for directory, _, names in os.walk(usr_dir):
-        for name in names:
-            if name.endswith(".py"):
-                path = os.path.join(directory, name)
-                hashes[os.path.relpath(path, usr_dir)] = files.sha256(path)
-    return dict(sorted(hashes.items()))
+    paths = sorted(os.path.join(directory, name) for directory, _, names in os.walk(usr_dir)
+                   for name in names if name.endswith(".py"))
+    return {os.path.relpath(path, usr_dir): files.sha256(path) for path in paths}
 
 
-def _datagen_sources(run: Run, run_dir: RunDirectory) -> dict[str, dict[str, Any]]:
-    """The sources in the record of `rpr datagen`; empty if there is no record, or an old one."""
-    path = data_record(run, run_dir.data_dir)
-    record = files.read_json(path, _DATAGEN, "remove it and generate the data again")
-    sources = record.get("sources", {})
-    return {name: {"sha256": facts} if isinstance(facts, str) else dict(facts)
-            for name, facts in sources.items()
-            if isinstance(facts, str) or isinstance(facts.get("sha256"), str)}
+def _made_from(run: Run, run_dir: RunDirectory) -> tuple[int | None, dict[str, dict[str, Any]]]:
+    """The vocabulary size and the sources in the record of `rpr datagen`, where it has them."""
+    record = files.read_json(data_record(run, run_dir.data_dir), _DATAGEN,
+                             "remove it and generate the data again")
+    sources = {name: {"sha256": facts} if isinstance(facts, str) else dict(facts)
+               for name, facts in record.get("sources", {}).items()}
+    return record.get("settings", {}).get("approx_vocab_size"), {
+        name: facts for name, facts in sources.items() if isinstance(facts.get("sha256"), str)}
 
 
 def _file_facts(path: str) -> dict[str, Any]:
+    """Path, lines and SHA-256 of a text file."""
     status = os.stat(path)
-    return _facts_of(path, status.st_size, status.st_mtime_ns)
+    return _read_facts(path, status.st_size, status.st_mtime_ns)
 
 
 @functools.cache
-def _facts_of(path: str, *_: int) -> dict[str, Any]:
-    """Path, lines and SHA-256 of a text file; the cache is valid until the file changes."""
+def _read_facts(path: str, *_: int) -> dict[str, Any]:
     opened: Any = gzip.open if path.endswith(".gz") else open
     lines, end = 0, b"\n"                             # the last line may lack a line feed
     try:
@@ -218,9 +205,9 @@ def describe_environment() -> dict[str, Any]:
 
 
 def _show(value: Any) -> str:
-    if isinstance(value, dict):
-        return value.get("commit", "")[:12] + ("" if value.get("clean", True) else " with changes")
-    return str(value)
+    if not isinstance(value, dict):
+        return str(value)
+    return value.get("commit", "")[:12] + ("" if value.get("clean", True) else " with changes")
 
 
 def _version(package: str) -> str:
@@ -231,8 +218,7 @@ def _version(package: str) -> str:
 
 
 def _git_state() -> dict[str, Any]:
-    """The commit that this code was checked out from, and whether its files are unchanged; empty
-    where git cannot say."""
+    """The commit of this code, and whether its files are unchanged; {} if git cannot say."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     if not os.path.exists(os.path.join(root, ".git")):
         return {}
@@ -244,12 +230,11 @@ def _git_state() -> dict[str, Any]:
 
 
 def _cpu_model() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            return next((line.split(":", 1)[1].strip() for line in lines
-                         if line.startswith("model name")), platform.processor())
-    except OSError:
-        return platform.processor()
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:
+        for line in lines:
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor()
 
 
 def _output(*command: str) -> str | None:

@@ -64,9 +64,8 @@ class RunDirectory:
 
     def test_files(self, test_set: str = "test") -> tuple[str, str, str]:
         """Source, reference and hypotheses of a test set; sacreBLEU's have hypotheses only."""
-        name = file_name(test_set)
-        source, reference, hypotheses = (
-            self.file(f"{kind}.{name}.txt") for kind in ("source", "reference", "hypotheses"))
+        source, reference, hypotheses = (self.file(f"{kind}.{file_name(test_set)}.txt")
+                                         for kind in ("source", "reference", "hypotheses"))
         return source, reference, hypotheses
 
     def documents_file(self, test_set: str = "test") -> str:
@@ -90,10 +89,9 @@ class RunDirectory:
     def refuse_links(self, test_set: str = "") -> None:
         """Refuses symbolic links, since a report must not show what they lead to, and pipes."""
         for path in (self.config, self.status, self.data, self.file("environment.json"),
-                     *self.test_files(test_set or "test"),
-                     self.documents_file(test_set or "test"),
-                     *(self.record_of(kind, test_set) for kind in ("metrics.jsonl",
-                                                                   "scores.json"))):
+                     *self.test_files(test_set or "test"), self.documents_file(test_set or "test"),
+                     self.record_of("metrics.jsonl", test_set),
+                     self.record_of("scores.json", test_set)):
             _refuse_link(path)
 
     def read_status(self) -> dict[str, dict[str, Any]]:
@@ -259,22 +257,13 @@ def state(run_dir: RunDirectory) -> str:
 
     A stage that was ended by a signal did not fail: it waits to be resumed.
     """
-    return read_state(run_dir)[0]
-
-
-def read_state(run_dir: RunDirectory) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """`state`, and what status.json and scores.json hold."""
-    is_running = locks.is_held(run_dir.lock)
-    if not is_running and not os.path.exists(run_dir.status):
-        return "waiting", {}, {}
-    status, scores = run_dir.read_status(), run_dir.read_scores()
-    if is_running:
-        return "running", status, scores
-    if "step" in scores:
-        return "done", status, scores
+    if locks.is_held(run_dir.lock):
+        return "running"
+    if "step" in run_dir.read_scores():
+        return "done"
     failed = any(entry["state"] == "failed" and entry.get("code", 1) >= 0
-                 for entry in status.values())
-    return "failed" if failed else "waiting", status, scores
+                 for entry in run_dir.read_status().values())
+    return "failed" if failed else "waiting"
 
 
 def find_model(path: str, data_dir: str | None = None, usr_dir: str | None = None

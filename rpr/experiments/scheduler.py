@@ -41,8 +41,10 @@ def run_all(runs: list[StudyRun], workers: Workers, max_parallel: int, flags: li
                 if state == "running":                # another pool was faster
                     waiting.append(study_run)
                 else:
-                    view.say(f"{study_run.name}: "
-                             f"{'done' if state == 'done' else _failure(study_run, code)}")
+                    reason = progress.of(study_run).reason
+                    ending = (f"failed: {reason}" if reason else
+                              f"ended with exit code {code}; see {study_run.log}")
+                    view.say(f"{study_run.name}: {'done' if state == 'done' else ending}")
             _start_some(waiting, workers, view, flags, retry_failed)
             view.refresh()
             time.sleep(_PAUSE)
@@ -56,23 +58,17 @@ def _start_some(waiting: list[StudyRun], workers: Workers, view: progress.View, 
         state = study_run.state()
         if state == "running":                        # by another pool
             continue
+        run, run_dir = study_run.run, study_run.run_dir
+        argv = ["run", run_dir.config, f"--run_dir={run_dir.path}",
+                f"--data_dir={run_dir.data_dir}", *flags]
+        if run.usr_dir:
+            argv.append(f"--t2t_usr_dir={run.usr_dir}")
         if state == "done" or state == "failed" and not retry_failed:
             waiting.remove(study_run)                 # another pool finished it
-        elif workers.start(study_run, [*_command(study_run), *flags], study_run.log,
-                           study_run.run.worker_gpu):
+        elif workers.start(study_run, argv, study_run.log, run.worker_gpu):
             waiting.remove(study_run)
             view.say(f"{study_run.name}: begins")
         else:
             break
 
 
-def _failure(study_run: StudyRun, code: int | None) -> str:
-    """Why a run is not done."""
-    reason = progress.of(study_run).reason
-    return f"failed: {reason}" if reason else f"ended with exit code {code}; see {study_run.log}"
-
-
-def _command(study_run: StudyRun) -> list[str]:
-    run_dir = study_run.run_dir
-    return ["run", run_dir.config, f"--run_dir={run_dir.path}", f"--data_dir={run_dir.data_dir}",
-            *([f"--t2t_usr_dir={study_run.run.usr_dir}"] if study_run.run.usr_dir else [])]

@@ -3,7 +3,7 @@
     STUDY/study.gin      the resolved study
     STUDY/study.json     {"baseline": NAME, "arms": [{"name", "changes", "paper_bleu",
                          "runs": [{"seed", "directory"}]}]}, directories relative to STUDY
-    STUDY/datagen.json   state of the data generation (rpr.experiments.studies)
+    STUDY/datagen.json   state of the data generation
     STUDY/data/          vocabulary and TFRecords, shared by the runs
     STUDY/runs/NAME/     a run; NAME ends in a hash of its configuration
 
@@ -29,6 +29,7 @@ from rpr.utils.console import say
 from rpr.utils.errors import UserError
 
 _FIELDS = {field.name for field in dataclasses.fields(Run)}
+_DATAGEN, _DATAGEN_LOCK = "datagen.json", ".datagen.lock"
 _LONGEST_SLUG = 100                                   # characters; a file name has at most 255
 _SCHEMA = {"problem": str, "state": ("running", "done", "failed"), "started": float,
            "reason": str}
@@ -56,18 +57,14 @@ def resolve(run: Run, changes: dict[str, Any], seed: int) -> Run:
     A setting is a field of `Run` or, failing that, a hparam.
     """
     fields = {name: value for name, value in changes.items() if name in _FIELDS}
-    own = {name: _as_hparam(value) for name, value in changes.items() if name not in _FIELDS}
+    own = {name: value if isinstance(value, str) else str(value).replace(" ", "")    # as T2T's
+           for name, value in changes.items() if name not in _FIELDS}
     if own or "hparams" not in fields:
         hparams = dict(pair.split("=", 1) for pair in _pairs(fields.get("hparams", run.hparams))
                        if "=" in pair)
         fields["hparams"] = ",".join(f"{name}={value}"
                                      for name, value in sorted((hparams | own).items()))
     return dataclasses.replace(run, **fields, seed=seed)
-
-
-def _as_hparam(value: Any) -> str:
-    """A value as T2T's hparams have it: [VALUE,VALUE] for a list."""
-    return value if isinstance(value, str) else str(value).replace(" ", "")
 
 
 def _pairs(hparams: str) -> list[str]:
@@ -151,16 +148,14 @@ def discard(runs: list[StudyRun], study_dir: str) -> None:
     if _has_begun(study_dir):                         # finished runs were copied into it
         return
     data_dir = os.path.join(study_dir, "data")
-    traces = [*glob.glob(os.path.join(glob.escape(data_dir), ".*.lock")),
-              *glob.glob(os.path.join(glob.escape(data_dir), "*.log"))]
+    traces = [path for names in (".*.lock", "*.log")
+              for path in glob.glob(os.path.join(glob.escape(data_dir), names))]
     if os.path.isdir(data_dir) and not set(os.listdir(data_dir)) <= {
             "download", *map(os.path.basename, traces)}:
         return
-    paths = [*traces, *(study_run.run_dir.config for study_run in runs)]
-    paths += [os.path.join(study_dir, name)
-              for name in (gin_files.STUDY_FILE, "study.json", "datagen.json", ".lock",
-                           ".datagen.lock")]
-    for path in paths:
+    for path in (*traces, *(study_run.run_dir.config for study_run in runs),
+                 *(os.path.join(study_dir, name) for name in (
+                     gin_files.STUDY_FILE, "study.json", ".lock", _DATAGEN, _DATAGEN_LOCK))):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
     for directory in (*(study_run.run_dir.path for study_run in runs),
@@ -206,9 +201,21 @@ def make_data(runs: list[StudyRun], study_dir: str) -> None:
     """
     if not runs:
         return
-    with locks.lock(_lock(study_dir)):
+    record_file = os.path.join(study_dir, _DATAGEN)
+    with locks.lock(os.path.join(study_dir, _DATAGEN_LOCK)):
         for study_run in {study_run.run.problem: study_run for study_run in runs}.values():
-            _make_data(study_run, study_dir)
+            problem, data_dir = study_run.run.problem, study_run.run_dir.data_dir
+            record = {"problem": problem, "state": "running", "started": time.time(), "reason": ""}
+            files.write_atomically(record_file, json.dumps(record, indent=1) + "\n")
+            say(f"{data_dir}: data of {problem}", style="bold")
+            os.makedirs(data_dir, exist_ok=True)
+            code, reason = pipeline.run_stage(next(stages(study_run.run, study_run.run_dir)),
+                                              study_run.run)
+            record |= {"state": "failed" if code else "done", "reason": reason}
+            files.write_atomically(record_file, json.dumps(record, indent=1) + "\n")
+            if code:
+                raise UserError(f"{data_dir}: data generation of {problem} failed"
+                                + ("" if reason else f" with exit code {code}"))
 
 
 def without_test_text(runs: list[StudyRun]) -> list[StudyRun]:
@@ -228,39 +235,17 @@ def restore_test_texts(runs: list[StudyRun]) -> None:
         pipeline.copy_test_texts(study_run.run, study_run.run_dir)
 
 
-def _make_data(study_run: StudyRun, study_dir: str) -> None:
-    run, run_dir = study_run.run, study_run.run_dir
-    record = {"problem": run.problem, "state": "running", "started": time.time(), "reason": ""}
-    _write(study_dir, record)
-    say(f"{run_dir.data_dir}: data of {run.problem}", style="bold")
-    os.makedirs(run_dir.data_dir, exist_ok=True)
-    code, reason = pipeline.run_stage(next(stages(run, run_dir)), run)
-    _write(study_dir, {**record, "state": "failed" if code else "done", "reason": reason})
-    if code:
-        raise UserError(f"{run_dir.data_dir}: data generation of {run.problem} failed"
-                        + ("" if reason else f" with exit code {code}"))
-
-
-def _write(study_dir: str, record: dict[str, Any]) -> None:
-    files.write_atomically(os.path.join(study_dir, "datagen.json"),
-                           json.dumps(record, indent=1) + "\n")
-
-
-def _lock(study_dir: str) -> str:
-    return os.path.join(study_dir, ".datagen.lock")
-
-
 def data_line(runs: list[StudyRun], study_dir: str) -> str:
     """One line about data generation that is going on, was stopped or failed, else ""."""
-    record = files.read_json(os.path.join(study_dir, "datagen.json"), _SCHEMA)
+    record = files.read_json(os.path.join(study_dir, _DATAGEN), _SCHEMA)
     if record.get("state") == "failed":
         return f"data of {record['problem']}: failed: {record['reason']}"
-    if record.get("state") == "running":
-        if not locks.is_held(_lock(study_dir)):
-            made = {study_run.run.problem for study_run in runs
-                    if os.path.exists(data_record(study_run.run, study_run.run_dir.data_dir))}
-            # By now a run of the study may have made the data itself.
-            return "" if record["problem"] in made else f"data of {record['problem']}: stopped"
+    if record.get("state") != "running":
+        return ""
+    if locks.is_held(os.path.join(study_dir, _DATAGEN_LOCK)):
         minutes = (time.time() - record["started"]) / 60
         return f"data of {record['problem']}: begun {minutes:.0f} min ago"
-    return ""
+    made = {study_run.run.problem for study_run in runs
+            if os.path.exists(data_record(study_run.run, study_run.run_dir.data_dir))}
+    # By now a run of the study may have made the data itself.
+    return "" if record["problem"] in made else f"data of {record['problem']}: stopped"

@@ -45,10 +45,10 @@ def repeat_training(run: Run, run_dir: RunDirectory, steps: int | None = None) -
         if not steps:
             raise UserError(f"{run_dir.path}: no checkpoint is recorded yet; there is nothing to "
                             "compare")
-    if steps > max(recorded, default=0):
-        raise UserError(f"{run_dir.path}: its training recorded "
-                        f"{max(recorded, default=0)} steps; there is nothing to compare up to "
-                        f"step {steps}")
+    last = max(recorded, default=0)
+    if steps > last:
+        raise UserError(f"{run_dir.path}: its training recorded {last} steps; there is nothing to "
+                        f"compare up to step {steps}")
     repeated = RunDirectory(temporary_directory("verify"), run_dir.data_dir)
     train = next(stage for stage in stages(run, repeated) if stage.name == "train")
     threads = files.read_json(os.path.join(run_dir.model, "rpr.json")).get("threads", 0)

@@ -57,7 +57,7 @@ def test_any_changed_file_of_a_study_is_read_or_named(study, data):
         text[at:at + len(new)] = new
     path.write_bytes(text[:data.draw(st.just(len(text)) | st.integers(0, len(text)))])
     run_dir = run_directory.RunDirectory(str(copy / "runs" / "a"), str(copy / "data"))
-    for read in (lambda: run_directory.read_state(run_dir),
+    for read in (lambda: run_directory.state(run_dir),
                  lambda: metrics_log.last(run_dir.metrics),
                  lambda: run_directory.find_model(run_dir.path, "data"),
                  lambda: metrics_log.read_checksums(run_dir.model),
