@@ -91,7 +91,7 @@ def _enter(x: tf.Tensor, scheme: Scheme, layout: Layout, hparams: HParams, side:
         if side == "targets" and layout.cache is None:
             ids = tf.pad(ids[:, :-1], [[0, 0], [1, 0]])      # as shift_right_3d
     at = features.get(f"{side}_position")
-    layout = layout.replace(segments=segments, ids=ids, query_at=at, key_at=at)
+    layout = layout.replace(segments=segments, ids=ids, query_at=at, key_at=at, x=x)
     if scheme.uses("place"):
         at = scheme.place(layout)
         if at is not None:

@@ -79,23 +79,29 @@ def dropout(x: tf.Tensor, rate: float, broadcast_dims: Sequence[int] = ()) -> tf
     shape = shape_list(x)
     for axis in broadcast_dims:
         shape[axis] = 1
-    kept = _random_uint16(shape) >= tf.constant(dropped, tf.uint16)
+    kept = random_integers(shape, tf.uint16) >= tf.constant(dropped, tf.uint16)
     return tf.where_v2(kept, x * tf.constant(2 ** 16 / (2 ** 16 - dropped), x.dtype),
                        tf.zeros([], x.dtype))
 
 
-def _random_uint16(shape: list) -> tf.Tensor:
-    """Independent uniform uint16 of this shape: each 64-bit output of the generator makes four."""
+def random_integers(shape: list, dtype: tf.DType) -> tf.Tensor:
+    """Independent uniform values of an unsigned type, as reproducible as the masks of `dropout`.
+
+    Args:
+      shape: ints and int32 scalars.
+      dtype: uint16 or uint32: each 64-bit output of the generator makes four or two values.
+    """
     masks = getattr(_active, "masks", None)
     if masks:
         key, counter = masks.key(), masks.counter
     else:
         key = tf.bitcast(tf.random.uniform([1], tf.int64.min, tf.int64.max, tf.int64), tf.uint64)
         counter = tf.zeros([2], tf.uint64)
-    count = tf.reduce_prod(shape)
+    count, per_word = tf.reduce_prod(shape), 8 // dtype.size
     words = tf.raw_ops.StatelessRandomUniformFullIntV2(
-        shape=[(count + 3) // 4], key=key, counter=counter, alg=_PHILOX, dtype=tf.uint64)
-    return tf.reshape(tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:count], shape)
+        shape=[(count + per_word - 1) // per_word], key=key, counter=counter, alg=_PHILOX,
+        dtype=tf.uint64)
+    return tf.reshape(tf.reshape(tf.bitcast(words, dtype), [-1])[:count], shape)
 
 
 def stable_hash(*parts: int | str) -> int:

@@ -1,4 +1,6 @@
 """Projections (dense layers without bias), and the division of their channels among the heads."""
+from collections.abc import Callable
+
 import tensorflow.compat.v1 as tf
 
 from rpr.nn.ops import WithGradient, reshape, shape_list
@@ -52,3 +54,25 @@ def _matmul(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
             tf.matmul(x, dy, transpose_a=True))
 
     return forward(x, kernel)
+
+
+def mlp(x: tf.Tensor, width: int, channels: int, activation: Callable[[tf.Tensor], tf.Tensor]
+        ) -> tf.Tensor:
+    """Two dense layers, `hidden` and `output`, with a function between them.
+
+    Args:
+      x: [..., depth].
+      width: channels of the hidden layer.
+      channels: channels of the result.
+      activation: the function.
+
+    Returns:
+      [..., channels] of the dtype of x.
+    """
+    *outer, depth = shape_list(x)
+    y = tf.reshape(x, [1, -1, depth])
+    for name, size in (("hidden", width), ("output", channels)):
+        y = project(y, size, name)
+        y += tf.get_variable(f"{name}/bias", [size], x.dtype, tf.zeros_initializer())
+        y = activation(y) if name == "hidden" else y
+    return tf.reshape(y, [*outer, channels])

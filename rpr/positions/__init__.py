@@ -6,8 +6,10 @@ make no variables, so they can be used in graphs, eagerly and in `tf.function`.
 from rpr.positions import (
     absolute,
     bias,
+    contextual,
     deberta,
     labels,
+    placement,
     relative,
     rotary,
     transformer_xl,
@@ -19,5 +21,5 @@ from rpr.positions.scheme import Scheme
 from rpr.utils.settings import Setting
 
 __all__ = ["SCHEMES", "Layout", "Scheme", "Setting", "SumOfSchemes", "absolute", "bias", "build",
-           "deberta", "declared_settings", "labels", "register", "relative", "rotary",
-           "transformer_xl"]
+           "contextual", "deberta", "declared_settings", "labels", "placement", "register",
+           "relative", "rotary", "transformer_xl"]

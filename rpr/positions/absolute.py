@@ -56,6 +56,7 @@ class NoPosition(Scheme):
 @register("sinusoid")
 class Sinusoid(Scheme):
     """Fixed sines and cosines added to the embedded words (Vaswani et al. 2017)."""
+    sides = ("inputs", "targets")
 
     def embed(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
         return x + tf.cast(sinusoid(positions, x.shape.as_list()[-1]), x.dtype)
@@ -64,6 +65,7 @@ class Sinusoid(Scheme):
 @register("scaled_sinusoid")
 class ScaledSinusoid(Scheme):
     """Sinusoids times a learned scalar per side, initially 1, added to the embedded words."""
+    sides = ("inputs", "targets")
 
     def __init__(self, hparams: HParams, side: str) -> None:
         self._name = f"{side}_sinusoid_scale"
@@ -76,6 +78,7 @@ class ScaledSinusoid(Scheme):
 @register("learned")
 class Learned(Scheme):
     """One learned vector per position, max_length of them, added to the embedded words."""
+    sides = ("inputs", "targets")
 
     def __init__(self, hparams: HParams, side: str) -> None:
         self._length = self.longest = hparams.max_length

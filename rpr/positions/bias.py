@@ -1,14 +1,16 @@
-"""Biases of the logits by head and distance: T5 and ALiBi.
+"""Biases of the logits by head and distance: T5, ALiBi and FIRE.
 
 Most of the cost of such a bias is expanding it to all pairs of query and key, so layers that share
 a bias expand it once.
 """
 import math
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from rpr.nn.ops import gather_rows
+from rpr.nn.projections import mlp
 from rpr.positions.layout import Layout, t5_buckets, whole
 from rpr.positions.registry import register
 from rpr.positions.scheme import Scheme
@@ -109,3 +111,48 @@ class Alibi(Scheme):
     def bias(self, layout: Layout, dtype: tf.DType) -> tf.Tensor:
         return self.shared_by_layers(
             "alibi", layout, lambda: alibi(self._heads, layout, dtype))
+
+
+def fire(layout: Layout, c: tf.Tensor, threshold: tf.Tensor,
+         mlp: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+    """f(psi(|i - j|) / psi(max(i, L))) with psi(x) = log(1 + |c| x) (Li et al. 2024, equation 5).
+
+    Args:
+      layout: see `Layout`; i is the query's position, which the bias depends on beyond L.
+      c: scalar, learned.
+      threshold: L, a scalar.
+      mlp: f, from [..., 1] to one value per head [..., heads].
+
+    Returns:
+      [batch|1, heads, queries, keys] of the dtype of c.
+    """
+    def psi(x: tf.Tensor) -> tf.Tensor:
+        return tf.math.log(1 + tf.abs(c) * x)
+
+    distances = tf.cast(tf.abs(layout.relative_positions()), c.dtype)[:, 0]
+    furthest = tf.maximum(tf.cast(layout.query_positions(), c.dtype), threshold)[:, :, None]
+    ratio = psi(distances) / (psi(furthest) + 1e-6)          # [batch|1, queries, keys]
+    return tf.transpose(mlp(ratio[..., None]), [0, 3, 1, 2])
+
+
+@register("fire")
+class Fire(Scheme):
+    """A learned function of the distance relative to the query's position (Li et al. 2024)."""
+    settings = (
+        Setting("fire_width", 32, "width of the hidden layer of FIRE's function", minimum=1),
+        Setting("fire_c", 0.1, "initial c of FIRE's log(1 + c x)", above=0),
+        Setting("fire_threshold", 512.0, "initial threshold L of FIRE's normalizer", above=0),
+    )
+
+    def __init__(self, hparams: HParams, side: str) -> None:
+        self._heads, self._width = hparams.num_heads, hparams.get("fire_width")
+        self._c, self._threshold = hparams.get("fire_c"), hparams.get("fire_threshold")
+
+    def bias(self, layout: Layout, dtype: tf.DType) -> tf.Tensor:
+        def scalar(name: str, value: float) -> tf.Tensor:
+            return tf.get_variable(name, [], dtype, tf.constant_initializer(value))
+
+        with tf.variable_scope("fire"):
+            return fire(layout, scalar("c", self._c),
+                        tf.abs(scalar("threshold_factor", 1.0)) * self._threshold,
+                        lambda x: mlp(x, self._width, self._heads, tf.nn.relu))

@@ -34,7 +34,7 @@ class Layout:
         [batch, heads, queries, keys]; None: no pair is masked.
       segments: int [batch, keys], the segment of each word of a packed batch, or None.
       ids: int32 [batch, queries], the symbols of the queries, or None if they are not known.
-      x: [batch, queries, hidden], the input of the layer.
+      x: [batch, queries, hidden], the input of the layer; in `place` the embedded words.
       layer, layers: index of the layer, from 0, and the number of layers of the stack.
       training: whether the graph trains the model.
       cache: the layer's cache in a step of decoding, changed in place; None: no cache.

@@ -41,6 +41,11 @@ def declared_settings() -> tuple[Setting, ...]:
         setting for scheme in SCHEMES.values() for setting in scheme.settings))
 
 
+# {side: what `position` is for there}
+_SIDES = {"inputs": "the encoder (encoder_position)", "targets": "the decoder (decoder_position)",
+          "cross": "the attention to the encoder (cross_position)"}
+
+
 def names_in(position: str) -> set[str]:
     """The names of schemes in a value of the hparam `position`."""
     return {name.strip() for part in position.split(":") for name in part.split("@")[0].split("+")}
@@ -179,6 +184,9 @@ def _sum(names: list[str], hparams: HParams, side: str, setting: str,
     """The checked sum of the schemes with these names, for all heads or for a group."""
     schemes = {}
     for name in names:
+        if side not in SCHEMES[name].sides:
+            where = " and ".join(_SIDES[each] for each in SCHEMES[name].sides)
+            raise ValueError(f"{setting}: {name} works only in {where}")
         for each in SCHEMES[name].settings:
             error = each.error(hparams.get(each.name))
             if error:
@@ -188,11 +196,6 @@ def _sum(names: list[str], hparams: HParams, side: str, setting: str,
     for scheme in schemes.values():
         scheme.partners = [other for other in schemes.values() if other is not scheme]
     _check_sum(schemes, setting)
-    if side == "cross":
-        for name, scheme in schemes.items():
-            if scheme.uses("place") or scheme.uses("embed"):
-                raise ValueError(f"{setting}: {name} acts before the first layer, so it cannot be "
-                                 "used between decoder and encoder")
     if hparams.get("compatibility") == "additive" and side != "cross":
         for name, scheme in schemes.items():
             drops = scheme.uses("logits") and not scheme.uses("pair_vectors")

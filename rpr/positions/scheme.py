@@ -31,6 +31,7 @@ class Scheme:
       settings: the scheme's own hparams, with defaults and allowed values. They exist in every
         hparams set of `rpr_transformer` and are checked before the scheme is built.
       t2t_settings: names of T2T's own hparams that this scheme reads and most others do not.
+      sides: where the scheme can be used: `inputs`, `targets`, `cross`.
       longest: the most positions that the scheme has; None if there is no limit.
       axes: the number of axes of the positions that `place` returns.
       depth_factor: depth of the keys after `rotate`, as a multiple of their depth before.
@@ -39,6 +40,7 @@ class Scheme:
     """
     settings: tuple[Setting, ...] = ()
     t2t_settings: tuple[str, ...] = ()
+    sides: tuple[str, ...] = ("inputs", "targets", "cross")
     longest: int | None = None
     axes = 1
     depth_factor = 1
@@ -217,9 +219,10 @@ class Scheme:
         """
         if layout.cache is None:
             return value
-        name = self.state_name(name)
-        layout.cache[name] = tf.concat([layout.cache[name], value], axis=axis)
-        return layout.cache[name]
+        state = layout.cache[self.state_name(name)]
+        value = tf.concat([tf.cast(state, value.dtype), value], axis=axis)
+        layout.cache[self.state_name(name)] = tf.cast(value, state.dtype)
+        return value
 
     def state_name(self, name: str) -> str:
         """The key in `Layout.cache` of one of the scheme's own states."""
@@ -252,7 +255,7 @@ def check_length(length: int | tf.Tensor, rows: int,
       tf.errors.InvalidArgumentError: at run time, the sequence is longer.
     """
     check = tf.debugging.assert_less_equal(
-        length, rows,
+        tf.cast(length, tf.int32), rows,
         message=f"position={scheme} has rows for max_length={rows} positions, and this sequence is "
                 "longer: raise max_length before training, or use position=sinusoid or relative")
     return tf.control_dependencies([check] if check is not None else [])

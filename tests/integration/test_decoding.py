@@ -29,6 +29,8 @@ RIVALS = [
     dict(position="relative", max_relative_position_left=3, max_relative_position_right=0),
     dict(position="relative+t5_bias", compatibility="additive"),
     dict(encoder_position="learned", decoder_position="rotary"),
+    dict(position="forgetting@1:dape+alibi@heads1:fire", num_hidden_layers=2),
+    dict(position="randomized+relative", decoder_position="cope", cross_position="rotary"),
 ]
 # Heads whose keys and values are neither as long as each other nor hidden_size / num_heads.
 SIZES = dict(attention_key_channels=24, attention_value_channels=40)

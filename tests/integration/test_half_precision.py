@@ -143,7 +143,8 @@ def test_the_scale_of_the_loss_falls_and_grows_and_steps_are_left_out():
 
 
 # Without positions a model computes a part of what it computes with sinusoids.
-SCHEMES = [dict(position=name, num_edge_labels=4) for name in positions.SCHEMES if name != "none"]
+SCHEMES = [dict(position=name, num_edge_labels=4) for name, scheme in positions.SCHEMES.items()
+           if "inputs" in scheme.sides and name != "none"]
 SCHEMES.append(dict(position="relative", compatibility="additive"))
 SEQ2SEQ = [dict(encoder="birnn", attention_flavour="mlp"), dict(encoder="cnn")]
 CASES = [("rpr_transformer", "rpr_tiny", {"num_hidden_layers": 1, **case}) for case in SCHEMES] + [

@@ -19,7 +19,8 @@ BATCH, HEADS, KEYS, DEPTH = 2, 2, 7, 16
 LAYOUTS = {"inputs": (KEYS, 0, False), "targets": (KEYS, 0, True), "step": (1, KEYS - 1, True)}
 ADDITIVE = ["none", "sinusoid", "scaled_sinusoid", "learned", "relative", "t5_bias", "alibi",
             "graph"]
-CASES = [(name, "dot_product", kind) for name in positions.SCHEMES for kind in LAYOUTS] + [
+CASES = [(name, "dot_product", kind) for name, scheme in positions.SCHEMES.items()
+         for kind in LAYOUTS if ("inputs" if kind == "inputs" else "targets") in scheme.sides] + [
     (name, "additive", "targets") for name in ADDITIVE]
 
 
@@ -42,6 +43,11 @@ def build(position, compatibility, kind, dtype):
                                   max_relative_position=3, num_edge_labels=4,
                                   hidden_size=HEADS * DEPTH, num_heads=HEADS)
     scheme = positions.build(hparams, "inputs" if kind == "inputs" else "targets")
+    states = {
+        name: tf.constant(-random.rand(BATCH, *(size or offset for size in shape)), tf.float32)
+        for name, shape in scheme.states().items()}
+    mask = None if queries == 1 else tf.zeros([KEYS, KEYS])
+    layout = layout.replace(x=combine_heads(x), cache=states if offset else None, mask=mask)
     with tf.variable_scope("layer", initializer=tf.random_normal_initializer(stddev=0.3)):
         q = split_heads(scheme.embed(combine_heads(x), layout.query_positions()), HEADS)
         at = layout.query_positions()
@@ -92,6 +98,14 @@ def float32_ops(inputs):
 # Casts, the softmax in float32 with the bias, the mask, sums of many gradients, and reading shapes.
 FLOAT32_BY_DESIGN = {"Cast", "Softmax", "UnsortedSegmentSum", "AddV2", "Add", "Sub", "Mul", "Sum",
                      "Identity", "Reshape", "Shape", "BroadcastGradientArgs"}
+SUMS_OF_GATES = {
+    "forgetting": {"AddN", "ConcatV2", "Cumsum", "ExpandDims", "Neg", "SelectV2", "Sigmoid",
+                   "Slice", "Softplus", "SoftplusGrad", "StridedSlice", "StridedSliceGrad",
+                   "Transpose"},
+    "cope": {"Ceil", "Cumsum", "Floor", "LessEqual", "Minimum", "Neg", "SelectV2", "Sigmoid",
+             "SigmoidGrad", "ZerosLike"}}
+# The derivative of a leaky ReLU jumps: near 0 a rounded input may be on its other side.
+JUMPS = {"dape": 4}
 
 
 def outcome(position, compatibility, kind, dtype):
@@ -101,7 +115,7 @@ def outcome(position, compatibility, kind, dtype):
         assert {x.dtype.base_dtype for x in (*tensors, *variables)} == {dtype}
         assert all(dx is None or dx.dtype.base_dtype == dtype for dx in gradients)
         if dtype in HALVES and compatibility == "dot_product":
-            assert float32_ops(inputs) <= FLOAT32_BY_DESIGN
+            assert float32_ops(inputs) <= FLOAT32_BY_DESIGN | SUMS_OF_GATES.get(position, set())
         fetches = [tensors[-1], *(tf.convert_to_tensor(dx) for dx in gradients if dx is not None)]
         fetches = [tf.cast(x, tf.float64) for x in fetches]
         session.run([x.initializer for x in variables], {
@@ -115,7 +129,8 @@ def test_a_scheme_in_half_precision(position, compatibility, kind):
     exact = outcome(position, compatibility, kind, tf.float64)
     for dtype, tolerance in ((tf.bfloat16, 0.06), (tf.float16, 0.01)):
         for right, half in zip(exact, outcome(position, compatibility, kind, dtype), strict=True):
-            assert np.abs(half - right).max() <= tolerance * max(1, np.abs(right).max()), dtype
+            allowed = tolerance * JUMPS.get(position, 1) * max(1, np.abs(right).max())
+            assert np.abs(half - right).max() <= allowed, dtype
 
 
 @pytest.mark.parametrize("by_pair", [True, False])
