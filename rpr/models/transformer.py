@@ -213,8 +213,8 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
         batch = common_layers.shape_list(memory)[0]
         fixed = transformer_stacks.init_cache(None, hparams, batch, 0, memory, bias, "body/")
         # What differs between the beams; the encoder's keys and values do not.
-        caches = {layer: {name: tf.repeat(value, beams, axis=0) for name, value in part.items()
-                          if not name.endswith("_encdec")}
+        caches = {layer: {name: tf.tile(value, [beams] + [1] * (value.shape.rank - 1))
+                          for name, value in part.items() if not name.endswith("_encdec")}
                   for layer, part in fixed.items() if layer.startswith("layer_")}
 
         def step(x: tf.Tensor, caches: dict, ids: tf.Tensor) -> tuple[tf.Tensor, dict]:
