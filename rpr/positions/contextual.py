@@ -26,7 +26,7 @@ def forgetting_bias(forward: tf.Tensor, backward: tf.Tensor | None, layout: Layo
       [batch, heads, queries, keys] of the dtype of the gates; 0 for j = i.
     """
     def differences(sums: tf.Tensor) -> tf.Tensor:
-        own = sums[:, :, layout.offset:layout.offset + layout.queries]
+        own = tf.slice(sums, [0, 0, layout.offset], [-1, -1, layout.queries])
         return own[:, :, :, None] - sums[:, :, None, :]
 
     bias = differences(tf.cumsum(forward, axis=2))
