@@ -2,6 +2,7 @@
 
 TensorFlow and T2T are imported by the first call that needs them, not by `import rpr`.
 """
+import dataclasses
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def load(run: str, *, data_dir: str | None = None, usr_dir: str | None = None,
-         beam_size: int | None = None, alpha: float | None = None) -> "LoadedModel":
+         beam_size: int | None = None, alpha: float | None = None, hparams: str = ""
+         ) -> "LoadedModel":
     """Loads the trained model of a run directory.
 
     Args:
@@ -24,13 +26,17 @@ def load(run: str, *, data_dir: str | None = None, usr_dir: str | None = None,
       usr_dir: --t2t_usr_dir of the training, if there was one.
       beam_size: hypotheses that the search keeps; None: the run's.
       alpha: exponent of the length penalty; None: the run's.
+      hparams: "name=value,...", for hparams that may change after training, such as rotary_base.
 
     Raises:
       rpr.utils.errors.UserError: there is no run, no data or no checkpoint.
     """
     _prepare(usr_dir)
     from rpr.api.models import LoadedModel
-    return LoadedModel(*run_directory.find_model(run, data_dir, usr_dir), beam_size, alpha)
+    settings, request = run_directory.find_model(run, data_dir, usr_dir)
+    if hparams:
+        request = dataclasses.replace(request, hparams=hparams)
+    return LoadedModel(settings, request, beam_size, alpha)
 
 
 def build(hparams_set: str, hparams: str = "", *, model: str = "rpr_transformer",

@@ -1,6 +1,7 @@
 """Flags of the commands that do not take T2T's: errors in one line, numbers with ranges."""
 import argparse
 import contextlib
+import dataclasses
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -64,7 +65,7 @@ def find_model(flags: object, words: Sequence[str]) -> tuple[Run | None, ModelRe
         raise UserError(f"{words[1]!r}: only one run directory can be named")
     run, named = run_directory.find_model(words[0], given.data_dir, given.t2t_usr_dir)
     for name, value in vars(given).items():
-        if value and name not in ("data_dir", "t2t_usr_dir"):
+        if value and name not in ("data_dir", "t2t_usr_dir", "hparams"):
             raise UserError(f"--{name}={value} is already set by run directory {words[0]}; leave "
                             "the flag or the directory out")
-    return run, named
+    return run, dataclasses.replace(named, hparams=given.hparams) if given.hparams else named

@@ -4,6 +4,7 @@ import dataclasses
 import os
 from collections.abc import Sequence
 
+import tensorflow.compat.v1 as tf
 from absl.flags import FlagValues
 from tensor2tensor.bin import t2t_trainer  # noqa: F401  defines the flags
 from tensor2tensor.utils import registry, trainer_lib
@@ -40,9 +41,16 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
         if repaired:                                  # whatever a power cut left
             say(f"rpr train: the newest checkpoint was damaged or not recorded; resuming from "
                 f"{repaired}")
-        launcher.set_t2t_flags({"warm_start_from": _check_start(flags, model, hparams)})
+        start = _check_start(flags, model, hparams)
+        launcher.set_t2t_flags({"warm_start_from": start})
+
+        def prepare() -> None:
+            output.prepare()
+            if start and is_chief and not checkpoints.newest(output_dir):
+                _say_what_starts_anew(start)
+
         try:
-            trainer.run(request, hparams, output.prepare)
+            trainer.run(request, hparams, prepare)
         except OSError as error:                      # a failed write does not say where
             error.filename = error.filename or output_dir
             raise
@@ -114,6 +122,16 @@ def _check_start(flags: FlagValues, model: ModelRequest, hparams: HParams) -> st
     pretrained_embeddings.check(hparams, registration.find_problem(model.problem), model.data_dir)
     return flags.warm_start_from and checkpoints.find_checkpoint(
         os.path.expanduser(flags.warm_start_from), model.model)
+
+
+def _say_what_starts_anew(checkpoint: str) -> None:
+    """Names the trainable variables of the graph that a warm start does not find."""
+    found = dict(tf.train.list_variables(checkpoint))
+    new = [variable.op.name for variable in tf.trainable_variables()
+           if variable.op.name not in found]
+    if new:
+        say(f"rpr train: {len(new)} variables are not in {checkpoint} and start anew: "
+            f"{', '.join(new[:3])}{', ...' if len(new) > 3 else ''}", style="yellow")
 
 
 class _Output(contextlib.ExitStack):

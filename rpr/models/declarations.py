@@ -144,6 +144,11 @@ def _transformer_settings() -> tuple[Setting, ...]:
     return (*POSITION_HPARAMS, *positions.declared_settings(), *MODEL_HPARAMS)
 
 
+def free_after_training() -> set[str]:
+    """The names of hparams of which decoding and evaluation may give a model another value."""
+    return {setting.name for setting in _transformer_settings() if setting.after_training}
+
+
 def declared(hparams: HParams) -> list[Setting]:
     """The declarations of the hparams in a set: ours, then those of T2T's that have a range."""
     ours = SEQ2SEQ_HPARAMS if "attention_flavour" in hparams else _transformer_settings()

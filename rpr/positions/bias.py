@@ -57,18 +57,21 @@ def alibi_slopes(heads: int) -> list[float]:
     return slopes + [2 ** (-4 * i / lower) for i in range(1, 2 * lower + 1, 2)][:heads - lower]
 
 
-def alibi(heads: int, layout: Layout, dtype: tf.DType = tf.float32) -> tf.Tensor:
+def alibi(heads: int, layout: Layout, dtype: tf.DType = tf.float32, factor: float = 1.0
+          ) -> tf.Tensor:
     """-slope * |i - j|: linear biases (Press et al. 2022), the same on both sides of the query.
 
     Args:
       heads: number of heads.
       layout: where queries and keys stand.
       dtype: dtype of the result.
+      factor: of the slopes.
 
     Returns:
       [batch|1, heads, queries, keys].
     """
-    slopes = np.array(alibi_slopes(heads), dtype=tf.as_dtype(dtype).as_numpy_dtype)[:, None, None]
+    slopes = factor * np.array(alibi_slopes(heads))[:, None, None]
+    slopes = slopes.astype(tf.as_dtype(dtype).as_numpy_dtype)
     if not layout.unit_steps:
         return -tf.cast(tf.abs(layout.relative_positions()), dtype) * slopes
     return skew(-tf.cast(tf.abs(layout.distances()), dtype) * slopes[None], layout)
@@ -104,13 +107,16 @@ class T5Bias(Scheme):
 @register("alibi")
 class Alibi(Scheme):
     """Fixed biases in proportion to the distance, one slope per head (Press et al. 2022)."""
+    settings = (
+        Setting("alibi_factor", 1.0, "factor of ALiBi's slopes", minimum=0, after_training=True),
+    )
 
     def __init__(self, hparams: HParams, side: str) -> None:
-        self._heads = hparams.num_heads
+        self._heads, self._factor = hparams.num_heads, hparams.get("alibi_factor")
 
     def bias(self, layout: Layout, dtype: tf.DType) -> tf.Tensor:
         return self.shared_by_layers(
-            "alibi", layout, lambda: alibi(self._heads, layout, dtype))
+            "alibi", layout, lambda: alibi(self._heads, layout, dtype, self._factor))
 
 
 def fire(layout: Layout, c: tf.Tensor, threshold: tf.Tensor,
@@ -141,7 +147,8 @@ class Fire(Scheme):
     settings = (
         Setting("fire_width", 32, "width of the hidden layer of FIRE's function", minimum=1),
         Setting("fire_c", 0.1, "initial c of FIRE's log(1 + c x)", above=0),
-        Setting("fire_threshold", 512.0, "initial threshold L of FIRE's normalizer", above=0),
+        Setting("fire_threshold", 512.0, "threshold L of FIRE, times a learned factor",
+                above=0, after_training=True),
     )
 
     def __init__(self, hparams: HParams, side: str) -> None:

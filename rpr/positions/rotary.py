@@ -53,7 +53,8 @@ def rotate(x: tf.Tensor, cosines: tf.Tensor, sines: tf.Tensor) -> tf.Tensor:
 class Rotary(Scheme):
     """Queries and keys rotated by angles in proportion to their positions (Su et al. 2021)."""
     settings = (
-        Setting("rotary_base", 10000.0, "base of the rotary wavelengths", above=1),
+        Setting("rotary_base", 10000.0, "base of the rotary wavelengths", above=1,
+                after_training=True),
         Setting("rotary_fraction", 1.0, "fraction of each head's channels that are rotated",
                 above=0, maximum=1),
     )

@@ -143,14 +143,15 @@ def _hparams(arm: dict[str, Any], path: str) -> dict[str, Any]:
     return {}
 
 
-def _positions(hparams: dict[str, Any]) -> tuple[str, str]:
-    """The position schemes of encoder and decoder."""
-    default = str(hparams.get("position", ""))
+def _positions(hparams: dict[str, Any]) -> tuple[str, ...]:
+    """The position schemes of encoder, decoder, and the attention from one to the other."""
+    default = hparams.get("position", "")
     return (str(hparams.get("encoder_position") or default),
-            str(hparams.get("decoder_position") or default))
+            str(hparams.get("decoder_position") or default),
+            str(hparams.get("cross_position") or "none"))
 
 
-def _clear_unused(values: dict[str, dict[str, Any]], positions: dict[str, tuple[str, str]]
+def _clear_unused(values: dict[str, dict[str, Any]], positions: dict[str, tuple[str, ...]]
                   ) -> None:
     """Sets settings to None in arms whose position schemes do not use them.
 
@@ -158,15 +159,14 @@ def _clear_unused(values: dict[str, dict[str, Any]], positions: dict[str, tuple[
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     # Here, as it imports TensorFlow, which most reports do not need.
-    from rpr.positions.registry import SCHEMES, unused_settings
-    schemes = {arm: {name.strip() for side in sides for name in side.split("+")}
-               for arm, sides in positions.items()}
+    from rpr.positions.registry import SCHEMES, names_in, unused_settings
+    schemes = {arm: set().union(*map(names_in, sides)) for arm, sides in positions.items()}
     own = set().union(*schemes.values()) - set(SCHEMES)
     for arm, settings in values.items():
-        encoder, decoder = map(unused_settings, positions[arm])
+        unused = set.intersection(*map(unused_settings, positions[arm]))
         others = tuple(f"{name}_" for name in own - schemes[arm])
         for name in settings:
-            if name in encoder & decoder or name.startswith(others):
+            if name in unused or name.startswith(others):
                 settings[name] = None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tensor2tensor.utils import registry
 
-from rpr.models import live_hparams
+from rpr.models import declarations, live_hparams
 from rpr.problems import checks
 from rpr.t2t import registration
 from rpr.utils import console, files
@@ -99,7 +99,7 @@ def check_same_hparams(output_dir: str, requested: dict[str, Any], decoding: boo
     saved = saved_hparams(output_dir)
     if saved is None:
         return
-    free = _DECODING if decoding else _REPORTING
+    free = _DECODING | declarations.free_after_training() if decoding else _REPORTING
     requested = json.loads(json.dumps(requested, default=str))
     different = [f"{name}={value} (there: {saved[name]})"
                  for name, value in sorted(requested.items())

@@ -27,6 +27,7 @@ class Setting:
       above, below: exclusive bounds of a number.
       choices: the allowed values; empty: every value within the bounds.
       or_none: whether None is allowed too.
+      after_training: whether decoding and evaluation may give a trained model another value.
     """
     name: str
     default: Any
@@ -37,6 +38,7 @@ class Setting:
     below: float | None = None
     choices: tuple[Any, ...] = ()
     or_none: bool = False
+    after_training: bool = False
 
     def allowed(self) -> str:
         """The allowed values in words, for help texts and messages."""

@@ -100,7 +100,7 @@ FLOAT32_BY_DESIGN = {"Cast", "Softmax", "UnsortedSegmentSum", "AddV2", "Add", "S
                      "Identity", "Reshape", "Shape", "BroadcastGradientArgs"}
 SUMS_OF_GATES = {
     "forgetting": {"AddN", "ConcatV2", "Cumsum", "ExpandDims", "Neg", "SelectV2", "Sigmoid",
-                   "Pad", "Slice", "Softplus", "SoftplusGrad", "StridedSlice",
+                   "Pad", "Slice", "Softplus", "SoftplusGrad", "StridedSlice", "StridedSliceGrad",
                    "Transpose"},
     "cope": {"Ceil", "Cumsum", "Floor", "LessEqual", "Minimum", "Neg", "SelectV2", "Sigmoid",
              "SigmoidGrad", "ZerosLike"}}

@@ -1,0 +1,38 @@
+"""Position schemes that change after training: settings in decoding, the scheme at a warm start."""
+import json
+import re
+
+import pytest
+from conftest import refused, rpr_command, train
+
+
+@pytest.fixture(scope="module")
+def started(trained, tmp_path_factory):
+    """A model with rotary positions that starts from the trained model, which has relative ones."""
+    output_dir = tmp_path_factory.mktemp("started") / "model"
+    made = train(trained.text, output_dir, f"--warm_start_from={trained.output_dir}",
+                 "--hparams=position=rotary+t5_bias,t5_num_buckets=8", steps=1)
+    return trained.text, output_dir, made.stderr
+
+
+def loss(text, output_dir, tmp_path, *more):
+    path = tmp_path / "json"
+    rpr_command("evaluate", *text.flags, "--model=rpr_transformer", "--hparams_set=rpr_tiny",
+                f"--output_dir={output_dir}", "--eval_steps=1", f"--json={path}", *more)
+    return json.loads(path.read_text())["loss"]
+
+
+def test_a_warm_start_with_another_scheme_names_the_new_variables(started):
+    _, _, errors = started
+    assert re.search(r"2 variables are not in .*model.ckpt-20 and start anew: "
+                     r"transformer/body/encoder/layer_0/.*t5_bias/embeddings", errors)
+
+
+def test_evaluation_and_decoding_take_settings_that_may_change_after_training(started, tmp_path):
+    text, output_dir, _ = started
+    plain = loss(text, output_dir, tmp_path)
+    assert loss(text, output_dir, tmp_path, "--hparams=rotary_base=10000.0") == plain
+    assert loss(text, output_dir, tmp_path, "--hparams=rotary_base=20.0") != plain
+    assert "other hparams: requested t5_num_buckets=16 (there: 8)" in refused(
+        "evaluate", *text.flags, "--model=rpr_transformer", "--hparams_set=rpr_tiny",
+        f"--output_dir={output_dir}", "--hparams=t5_num_buckets=16")
