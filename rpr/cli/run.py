@@ -26,7 +26,7 @@ def main(argv: list[str]) -> None:
     run_dir = RunDirectory(run_dir_path, data_dir)
     if not args.skip_datagen:                         # of a study, which has checked the run
         check_new_runs([(run, run_dir)])
-    complete_run(run, run_dir, args.skip_datagen)
+    complete_run(run, run_dir, args.skip_datagen, args.training_of)
     say(f"{run_dir.path}: done", style="bold green")
 
 
@@ -42,6 +42,8 @@ def _parser() -> Parser:
                         "run's directory, shared by the runs there")
     parser.add_argument("--set", action="append", default=[], metavar="run.NAME=VALUE",
                         help="a setting that overrides the file; may be repeated")
+    parser.add_argument("--training_of", metavar="DIR", help="a finished run with the same "
+                        "training, of as many or fewer steps: begin with its checkpoints")
     parser.add_argument("--t2t_usr_dir", metavar="DIR", help="overrides run.usr_dir")
     parser.add_argument("--skip_datagen", action="store_true", help=argparse.SUPPRESS)
     return parser

@@ -47,8 +47,8 @@ def main(argv: list[str]) -> None:
     runs = studies.prepare(study, run, study_dir)
     outside = studies.runs_outside(study_dir, [study_run.directory for study_run in runs])
     if outside:
-        say(f"{len(outside)} runs are outside this study, which leaves their arms or seeds out: "
-            f"{', '.join(outside)}", style="yellow")
+        say(f"{len(outside)} runs are outside this study, which leaves their arms, seeds or steps "
+            f"out: {', '.join(outside)}", style="yellow")
     lacking = studies.without_test_text(runs)
     # On a cluster the first job makes the data of the others.
     unfinished = [] if args.cluster else studies.unfinished(runs, args.retry_failed)

@@ -5,7 +5,6 @@ was killed resumes from what it had saved; a finished one never runs again.
 """
 import collections
 import contextlib
-import dataclasses
 import glob
 import hashlib
 import json
@@ -18,8 +17,8 @@ import time
 from typing import Any
 
 from rpr.evaluation.length_checks import length_warnings
-from rpr.experiments import gin_files, provenance
-from rpr.experiments.config import MUTABLE_FIELDS, Run
+from rpr.experiments import gin_files, provenance, sharing
+from rpr.experiments.config import Run
 from rpr.experiments.run_directory import (
     RunDirectory,
     Stage,
@@ -40,12 +39,14 @@ _STOP_SECONDS = 10.0
 _LOG_LINES = 5                                        # of a stage that gave no reason
 
 
-def complete_run(run: Run, run_dir: RunDirectory, skip_datagen: bool = False) -> None:
+def complete_run(run: Run, run_dir: RunDirectory, skip_datagen: bool = False,
+                 training_of: str | None = None) -> None:
     """Runs the stages that are not finished.
 
     Args:
       run, run_dir: the run and its directory, which may hold a part of it.
       skip_datagen: whether the data has been generated and checked already.
+      training_of: directory of a run whose training this one shares, unless it has begun.
 
     Raises:
       UserError: the directory holds another run or is in use, the corpus changed, or a stage
@@ -55,24 +56,20 @@ def complete_run(run: Run, run_dir: RunDirectory, skip_datagen: bool = False) ->
     with locks.lock(run_dir.lock, wait=False) as lock:
         files.remove_temporary_files(run_dir.path)
         _check_config(run, run_dir)
+        if training_of and not run_dir.is_trained():
+            source = RunDirectory(training_of, run_dir.data_dir)
+            sharing.take(run, run_dir, source)
+            there = gin_files.load_run(source.config)
+            if all(getattr(run, name) == getattr(there, name) for name in sharing.SEARCH):
+                Pipeline(run, run_dir, lock).take_dev_scores(Pipeline(there, source, lock))
         if not skip_datagen:
             provenance.check_corpus(run, run_dir)
-        if not _is_trained(run_dir):                  # these describe the training that counts
+        if not run_dir.is_trained():                  # these describe the training that counts
             _unlink(run_dir.file("environment.json"), run_dir.file("code.json"))
         provenance.record_code(run, run_dir)
         if "step" not in run_dir.read_scores():
             provenance.record_environment(run_dir)
         Pipeline(run, run_dir, lock).complete(skip_datagen)
-
-
-def refuse_another(run: Run, there: Run, path: str) -> None:
-    """Refuses to resume `there`, the run of a directory, as `run`; shows the difference."""
-    different = [f"{name} = {asked!r} (there: {getattr(there, name)!r})"
-                 for name, asked in dataclasses.asdict(run).items()
-                 if asked != getattr(there, name) and name not in MUTABLE_FIELDS]
-    if different:
-        raise UserError(f"{path} holds another run: {', '.join(different)}; take another "
-                        "directory, or the configuration in it")
 
 
 def run_stage(stage: Stage, run: Run, *inherited: int) -> tuple[int, str]:
@@ -108,26 +105,31 @@ def run_stage(stage: Stage, run: Run, *inherited: int) -> tuple[int, str]:
 
 
 def _check_config(run: Run, run_dir: RunDirectory) -> None:
-    """Refuses a directory that holds another run; one that was not trained becomes this run."""
+    """Refuses a directory that holds another run; one that was not trained becomes this run.
+
+    A training goes on to more steps if its learning rate allows that.
+    """
     if os.path.exists(run_dir.config):
         there = gin_files.load_run(run_dir.config)
         if there == run:
             return
-        if _is_trained(run_dir):
-            refuse_another(run, there, run_dir.path)
+        if run_dir.is_trained():
+            sharing.refuse_another(run, there, run_dir.path)
+            if run.train_steps > there.train_steps:
+                problem = sharing.more_steps_obstacle(run_dir)
+                if problem:
+                    raise UserError(f"{run_dir.path} cannot go on from {there.train_steps} to "
+                                    f"run.train_steps = {run.train_steps}: {problem}; take another "
+                                    "directory")
+                Pipeline(run, run_dir, 0).take_dev_scores(Pipeline(there, run_dir, 0))
+                _unlink(run_dir.scores)               # of the old last step, as are the averages
+                shutil.rmtree(run_dir.file("average"), ignore_errors=True)
         elif there.identity() != run.identity():
             texts = [path for kind in ("source", "reference", "documents")
                      for path in glob.glob(f"{glob.escape(run_dir.path)}/{kind}.*.txt")]
             _unlink(*texts, run_dir.data, run_dir.status, run_dir.metrics)
             shutil.rmtree(run_dir.model, ignore_errors=True)
     update_config(run, run_dir)
-
-
-def _is_trained(run_dir: RunDirectory) -> bool:
-    """Whether a directory has a checkpoint, or a finished run that was copied without them."""
-    return bool(glob.glob(os.path.join(glob.escape(run_dir.model), "model.ckpt-*.index"))
-                or run_dir.read_status().get("train", {}).get("state") == "done"
-                or "step" in run_dir.read_scores())
 
 
 def _unlink(*paths: str) -> None:
@@ -245,21 +247,38 @@ class Pipeline:
         gone, steps = [], self.run.bleu_steps()
         for step in steps:
             os.makedirs(self.run_dir.file("dev"), exist_ok=True)
-            decode, score = dev_stages(self.run, self.run_dir, step)
             checkpoint = self.run_dir.kept_checkpoint(step)
-            decoded = self.input_hash(decode, self.hashes["train"])
-            if not (os.path.exists(checkpoint + ".index") or self.is_done(decode, decoded)):
+            planned = self._dev_stages(step)
+            if not (os.path.exists(checkpoint + ".index") or self.is_done(*planned[0])):
                 gone.append(step)
                 continue
-            self._do(decode, decoded)
-            self._do(score, self.input_hash(score, decoded))
+            for stage, input_hash in planned:
+                self._do(stage, input_hash)
             _unlink(*glob.glob(glob.escape(checkpoint) + ".*"))
         with contextlib.suppress(OSError):            # what is not empty stays
             os.rmdir(os.path.dirname(self.run_dir.kept_checkpoint(0)))
         if gone:
             say(f"{self.run_dir.path}: no development BLEU at {len(gone)} of {len(steps)} steps: "
-                "these checkpoints are gone (run.bleu_frequency was set after they were replaced)",
-                style="yellow")
+                "these checkpoints are gone (run.bleu_frequency was set after they were replaced, "
+                "or another run trained)", style="yellow")
+
+    def _dev_stages(self, step: int) -> list[tuple[Stage, str]]:
+        """Decoding and scoring of the development set at a step, with the hashes of their input."""
+        decode, score = dev_stages(self.run, self.run_dir, step)
+        decoded = self.input_hash(decode, self.hashes["train"])
+        return [(decode, decoded), (score, self.input_hash(score, decoded))]
+
+    def take_dev_scores(self, other: "Pipeline") -> None:
+        """Takes over the development scores of the same training, decoded in the same way."""
+        for step in sorted({*self.run.bleu_steps()} & {*other.run.bleu_steps()}):
+            for (stage, input_hash), (done, known) in zip(
+                    self._dev_stages(step), other._dev_stages(step), strict=True):
+                if not other.is_done(done, known):
+                    break
+                if stage.output != done.output:
+                    os.makedirs(os.path.dirname(stage.output), exist_ok=True)
+                    sharing.link(done.output, stage.output)
+                self._note(stage, {**other.status[stage.name], "input": input_hash})
 
     def _complete_scores(self) -> None:
         """Adds the step, the number of parameters and the duration of each stage to the scores.

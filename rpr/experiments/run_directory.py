@@ -16,6 +16,7 @@
     RUN/dev/hypotheses.STEP.txt   the development set, translated with the checkpoint at STEP
     RUN/dev/scores.STEP.json      (run.bleu_frequency), and its scores
 """
+import glob
 import os
 import re
 from collections.abc import Iterator
@@ -93,6 +94,12 @@ class RunDirectory:
                      self.record_of("metrics.jsonl", test_set),
                      self.record_of("scores.json", test_set)):
             _refuse_link(path)
+
+    def is_trained(self) -> bool:
+        """Whether there is a checkpoint, or a finished run that was copied without them."""
+        return bool(glob.glob(os.path.join(glob.escape(self.model), "model.ckpt-*.index"))
+                    or self.read_status().get("train", {}).get("state") == "done"
+                    or "step" in self.read_scores())
 
     def read_status(self) -> dict[str, dict[str, Any]]:
         """status.json; empty before the first stage."""

@@ -17,12 +17,11 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
-from rpr.experiments import gin_files, pipeline, provenance, run_directory
+from rpr.experiments import gin_files, pipeline, provenance, run_directory, sharing
 from rpr.experiments.config import Run, Study
-from rpr.experiments.pipeline import refuse_another
 from rpr.experiments.run_directory import data_record, stages
 from rpr.utils import files, locks
 from rpr.utils.console import say
@@ -39,7 +38,7 @@ class StudyRun:
     """One run of a study: the arm that it belongs to, its settings and its directory."""
 
     def __init__(self, study_dir: str, arm: str, run: Run) -> None:
-        self.arm, self.run = arm, run
+        self.study_dir, self.arm, self.run = study_dir, arm, run
         self.name = run_id(arm, run)
         self.directory = os.path.join("runs", self.name)
         self.run_dir = run_directory.RunDirectory(os.path.join(study_dir, self.directory),
@@ -114,7 +113,10 @@ def prepare(study: Study, run: Run, study_dir: str) -> list[StudyRun]:
     with locks.lock(os.path.join(study_dir, ".lock")):
         path = os.path.join(study_dir, gin_files.STUDY_FILE)
         if os.path.exists(path) and _has_begun(study_dir):
-            refuse_another(run, gin_files.load_study(path)[1], study_dir)
+            there = gin_files.load_study(path)[1]
+            sharing.refuse_another(run, there, study_dir)
+            if run.train_steps > there.train_steps:
+                _check_more_steps(runs, study_dir)
         for study_run in runs:                        # before anything is written
             run_directory.new_test_sets(study_run.run, study_run.run_dir)
         files.write_atomically(path, gin_files.as_gin(run) + gin_files.as_gin(study))
@@ -126,6 +128,32 @@ def prepare(study: Study, run: Run, study_dir: str) -> list[StudyRun]:
             if not locks.is_held(study_run.run_dir.lock):
                 run_directory.update_config(study_run.run, study_run.run_dir)
     return runs
+
+
+def trainings(study_dir: str) -> dict[Hashable, list[tuple[Run, run_directory.RunDirectory]]]:
+    """{what `sharing.training` gives: runs} of all runs on disk, with the most steps first."""
+    found: dict[Hashable, list[tuple[Run, run_directory.RunDirectory]]] = {}
+    data_dir = os.path.join(study_dir, "data")
+    for path in glob.glob(os.path.join(glob.escape(study_dir), "runs", "*", gin_files.RUN_FILE)):
+        run = gin_files.load_run(path)
+        found.setdefault(sharing.training(run), []).append(
+            (run, run_directory.RunDirectory(os.path.dirname(path), data_dir)))
+    for same in found.values():
+        same.sort(key=lambda pair: -pair[0].train_steps)
+    return found
+
+
+def _check_more_steps(runs: list[StudyRun], study_dir: str) -> None:
+    """Refuses more steps for runs whose trainings so far cannot go on to them."""
+    known = trainings(study_dir)
+    for study_run in runs:
+        for there, run_dir in known.get(sharing.training(study_run.run), []):
+            if there.train_steps < study_run.run.train_steps and run_dir.is_trained():
+                problem = sharing.more_steps_obstacle(run_dir)
+                if problem:
+                    raise UserError(f"run.train_steps = {study_run.run.train_steps}: "
+                                    f"{run_dir.path} cannot go on from {there.train_steps} steps: "
+                                    f"{problem}; take another study directory")
 
 
 def _has_begun(study_dir: str) -> bool:

@@ -73,6 +73,41 @@ def test_a_finished_run_is_not_repeated(undisturbed):
     assert times() == before
 
 
+def test_more_steps_give_the_same_bits_as_if_asked_for_at_once(undisturbed, tmp_path):
+    """In the directory of the run, and in one that shares its training."""
+    gin, run_dir, _ = undisturbed
+    shutil.copytree(run_dir.parent, tmp_path / "runs")
+    longer, at_once = tmp_path / "runs" / "relative", tmp_path / "at_once"
+    done = rpr_command("run", gin, f"--run_dir={longer}", "--set", "run.train_steps=80", "--set",
+                       "run.bleu_frequency=20")
+    assert "decode step 40 is done" in done.stderr and status(longer)["train"]["attempts"] == 1
+    assert json.loads((longer / "scores.json").read_text())["step"] == 80
+    assert checkpoints(longer) == ["model.ckpt-60.index", "model.ckpt-80.index",
+                                   "model.ckpt-80.index"]
+    rpr_command("train", "--problem=translate_text_files", f"--data_dir={tmp_path}/runs/data",
+                "--model=rpr_transformer", "--hparams_set=rpr_tiny", f"--output_dir={at_once}",
+                "--hparams=num_hidden_layers=1", "--train_steps=80", "--local_eval_frequency=20",
+                "--schedule=train")
+    assert (metrics_log.read_checksums(str(at_once))[80]
+            == metrics_log.read_checksums(str(longer / "model"))[80])
+    losses = [[event["loss"] for event in metrics_log.events(str(path / "metrics.jsonl"))
+               if event["event"] == "train"] for path in (at_once, longer)]
+    assert losses[0] == losses[1] and len(losses[0]) == 8
+
+    shared = tmp_path / "runs" / "greedy"
+    rpr_command("run", gin, f"--run_dir={shared}", f"--training_of={longer}", "--set",
+                "run.train_steps=80", "--set", "run.beam_size=1", "--set",
+                "run.average_checkpoints=1")
+    weights = "model/model.ckpt-80.data-00001-of-00002"
+    assert os.path.samefile(shared / weights, longer / weights)
+    assert len(list((shared / "model").glob("*.index"))) == 1 and not (shared / "average").exists()
+    assert [event["step"] for event in metrics_log.events(str(shared / "metrics.jsonl"))
+            if event["event"] == "start"] == [0, 60]
+    line = refused("run", gin, f"--run_dir={tmp_path}/other", f"--training_of={longer}",
+                   f"--data_dir={tmp_path}/runs/data", "--set", "run.seed=2")
+    assert "is another training: seed = 2 (there: 1)" in line
+
+
 def test_the_corpus_is_recorded_and_compared_after_the_end(undisturbed, text, tmp_path,
                                                            monkeypatch):
     gin, run_dir, _ = undisturbed

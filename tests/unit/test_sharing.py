@@ -1,0 +1,138 @@
+"""Trainings that runs share: which run waits for which, what is taken, what is refused."""
+import dataclasses
+import json
+import os
+
+import pytest
+
+from rpr.experiments import config, gin_files, pipeline, run_directory, scheduler, sharing, studies
+from rpr.utils.errors import UserError
+
+BASE = config.Run("p", "h", 40, checkpoint_steps=10, average_checkpoints=2)
+ARMS = {"single": {"average_checkpoints": 1}, "wide": {"beam_size": 8},
+        "mean": {"average_checkpoints": 4}, "other": {"position": "alibi"}}
+
+
+def train(run_dir, run, schedule="constant*rsqrt_decay"):
+    """Leaves what a finished training leaves."""
+    os.makedirs(os.path.join(run_dir.model, "eval"), exist_ok=True)
+    with open(run_dir.config, "w") as text:
+        text.write(gin_files.as_gin(run))
+    for step in range(run.train_steps, 0, -10)[:run.average_checkpoints]:
+        for suffix in ("index", "data-00000-of-00001"):
+            with open(os.path.join(run_dir.model, f"model.ckpt-{step}.{suffix}"), "w") as file:
+                file.write(f"{run.seed} {step}")
+    for name, content in (("model/hparams.json", {"learning_rate_schedule": schedule}),
+                          ("status.json", {"train": {"state": "done", "input": "h"}}),
+                          ("metrics.jsonl", {"event": "train", "step": run.train_steps})):
+        with open(run_dir.file(name), "w") as file:
+            file.write(json.dumps(content) + "\n")
+    with open(run_dir.metrics, "a") as file:
+        file.write('{"event": "decode", "cut": 3}\n')
+
+
+class Workers:
+    """Runs that end when `finish` is called; each trains unless it shares a training."""
+
+    def __init__(self):
+        self.running, self.trained = [], []
+
+    def start(self, key, argv, log, gpus):
+        source = [arg.partition("=")[2] for arg in argv if arg.startswith("--training_of")]
+        if source:
+            sharing.take(key.run, key.run_dir, run_directory.RunDirectory(source[0]))
+        else:
+            self.trained.append(key.arm)
+        self.running.append((key, None))
+        return True
+
+    def finish(self):
+        for key, _ in self.running:
+            if not key.run_dir.is_trained():
+                train(key.run_dir, key.run)
+            with open(key.run_dir.scores, "w") as scores:
+                json.dump({"step": key.run.train_steps}, scores)
+        self.running = []
+
+
+def names(started):
+    return [study_run.arm for study_run in started]
+
+
+def test_arms_that_differ_in_decoding_wait_for_one_training(tmp_path):
+    study = config.Study("single", arms=ARMS)
+    runs, workers = studies.prepare(study, BASE, str(tmp_path)), Workers()
+    queue = scheduler._Queue(runs, workers, [], False)
+    assert names(queue.start_some()) == ["mean", "other"]      # the first keeps most checkpoints
+    assert names(queue.start_some()) == []
+    workers.finish()
+    assert names(queue.start_some()) == ["single", "wide"]
+    workers.finish()
+    assert workers.trained == ["mean", "other"] and not queue.waiting
+    kept = {study_run.arm: sharing._checkpoints(study_run.run_dir) for study_run in runs}
+    assert {arm: len(steps) for arm, steps in kept.items()} == {
+        "single": 1, "wide": 2, "mean": 4, "other": 2}
+    weights = [os.path.join(study_run.run_dir.model, "model.ckpt-40.data-00000-of-00001")
+               for study_run in runs]
+    assert os.path.samefile(weights[0], weights[2]) and not os.path.samefile(*weights[2:])
+    with open(runs[0].run_dir.metrics) as events:
+        assert [json.loads(line)["event"] for line in events] == ["train"]
+
+    more = dataclasses.replace(BASE, train_steps=60)
+    runs = studies.prepare(study, more, str(tmp_path))
+    queue = scheduler._Queue(runs, workers, [], False)
+    assert names(queue.start_some()) == ["mean", "other"]      # they go on to more steps
+    assert workers.trained == ["mean", "other"]
+
+
+def test_another_run_trains_if_the_one_that_should_has_failed(tmp_path):
+    runs, workers = studies.prepare(config.Study("wide", arms=ARMS), BASE, str(tmp_path)), Workers()
+    with open(runs[2].run_dir.status, "w") as status:
+        json.dump({"train": {"state": "failed", "code": 1}}, status)
+    queue = scheduler._Queue(runs, workers, [], False)
+    assert names(queue.start_some()) == ["wide", "other"]
+    workers.finish()
+    assert names(queue.start_some()) == ["single"] and workers.trained == ["wide", "other"]
+
+
+@pytest.mark.parametrize("schedule, reason", [
+    ("constant*linear_decay", r"depends on the last step .*: linear_decay\)"),
+    ("single_cycle_cos_decay", "single_cycle_cos_decay"), ("constant", "")])
+def test_more_steps_need_a_rate_that_does_not_depend_on_the_last_one(tmp_path, schedule, reason):
+    runs = studies.prepare(config.Study("wide", arms=ARMS), BASE, str(tmp_path))
+    train(runs[1].run_dir, runs[1].run, schedule)
+    longer = dataclasses.replace(BASE, train_steps=60)
+    with open(runs[1].run_dir.scores, "w") as scores:
+        scores.write("{}")
+    if reason:
+        with pytest.raises(UserError, match=f"cannot go on from 40 to .*{reason}"):
+            pipeline._check_config(dataclasses.replace(runs[1].run, train_steps=60),
+                                   runs[1].run_dir)
+        with pytest.raises(UserError, match=f"train_steps = 60: .*{reason}.*study directory"):
+            studies.prepare(config.Study("wide", arms=ARMS), longer, str(tmp_path))
+        assert os.path.exists(runs[1].run_dir.scores)
+    else:
+        pipeline._check_config(dataclasses.replace(runs[1].run, train_steps=60), runs[1].run_dir)
+        assert not os.path.exists(runs[1].run_dir.scores)
+
+
+def test_what_cannot_be_shared_is_refused(tmp_path):
+    source, new = (run_directory.RunDirectory(str(tmp_path / name)) for name in ("a", "b"))
+    train(source, BASE)
+    for change, reason in (({"seed": 2}, "another training: seed = 2"),
+                           ({"train_steps": 20}, "40 steps, more than"),
+                           ({"average_checkpoints": 3}, "its checkpoint at step 20 is gone")):
+        with pytest.raises(UserError, match=reason):
+            sharing.take(dataclasses.replace(BASE, **change), new, source)
+    os.unlink(os.path.join(source.model, "model.ckpt-40.index"))
+    os.symlink("model.ckpt-30.index", os.path.join(source.model, "model.ckpt-40.index"))
+    os.makedirs(new.path)
+    with pytest.raises(UserError, match="is a symbolic link"):
+        sharing.take(BASE, new, source)
+    assert not new.is_trained()
+    with open(source.status, "w") as status:
+        json.dump({"train": {"state": "running"}}, status)
+    with pytest.raises(UserError, match="it is not finished"):
+        sharing.take(BASE, new, source)
+    with pytest.raises(UserError, match="there is no run in it"):
+        sharing.take(BASE, source, new)
