@@ -1,6 +1,6 @@
 """`rpr study`: all runs of a study, on this machine or as jobs of a cluster."""
-import argparse
 import os
+import shutil
 
 from rpr.cli import report
 from rpr.cli.arguments import Parser, whole_number
@@ -17,8 +17,10 @@ from rpr.experiments import (
 )
 from rpr.experiments.config import Run, Study
 from rpr.utils import files
-from rpr.utils.console import say
+from rpr.utils.console import say, terminal
 from rpr.utils.errors import UserError
+
+_SMOKE_LINES = 8                                      # of each test set
 
 
 def main(argv: list[str]) -> None:
@@ -33,14 +35,34 @@ def main(argv: list[str]) -> None:
         return
     if not args.gin:
         raise UserError("name the gin file of a study, or a study's directory with --status")
+    if args.smoke and (args.cluster or args.dry_run):
+        raise UserError("--smoke runs on this machine: leave out --cluster and --dry_run")
     study, run = gin_files.load_study(args.gin, args.set)
     run = provenance.with_usr_dir(run, args.t2t_usr_dir, args.gin)
     name = os.path.splitext(os.path.basename(args.gin))[0]
     study_dir = os.path.abspath(args.study_dir or os.path.join("runs", name))
     files.refuse_pattern(study_dir)
+    smoke_dir = f"{study_dir}-smoke"
+    if args.smoke:
+        study, run = studies.shortened(study, run)
+        data_dir, study_dir = os.path.join(study_dir, "data"), smoke_dir
     runs = studies.study_runs(study, run, study_dir)
-    workers, max_parallel, flags = _workers(args, runs, study_dir)
+    settings = [study_run.run for study_run in runs]
+    machine = None if args.cluster else local_pool.this_machine(args.devices, args.cores)
+    if machine:
+        machine.check(settings)
+    max_parallel = machine.max_parallel(settings) if machine else len(runs)
     check_new_runs((study_run.run, study_run.run_dir) for study_run in runs)
+    if args.dry_run:
+        measured = studies.load(smoke_dir) if studies.is_study(smoke_dir) else []
+        table, line = progress.plan(runs, max_parallel, measured)
+        terminal.print(table)
+        say(line)
+        return
+    workers = local_pool.Pool(machine) if machine else slurm.Cluster(
+        args.cluster, os.path.join(study_dir, "jobs"), args.submitit_option)
+    if args.smoke:
+        _begin_smoke_test(smoke_dir, data_dir)
     for study_run in runs:
         provenance.check_corpus(study_run.run, study_run.run_dir)
     is_new = not studies.is_study(study_dir)
@@ -50,7 +72,6 @@ def main(argv: list[str]) -> None:
         say(f"{len(outside)} runs are outside this study, which leaves their arms, seeds or steps "
             f"out: {', '.join(outside)}", style="yellow")
     lacking = studies.without_test_text(runs)
-    # On a cluster the first job makes the data of the others.
     unfinished = [] if args.cluster else studies.unfinished(runs, args.retry_failed)
     try:
         studies.make_data([*unfinished, *lacking], study_dir)
@@ -59,7 +80,11 @@ def main(argv: list[str]) -> None:
             studies.discard(runs, study_dir)
         raise
     studies.restore_test_texts(lacking)
+    if args.smoke:
+        studies.cut_test_texts(runs, _SMOKE_LINES)
     _note_missing_curves(runs)
+    # On a cluster the first job makes the data of the others.
+    flags = ["--skip_datagen"] if machine else []
     rest = scheduler.run_all(runs, workers, max_parallel, flags, args.retry_failed)
     if rest:
         names = ", ".join(study_run.name for study_run in rest)
@@ -67,19 +92,19 @@ def main(argv: list[str]) -> None:
                         "resumes those that were killed, with --retry_failed also those that "
                         "failed")
     report.main([study_dir, "--skip_model_analysis"])
-    say(f"{study_dir}: done", style="bold green")
+    say(f"{study_dir}: done" + ("; all stages work, and the scores mean nothing" if args.smoke
+                                else ""), style="bold green")
 
 
-def _workers(args: argparse.Namespace, runs: list[studies.StudyRun], study_dir: str
-             ) -> tuple[scheduler.Workers, int, list[str]]:
-    """Where the runs run, how many at the same time, and further flags of `rpr run`."""
-    if args.cluster:                                  # the first job makes the data
-        return (slurm.Cluster(args.cluster, os.path.join(study_dir, "jobs"), args.submitit_option),
-                len(runs), [])
-    settings = [study_run.run for study_run in runs]
-    machine = local_pool.this_machine(args.devices, args.cores)
-    machine.check(settings)
-    return local_pool.Pool(machine), machine.max_parallel(settings), ["--skip_datagen"]
+def _begin_smoke_test(smoke_dir: str, data_dir: str) -> None:
+    """Empties the directory of a smoke test, which shares the data of the study."""
+    if studies.is_study(smoke_dir):
+        shutil.rmtree(smoke_dir)
+    for path in (smoke_dir, data_dir):
+        os.makedirs(path, exist_ok=True)
+    link = os.path.join(smoke_dir, "data")
+    if not os.path.lexists(link):
+        os.symlink(os.path.relpath(data_dir, smoke_dir), link)
 
 
 def _note_missing_curves(runs: list[studies.StudyRun]) -> None:
@@ -114,6 +139,11 @@ def _parser() -> Parser:
     parser.add_argument("--submitit_option", action="append", default=[], metavar="NAME=VALUE",
                         help="a parameter of submitit, such as timeout_min=1440 or "
                         "slurm_partition=gpu; may be repeated")
+    parser.add_argument("--dry_run", action="store_true", help="list arms, runs and hours; write "
+                        "nothing")
+    parser.add_argument("--smoke", action="store_true", help="try all stages of all arms, with a "
+                        f"few steps, one seed and {_SMOKE_LINES} test sentences, in "
+                        "STUDY_DIR-smoke")
     parser.add_argument("--status", metavar="DIR", help="show how far the study in DIR is; start "
                         "nothing")
     return parser

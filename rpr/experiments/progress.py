@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rpr.experiments.run_directory import state as state_of
+from rpr.experiments.sharing import training
 from rpr.experiments.studies import StudyRun
 from rpr.utils import metrics_log
 from rpr.utils.console import printable, say, terminal
@@ -131,6 +132,48 @@ def summary(runs: list[StudyRun], progress: dict[str, Progress], max_parallel: i
     return (f"{states.count('done')} of {len(runs)} runs done"
             + (f", {states.count('failed')} failed" if "failed" in states else "")
             + (f", about {left / 60:.0f} min left" if left else ""))
+
+
+def plan(runs: list[StudyRun], max_parallel: int, measured: list[StudyRun]) -> tuple[Table, str]:
+    """What a study is going to do: a table of its arms, and a line about runs and hours.
+
+    Args:
+      runs: all of its runs.
+      max_parallel: how many go on at the same time.
+      measured: runs of the same arms whose speed is known, such as those of a smoke test.
+    """
+    speeds: dict[str, float] = {}                     # {arm: seconds per step}
+    for study_run in measured:
+        p = of(study_run)
+        if p.steps_per_second:
+            speeds[study_run.arm] = 1 / p.steps_per_second
+    for study_run in runs:                            # of whole runs: better
+        p = of(study_run)
+        if p.state == "done" and p.seconds:
+            speeds[study_run.arm] = _seconds_spent(p) / study_run.run.train_steps
+    usual = statistics.median(speeds.values()) if speeds else None
+    shown = Table("arm", "settings", box=None, pad_edge=False)
+    for name in ("seeds", "done", "to train", "hours"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    trained, hours = set(), []
+    for arm in dict.fromkeys(study_run.arm for study_run in runs):
+        of_arm = [study_run for study_run in runs if study_run.arm == arm]
+        states = [study_run.state() for study_run in of_arm]
+        new = [study_run.run for study_run, state in zip(of_arm, states, strict=True)
+               if state != "done" and not study_run.run_dir.is_trained()]
+        own = [run for run in new if (training(run), run.train_steps) not in trained]
+        trained |= {(training(run), run.train_steps) for run in own}
+        per_step = speeds.get(arm, usual)
+        needed = [per_step * run.train_steps / 3600 for run in own] if per_step else []
+        hours += needed
+        changes = ", ".join(f"{name}={value}" for name, value in of_arm[0].changes.items())
+        shown.add_row(Text(printable(arm)), Text(printable(changes)), str(len(of_arm)),
+                      str(states.count("done")), str(len(own)),
+                      f"{sum(needed):.1f}" if per_step else "")
+    total = max(sum(hours) / max_parallel, max(hours, default=0.0))
+    return shown, (f"{len(runs)} runs, {len(trained)} trainings to do, {max_parallel} at a time: "
+                   + (f"about {total:.1f} hours" if speeds or not trained else
+                      "the hours are unknown; --smoke measures the speed of each arm"))
 
 
 class View:

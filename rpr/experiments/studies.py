@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import glob
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -29,16 +30,17 @@ from rpr.utils.errors import UserError
 
 _FIELDS = {field.name for field in dataclasses.fields(Run)}
 _DATAGEN, _DATAGEN_LOCK = "datagen.json", ".datagen.lock"
+_SMOKE_STEPS = 5                                      # between checkpoints
 _LONGEST_SLUG = 100                                   # characters; a file name has at most 255
 _SCHEMA = {"problem": str, "state": ("running", "done", "failed"), "started": float,
            "reason": str}
 
 
 class StudyRun:
-    """One run of a study: the arm that it belongs to, its settings and its directory."""
+    """One run of a study: its arm, what that changes, all settings, and its directory."""
 
-    def __init__(self, study_dir: str, arm: str, run: Run) -> None:
-        self.study_dir, self.arm, self.run = study_dir, arm, run
+    def __init__(self, study_dir: str, arm: str, changes: dict[str, Any], run: Run) -> None:
+        self.study_dir, self.arm, self.changes, self.run = study_dir, arm, changes, run
         self.name = run_id(arm, run)
         self.directory = os.path.join("runs", self.name)
         self.run_dir = run_directory.RunDirectory(os.path.join(study_dir, self.directory),
@@ -91,7 +93,7 @@ def study_runs(study: Study, run: Run, study_dir: str) -> list[StudyRun]:
         malformed = [pair for pair in _pairs(text) if pair.strip() and "=" not in pair]
         if malformed:
             raise UserError(f"{name}: {malformed[0]!r} is not NAME=VALUE")
-    runs = [StudyRun(study_dir, arm, resolve(run, changes, seed))
+    runs = [StudyRun(study_dir, arm, changes, resolve(run, changes, seed))
             for seed in study.seeds for arm, changes in study.changes().items()]
     arms: dict[Run | str, str] = {}
     for study_run in runs:
@@ -100,6 +102,39 @@ def study_runs(study: Study, run: Run, study_dir: str) -> list[StudyRun]:
             if same != study_run.arm:
                 raise UserError(f"study: arms {same!r} and {study_run.arm!r} are the same run")
     return runs
+
+
+def shortened(study: Study, run: Run) -> tuple[Study, Run]:
+    """A study that goes through all stages of all arms in little time, with one seed.
+
+    Arms that differ only in what is shortened are left out. Test sets of sacreBLEU are too.
+    """
+    most = max(resolve(run, changes, 0).average_checkpoints for changes in study.changes().values())
+    steps = _SMOKE_STEPS * max(most, 4)
+    fixed: dict[str, Any] = {
+        "checkpoint_steps": _SMOKE_STEPS, "train_steps": steps, "eval_frequency": steps,
+        "eval_steps": 1, "bleu_frequency": 0, "test_set": "",
+        "test_sets": tuple(name for name in run.test_sets if ":" not in name)}
+    arms: dict[Run, str] = {}
+    short = dataclasses.replace(run, **fixed)
+    changes = {arm: {name: value for name, value in settings.items() if name not in fixed}
+               for arm, settings in study.changes().items()}
+    for arm in sorted(changes, key=lambda arm: arm != study.baseline):
+        arms.setdefault(resolve(short, changes[arm], study.seeds[0]), arm)
+    kept = {arm: changes[arm] for arm in changes if arm in arms.values()}
+    return Study(study.baseline, arms=kept, seeds=study.seeds[:1]), short
+
+
+def cut_test_texts(runs: list[StudyRun], lines: int) -> None:
+    """Gives each run the first lines of the problem's test sets only; the data has been made."""
+    for study_run in runs:
+        run, run_dir = study_run.run, study_run.run_dir
+        pipeline.copy_test_texts(run, run_dir)
+        for name in ("test", *run.test_sets):
+            for path in (*run_dir.test_files(name)[:2], run_dir.documents_file(name)):
+                if os.path.exists(path):
+                    with open(path, "rb") as text:
+                        files.write_atomically(path, b"".join(itertools.islice(text, lines)))
 
 
 def prepare(study: Study, run: Run, study_dir: str) -> list[StudyRun]:

@@ -192,6 +192,22 @@ def runs(study_dir):
             json.loads((study_dir / "study.json").read_text())["arms"] for run in arm["runs"]}
 
 
+def test_a_smoke_test_goes_through_all_stages_and_measures_the_hours(text, tmp_path):
+    gin = write_study(tmp_path / "x.gin", {"relative": {}, "greedy": {"beam_size": 1}},
+                      train_steps=36_000)
+    plan = ["study", gin, f"--study_dir={tmp_path}/s", "--dry_run"]
+    assert "the hours are unknown" in rpr_command(*plan).stderr
+    assert os.listdir(tmp_path) == ["x.gin"]
+    done = rpr_command("study", gin, f"--study_dir={tmp_path}/s", "--smoke")
+    assert "s-smoke: done; all stages work" in done.stderr.replace("\n", "")
+    relative, greedy = runs(tmp_path / "s-smoke").values()
+    assert [name for name in status(greedy)] == STAGES
+    assert os.path.samefile(*(run / "model" / "model.ckpt-20.index" for run in (relative, greedy)))
+    assert len((greedy / "hypotheses.test.txt").read_text().splitlines()) == 8
+    shown = rpr_command(*plan).stderr
+    assert "2 runs, 1 trainings to do" in shown and "about 0." in shown
+
+
 def test_a_failed_run_does_not_stop_the_others(finished):
     _, study_dir, done = finished
     last = done.stderr.splitlines()[-1]

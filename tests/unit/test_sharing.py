@@ -95,6 +95,17 @@ def test_another_run_trains_if_the_one_that_should_has_failed(tmp_path):
     assert names(queue.start_some()) == ["single"] and workers.trained == ["wide", "other"]
 
 
+def test_a_smoke_test_has_every_arm_that_differs_in_more_than_steps():
+    arms = {"a": {"train_steps": 80}, "b": {"beam_size": 8}, "c": {"average_checkpoints": 3},
+            "d": {"checkpoint_steps": 20}}
+    base = dataclasses.replace(BASE, test_set="wmt14", language_pair="en-de", bleu_frequency=40,
+                               test_sets=("more", "wmt21:en-de"))
+    study, run = studies.shortened(config.Study("d", arms=arms, seeds=(3, 4)), base)
+    assert study.arms == {"b": {"beam_size": 8}, "c": {"average_checkpoints": 3}, "d": {}}
+    assert (study.seeds, run.train_steps, run.test_set, run.test_sets, run.bleu_frequency) == (
+        (3,), 20, "", ("more",), 0)
+
+
 @pytest.mark.parametrize("schedule, reason", [
     ("constant*linear_decay", r"depends on the last step .*: linear_decay\)"),
     ("single_cycle_cos_decay", "single_cycle_cos_decay"), ("constant", "")])
