@@ -173,7 +173,7 @@ def plan(runs: list[StudyRun], max_parallel: int, measured: list[StudyRun]) -> t
     total = max(sum(hours) / max_parallel, max(hours, default=0.0))
     return shown, (f"{len(runs)} runs, {len(trained)} trainings to do, {max_parallel} at a time: "
                    + (f"about {total:.1f} hours" if speeds or not trained else
-                      "the hours are unknown; --smoke measures the speed of each arm"))
+                      "the hours are unknown until a run or a smoke test is done"))
 
 
 class View:
