@@ -9,9 +9,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rpr.api import build, load, results
+    from rpr.api import build, curves, load, results, run, study
 
-__all__ = ["build", "load", "register", "results"]
+__all__ = ["build", "curves", "load", "register", "results", "run", "study"]
 
 __version__ = "0.1.0"
 
@@ -29,7 +29,7 @@ def register() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """`load`, `build` and `results` of `rpr.api`, imported when they are first used."""
+    """The functions of `rpr.api`, imported when they are first used."""
     if name in __all__:
         return getattr(importlib.import_module("rpr.api"), name)
     raise AttributeError(f"module 'rpr' has no attribute {name!r}")

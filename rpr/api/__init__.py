@@ -1,17 +1,72 @@
-"""The Python API: `rpr.load`, `rpr.build` and `rpr.results`.
+"""The Python API: `rpr.run`, `rpr.study`, `rpr.load`, `rpr.build`, `rpr.results`, `rpr.curves`.
 
 TensorFlow and T2T are imported by the first call that needs them, not by `import rpr`.
 """
 import dataclasses
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rpr.experiments import gin_files, run_directory
+from rpr.experiments import gin_files, pipeline, run_directory
 from rpr.utils.errors import UserError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from rpr.api.models import LoadedModel
     from rpr.inference.model_session import ModelSession
+    from rpr.report.results import StudyResults
+
+
+def run(gin: str, run_dir: str, *, settings: Mapping[str, Any] | None = None, **flags: str
+        ) -> dict[str, Any]:
+    """Completes a run, as `rpr run` does, in processes of its own. The same call resumes it.
+
+    Args:
+      gin: the file that describes the run, or "recipe:NAME".
+      run_dir: its directory.
+      settings: {"run.NAME": value}; they override the file.
+      **flags: further flags of `rpr run`, such as data_dir, t2t_usr_dir and training_of.
+
+    Returns:
+      What its scores.json holds: "bleu", "chrf" and "ter" with "score" and "signature", "step", ...
+
+    Raises:
+      rpr.utils.errors.UserError: it was refused or failed.
+    """
+    _run_command("run", gin, {"run_dir": run_dir, **flags}, settings)
+    return run_directory.RunDirectory(run_dir).read_scores()
+
+
+def study(gin: str, study_dir: str, *, settings: Mapping[str, Any] | None = None, **flags: Any
+          ) -> list[dict[str, Any]]:
+    """Completes the runs of a study, as `rpr study` does; see `run`.
+
+    Args:
+      gin: the file that describes the study, or "recipe:NAME".
+      study_dir: its directory.
+      settings: {"run.NAME" or "study.NAME": value}; they override the file.
+      **flags: further flags of `rpr study`, such as devices=2 and smoke=True.
+
+    Returns:
+      What `rows` returns for it.
+
+    Raises:
+      rpr.utils.errors.UserError: it was refused, or a run failed.
+    """
+    _run_command("study", gin, {"study_dir": study_dir, **flags}, settings)
+    return rows(f"{study_dir}-smoke" if flags.get("smoke") else study_dir)
+
+
+def _run_command(command: str, gin: str, flags: Mapping[str, Any],
+                 settings: Mapping[str, Any] | None) -> None:
+    """Runs `rpr run` or `rpr study`, and prints what it prints, also in a notebook."""
+    argv = [command, gin, *(f"--set={name}={value!r}" for name, value in (settings or {}).items()),
+            *(f"--{name}" if value is True else f"--{name}={value}"
+              for name, value in flags.items() if value not in (None, False))]
+    code, reason = pipeline.run_command(argv, {}, show=lambda line: print(line, end=""))
+    if code:
+        raise UserError(reason or f"rpr {command} ended with exit code {code}")
 
 
 def load(run: str, *, data_dir: str | None = None, usr_dir: str | None = None,
@@ -97,15 +152,10 @@ def rows(path: str) -> list[dict[str, Any]]:
       UserError: there is no run.
     """
     from rpr.report import study_reader
-    baseline = None
-    if os.path.isdir(path) and not os.path.exists(os.path.join(path, "study.json")):
-        # A directory of runs names no baseline, and rows need none: any run will do.
-        baseline = next((name for name in sorted(os.listdir(path)) if os.path.exists(
-            os.path.join(path, name, gin_files.RUN_FILE))), None)
-    study = study_reader.read_study(path, baseline)
-    settings = list(dict.fromkeys(name for arm in study.arms for name in arm.settings))
+    results = _read(path)
+    settings = list(dict.fromkeys(name for arm in results.arms for name in arm.settings))
     found = []
-    for arm in study.arms:
+    for arm in results.arms:
         for run in arm.runs:
             scores = {}
             if run.state == "done":
@@ -118,6 +168,41 @@ def rows(path: str) -> list[dict[str, Any]]:
                 "steps_per_second": run.steps_per_second, "train_minutes": run.train_minutes,
                 "directory": os.path.join(path, run.path)})
     return found
+
+
+def curves(path: str) -> dict[str, "np.ndarray"]:
+    """The learning curves of a study, as columns for `pandas.DataFrame(...)` or for NumPy.
+
+    Args:
+      path: a study's directory, or a directory of run directories, each then an arm of its own.
+
+    Returns:
+      Columns of one length, an entry per record: `arm`, `seed`, `curve` ("training loss" or
+      "development loss", nats per sub-word, or "development BLEU", 0 to 100), `step` and `value`.
+      At most 200 records of a training are taken, evenly spaced.
+
+    Raises:
+      UserError: there is no run.
+    """
+    import numpy as np
+    records = [(arm.name, run.seed, curve, step, value) for arm in _read(path).arms
+               for run in arm.runs for curve, points in (
+                   ("training loss", run.train_losses), ("development loss", run.dev_losses),
+                   ("development BLEU", run.dev_bleu)) for step, value in points]
+    names = ("arm", "seed", "curve", "step", "value")
+    columns = zip(*records, strict=True) if records else [()] * len(names)
+    return {name: np.array(column) for name, column in zip(names, columns, strict=True)}
+
+
+def _read(path: str) -> "StudyResults":
+    """The runs of a study, or of a directory of runs, without their scores."""
+    from rpr.report import study_reader
+    baseline = None
+    if os.path.isdir(path) and not os.path.exists(os.path.join(path, "study.json")):
+        # A directory of runs names no baseline, and none is needed: any run will do.
+        baseline = next((name for name in sorted(os.listdir(path)) if os.path.exists(
+            os.path.join(path, name, gin_files.RUN_FILE))), None)
+    return study_reader.read_study(path, baseline)
 
 
 def _prepare(usr_dir: str | None) -> None:

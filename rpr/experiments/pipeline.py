@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rpr.evaluation.length_checks import length_warnings
@@ -72,22 +73,34 @@ def complete_run(run: Run, run_dir: RunDirectory, skip_datagen: bool = False,
         Pipeline(run, run_dir, lock).complete(skip_datagen)
 
 
-def run_stage(stage: Stage, run: Run, *inherited: int) -> tuple[int, str]:
-    """Runs the process of a stage. Ctrl-C ends it, and so does our own death, even by kill -9.
+def run_command(argv: Sequence[str], environment: Mapping[str, str], *inherited: int,
+                show: Callable[[str], None] | None = None) -> tuple[int, str]:
+    """Runs `rpr ARGV` as a process. Ctrl-C ends it, and so does our own death, even by kill -9.
 
-    The run's text files become environment variables; `inherited` are file descriptors.
+    Args:
+      argv: command and flags.
+      environment: environment variables besides those of this process.
+      *inherited: file descriptors.
+      show: takes the lines of its output; None: they go where ours do.
 
     Returns:
       Its exit code, and the reason it gave for its failure.
     """
+    options: dict[str, Any] = {}
+    if show:
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True,
+                   "errors": "replace"}
     reason, pipe = os.pipe()
     try:
         try:
-            process = spawn(stage.argv, pass_fds=(*inherited, pipe), process_group=0, stdin=None,
-                            env={**os.environ, **run.environment(), REASON_PIPE: str(pipe)})
+            process = spawn(argv, pass_fds=(*inherited, pipe), process_group=0, stdin=None,
+                            env={**os.environ, **environment, REASON_PIPE: str(pipe)}, **options)
         finally:
             os.close(pipe)
         try:
+            if show:
+                for line in process.stdout or ():
+                    show(line)
             code = process.wait()
         except BaseException:
             process.terminate()
@@ -215,7 +228,7 @@ class Pipeline:
         entry = {"state": "running", "input": input_hash, "started": began, "attempts": attempts}
         self._note(stage, entry)
         say(f"{path}: {stage.name}" + (f" (attempt {attempts})" if attempts > 1 else ""), "bold")
-        code, reason = run_stage(stage, self.run, self._lock)
+        code, reason = run_command(stage.argv, self.run.environment(), self._lock)
         entry["seconds"] = round(time.time() - began, 1)
         if not code and os.path.exists(stage.output):
             self._note(stage, {**entry, "state": "done"})

@@ -272,8 +272,8 @@ def make_data(runs: list[StudyRun], study_dir: str) -> None:
             files.write_atomically(record_file, json.dumps(record, indent=1) + "\n")
             say(f"{data_dir}: data of {problem}", style="bold")
             os.makedirs(data_dir, exist_ok=True)
-            code, reason = pipeline.run_stage(next(stages(study_run.run, study_run.run_dir)),
-                                              study_run.run)
+            code, reason = pipeline.run_command(
+                next(stages(study_run.run, study_run.run_dir)).argv, study_run.run.environment())
             record |= {"state": "failed" if code else "done", "reason": reason}
             files.write_atomically(record_file, json.dumps(record, indent=1) + "\n")
             if code:

@@ -7,8 +7,8 @@ import os
 from typing import NamedTuple
 
 from rpr.experiments.config import Run
-from rpr.experiments.pipeline import run_stage
-from rpr.experiments.run_directory import RunDirectory, Stage, stages
+from rpr.experiments.pipeline import run_command
+from rpr.experiments.run_directory import RunDirectory, stages
 from rpr.utils import files, metrics_log
 from rpr.utils.errors import InvalidValue, UserError
 from rpr.utils.processes import temporary_directory
@@ -54,7 +54,7 @@ def repeat_training(run: Run, run_dir: RunDirectory, steps: int | None = None) -
     threads = files.read_json(os.path.join(run_dir.model, "rpr.json")).get("threads", 0)
     argv = [*train.argv, "--schedule=train", f"--stop_at_step={steps}",
             f"--intra_op_parallelism_threads={threads}"]
-    code, reason = run_stage(Stage("train", argv, train.output), run)
+    code, reason = run_command(argv, run.environment())
     if code:
         raise UserError(f"{run_dir.path}: the repetition failed with exit code {code}: {reason}")
     return _compare(run_dir, repeated, steps)

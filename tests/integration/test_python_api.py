@@ -56,7 +56,8 @@ def run_python(code, workplace):
 def test_the_blocks_of_the_page_run(workplace):
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"),
                         re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 6
+    blocks = [block for block in blocks if "rpr.study" not in block]      # it trains
+    assert len(blocks) == 7
     if not HAS_PANDAS:
         blocks = [block for block in blocks if "rpr.results" not in block]
     printed = run_python("\n".join(blocks), workplace)

@@ -12,6 +12,7 @@ import time
 import pytest
 from conftest import refused, rpr_command
 
+import rpr
 from rpr.experiments import config
 from rpr.utils import metrics_log
 from rpr.utils.errors import UserError
@@ -106,6 +107,22 @@ def test_more_steps_give_the_same_bits_as_if_asked_for_at_once(undisturbed, tmp_
     line = refused("run", gin, f"--run_dir={tmp_path}/other", f"--training_of={longer}",
                    f"--data_dir={tmp_path}/runs/data", "--set", "run.seed=2")
     assert "is another training: seed = 2 (there: 1)" in line
+
+
+def test_a_run_from_python(undisturbed, capsys):
+    gin, run_dir, _ = undisturbed
+    scores = rpr.run(str(gin), str(run_dir), settings={"run.bleu_frequency": 40})
+    assert scores == json.loads((run_dir / "scores.json").read_text())
+    assert "score step 40 is done" in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"holds another run: seed = 2 \(there: 1\)"):
+        rpr.run(str(gin), str(run_dir), settings={"run.seed": 2})
+    with pytest.raises(UserError, match="it describes a single run: use rpr run"):
+        rpr.study(str(gin), str(run_dir), dry_run=True)
+    curves = rpr.curves(str(run_dir.parent))
+    assert {len(column) for column in curves.values()} == {8}
+    is_dev = curves["curve"] == "development loss"
+    assert list(curves["step"][is_dev]) == [60] and 0 < curves["value"][is_dev][0] < 20
+    assert set(curves["arm"]) == {"relative"} and curves["seed"].dtype.kind == "i"
 
 
 def test_the_corpus_is_recorded_and_compared_after_the_end(undisturbed, text, tmp_path,
