@@ -14,6 +14,7 @@ from rpr.utils.errors import (
     InvalidValue,
     UserError,
     nearest,
+    own_code_error,
     resource_error,
     send_failure_reason,
 )
@@ -84,10 +85,12 @@ def run_command(name: str, command: Command, argv: list[str]) -> int:
         line = resource_error(error)
         if line:
             return _refuse(name, line)
-        send_failure_reason(error)
+        own = own_code_error(error)
+        send_failure_reason(own or error)
         first = (str(error).strip().splitlines() or [""])[0][:300]
-        print(f"{name}: " + printable(f"unexpected {type(error).__name__}: {first}; the traceback "
-                                      f"is in {write_traceback(error)}"), file=sys.stderr)
+        line = own or f"unexpected {type(error).__name__}: {first}"
+        print(f"{name}: " + printable(f"{line}; the traceback is in {write_traceback(error)}"),
+              file=sys.stderr)
         return 1
 
 

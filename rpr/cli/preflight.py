@@ -10,7 +10,7 @@ from rpr.experiments import gin_files, provenance
 from rpr.experiments.config import Run
 from rpr.experiments.run_directory import RunDirectory, sacrebleu_test_set
 from rpr.utils.console import QuietLogs, say
-from rpr.utils.errors import InvalidValue, UserError
+from rpr.utils.errors import InvalidValue, UserError, own_code_error
 from rpr.utils.interfaces import ModelRequest, Problem
 from rpr.utils.processes import with_parent
 
@@ -59,6 +59,11 @@ def _check(runs: list[Run]) -> list[str]:
                          t2t_usr_dir=run.usr_dir) for run in runs])
         for run in runs:
             _check_test_sets(run, registration.find_problem(run.problem))
+    except Exception as error:                        # a traceback would not reach the parent
+        own = None if isinstance(error, UserError) else own_code_error(error)
+        if own:
+            raise UserError(own) from None
+        raise
     finally:
         logs.end()
     return [repr(sorted(hparams.items())) for hparams in read]

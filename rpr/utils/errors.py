@@ -3,6 +3,8 @@ import difflib
 import errno
 import os
 import re
+import site
+import sys
 import traceback
 from collections.abc import Iterable
 
@@ -18,6 +20,12 @@ _IN_THE_WAY = {errno.EEXIST: "is a file; expected a directory",
 # TensorFlow's errors of a path, such as "/proc/x; No such file or directory".
 _PATH_ERROR = re.compile(r"([^;\n]*); (" + "|".join(map(os.strerror, (
     errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG))) + ")")
+
+_PROJECT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+# Where no code of the user's own is.
+_NOT_OWN = tuple(os.path.realpath(path) + os.sep for path in (
+    _PROJECT, *(os.path.join(_PROJECT, name) for name in ("problems", "hparams")), sys.prefix,
+    sys.base_prefix, os.path.dirname(os.__file__), *site.getsitepackages()))
 
 
 class UserError(Exception):
@@ -70,6 +78,22 @@ def send_failure_reason(reason: str | BaseException) -> None:
         if isinstance(reason, BaseException):
             reason = "".join(traceback.format_exception(reason)[-2:]).strip()
         os.write(int(pipe), reason[:LONGEST_REASON].encode(errors="replace"))
+
+
+def own_code_error(error: BaseException) -> str | None:
+    """One line on an error in the user's own code: file, line and message; None for another error.
+
+    The line is the innermost one outside of Python, its packages and this project. TensorFlow's
+    errors of a running graph name the lines that built the operation.
+    """
+    places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError):
+        places.append((error.filename or "", error.lineno))
+    places += re.findall(r'File "([^"]+)", line (\d+)', str(error))
+    own = [place for place in places if os.path.isabs(place[0])
+           and not os.path.realpath(place[0]).startswith(_NOT_OWN)]
+    first = (str(error).strip().splitlines() or [""])[0][:300]
+    return f"{own[-1][0]}, line {own[-1][1]}: {type(error).__name__}: {first}" if own else None
 
 
 def resource_error(error: BaseException) -> str | None:

@@ -69,7 +69,11 @@ def test_an_unexpected_error_is_in_a_log(monkeypatch, capsys):
         raise ZeroDivisionError("division\nby zero")
     assert cli.run_command("rpr x", fails, []) == 1
     line, = capsys.readouterr().err.splitlines()
-    assert line.startswith("rpr x: unexpected ZeroDivisionError: division; the traceback is in /")
+    number = fails.__code__.co_firstlineno + 1        # a test is taken for code of the user's own
+    assert line.startswith(f"rpr x: {__file__}, line {number}: ZeroDivisionError: division; the "
+                           "traceback is in /")
     with open(line.split(" is in ")[1], encoding="utf-8") as log:
         assert "Traceback" in log.read()
     os.unlink(line.split(" is in ")[1])
+    assert cli.run_command("rpr x", int, "x") == 1    # it has no line of its own
+    assert "rpr x: unexpected ValueError: invalid literal" in capsys.readouterr().err
