@@ -43,6 +43,7 @@ Also
   translate RUN one sentence, lines or typed text: scores, probabilities, attention plots
   score         BLEU, chrF and TER with signatures; paired significance of two or more systems
   test-set      register text files of your own as a test set, for --test_set
+  check-scheme  what every position scheme must satisfy, checked for one of your own
   list          models, hparams sets, problems and position schemes
 
   --verbose     with T2T's programs: their logs on the terminal instead of in a file
@@ -147,6 +148,7 @@ COMMANDS: dict[str, Command] = {
         "datagen", "train", "decode", "evaluate", "average", "bleu", "translate")},
     "score": functools.partial(_run_module, "score"),
     "test-set": functools.partial(_run_module, "test_set"),
+    "check-scheme": functools.partial(_launch_module, "check_scheme"),
     "list": functools.partial(_launch_module, "list")}
 
 

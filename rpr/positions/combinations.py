@@ -1,5 +1,6 @@
 """Several position schemes in one stack: sums, groups of heads, and groups of layers."""
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -33,19 +34,24 @@ class SumOfSchemes(Scheme):
 
     def embed(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
         for scheme in self._users("embed"):
-            x = scheme.embed(x, positions)
+            x = _checked(scheme.embed(x, positions), scheme, "embed", x.shape, x.dtype)
         return x
 
     def rotate(self, x: tf.Tensor, positions: tf.Tensor, layout: Layout, role: str) -> tf.Tensor:
         for scheme in self._users("rotate"):
-            x = scheme.rotate(x, positions, layout, role)
+            *outer, depth = x.shape.as_list()
+            x = _checked(scheme.rotate(x, positions, layout, role), scheme, "rotate",
+                         [*outer, depth * scheme.depth_factor], x.dtype)
         return x
 
     def logits(self, q: tf.Tensor, k: tf.Tensor, layout: Layout, product: Product) -> tf.Tensor:
         return self._chained("logits", layout, product)(q, k)
 
     def bias(self, layout: Layout, dtype: tf.DType) -> tf.Tensor | None:
-        return _total(scheme.bias(layout, dtype) for scheme in self._users("bias"))
+        shape = [None, None, *(size if isinstance(size, int) else None
+                               for size in (layout.queries, layout.keys))]
+        return _total(_checked(scheme.bias(layout, dtype), scheme, "bias", shape, dtype)
+                      for scheme in self._users("bias"))
 
     def adjust(self, logits: tf.Tensor, bias: tf.Tensor | None, layout: Layout) -> tf.Tensor:
         users = self._users("adjust")                        # at most one
@@ -79,6 +85,8 @@ def _with_scheme(scheme: Scheme, hook: str, layout: Layout, product: Product) ->
             return product(a, b)
 
         result = getattr(scheme, hook)(a, b, layout, counted)
+        columns = b.shape[2 if hook == "logits" else 3]
+        _checked(result, scheme, hook, [*a.shape[:3], columns], a.dtype)
         if not calls and not scheme.replaces(hook):
             raise ValueError(f"position={scheme.label}: {hook}() does not call product, so the "
                              "terms of other schemes would be lost; call it, or let "
@@ -86,6 +94,24 @@ def _with_scheme(scheme: Scheme, hook: str, layout: Layout, product: Product) ->
         return result
 
     return with_scheme
+
+
+def _checked(x: Any, scheme: Scheme, hook: str, shape: Any, dtype: tf.DType) -> Any:
+    """What a hook returned, if it is a tensor of this type and of a shape like this one.
+
+    Raises:
+      ValueError: it is not; with the file and line of the hook.
+    """
+    if x is None and hook == "bias":
+        return x
+    if (tf.is_tensor(x) and x.dtype.base_dtype == tf.as_dtype(dtype).base_dtype
+            and x.shape.is_compatible_with(shape)):
+        return x
+    found = f"{x.dtype.name} {x.shape}" if tf.is_tensor(x) else f"{type(x).__name__} {x!r}"
+    code = getattr(type(scheme), hook).__code__
+    raise ValueError(f"position={scheme.label}: {hook}() returned {found[:80]}, not "
+                     f"{tf.as_dtype(dtype).base_dtype.name} {tf.TensorShape(shape)} "
+                     f"({code.co_filename}:{code.co_firstlineno})")
 
 
 class HeadGroups(Scheme):

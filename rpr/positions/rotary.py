@@ -1,5 +1,7 @@
 """Queries and keys rotated by angles in proportion to their positions (Su et al. 2021)."""
+import math
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from rpr.positions.layout import Layout
@@ -8,22 +10,72 @@ from rpr.positions.scheme import Scheme
 from rpr.utils.interfaces import HParams
 from rpr.utils.settings import Setting
 
+SCALINGS = ("none", "linear", "ntk", "yarn", "llama3")
 
-def angles(positions: tf.Tensor, channels: int,
-           base: float = 10000.0) -> tuple[tf.Tensor, tf.Tensor]:
+
+def angles(positions: tf.Tensor, channels: int, base: float = 10000.0,
+           factors: np.ndarray | None = None) -> tuple[tf.Tensor, tf.Tensor]:
     """Cosines and sines of position * base ** (-2 i / channels) for the i-th pair of channels.
 
     Args:
       positions: numbers of any shape.
       channels: number of channels that are rotated, even.
       base: base of the wavelengths.
+      factors: [channels / 2], of the frequencies, see `frequency_factors`; None: 1.
 
     Returns:
       two float32 tensors [..., channels / 2].
     """
     rates = tf.pow(base, tf.range(0, channels, 2, dtype=tf.float32) / -channels)
+    if factors is not None:
+        rates *= factors.astype(np.float32)
     radians = tf.cast(positions, tf.float32)[..., None] * rates
     return tf.cos(radians), tf.sin(radians)
+
+
+def frequency_factors(channels: int, base: float, scaling: str, factor: float, length: float
+                      ) -> np.ndarray:
+    """What the frequencies are multiplied by, so that a model reads longer texts than in training.
+
+    `linear` (position interpolation; Chen et al. 2023) divides all frequencies by the factor. `ntk`
+    (bloc97 2023) divides the lowest one by it and leaves the highest one. `yarn` (Peng et al. 2024,
+    section 3.2) divides frequencies that turn less than once in the training length, leaves those
+    that turn more than 32 times, and interpolates between them by the index of the pair. `llama3`
+    (Grattafiori et al. 2024) does so by the wavelength, between 1 and 4 turns.
+
+    Args:
+      channels: number of channels that are rotated, even.
+      base: base of the wavelengths.
+      scaling: one of SCALINGS.
+      factor: by how much longer the texts are, 1 or more.
+      length: of the texts of the training.
+
+    Returns:
+      float64 [channels / 2].
+    """
+    pairs = np.arange(channels // 2)
+    if scaling == "linear":
+        return np.full(len(pairs), 1 / factor)
+    if scaling == "ntk":
+        return factor ** (-2.0 * pairs / max(channels - 2, 1))
+    if scaling == "none":
+        return np.ones(len(pairs))
+    turns = length * base ** (-2.0 * pairs / channels) / (2 * math.pi)
+    if scaling == "llama3":
+        kept = np.clip((turns - 1) / (4 - 1), 0, 1)
+    else:
+        def pair_that_turns(times: float) -> float:
+            return channels * math.log(length / (times * 2 * math.pi)) / (2 * math.log(base))
+
+        low = max(math.floor(pair_that_turns(32)), 0)
+        high = min(math.ceil(pair_that_turns(1)), channels - 1)
+        kept = 1 - np.clip((pairs - low) / max(high - low, 0.001), 0, 1)
+    return kept + (1 - kept) / factor
+
+
+def yarn_temperature(factor: float) -> float:
+    """The factor of queries and of keys in YaRN (Peng et al. 2024, equation 15): 0.1 ln(s) + 1."""
+    return 0.1 * math.log(factor) + 1
 
 
 def rotate(x: tf.Tensor, cosines: tf.Tensor, sines: tf.Tensor) -> tf.Tensor:
@@ -57,6 +109,14 @@ class Rotary(Scheme):
                 after_training=True),
         Setting("rotary_fraction", 1.0, "fraction of each head's channels that are rotated",
                 above=0, maximum=1),
+        Setting("rotary_frequencies", 1.0, "fraction of the frequencies that turn, the highest "
+                "(p-RoPE)", minimum=0, maximum=1),
+        Setting("rotary_scaling", "none", "how frequencies change for longer texts",
+                choices=SCALINGS, after_training=True),
+        Setting("rotary_scaling_factor", 1.0, "by how much longer the texts are", minimum=1,
+                after_training=True),
+        Setting("rotary_trained_length", 512, "length of the training's texts, for yarn and llama3",
+                minimum=1, after_training=True),
     )
 
     def __init__(self, hparams: HParams, side: str) -> None:
@@ -66,9 +126,17 @@ class Rotary(Scheme):
         if not self._channels:
             raise ValueError(f"rotary_fraction={fraction}: this rotates fewer than 2 of the "
                              f"{depth} channels of a head")
+        scaling, factor = hparams.get("rotary_scaling"), hparams.get("rotary_scaling_factor")
+        pairs = self._channels // 2
+        turning = np.arange(pairs) < hparams.get("rotary_frequencies") * pairs
+        factors = turning * frequency_factors(
+            self._channels, self._base, scaling, factor, hparams.get("rotary_trained_length"))
+        self._factors = None if (factors == 1).all() else factors
+        self._temperature = yarn_temperature(factor) if scaling == "yarn" else 1.0
 
     def rotate(self, x: tf.Tensor, positions: tf.Tensor, layout: Layout, role: str) -> tf.Tensor:
         # Queries and keys of all layers have the same positions, except to the encoder.
         turns = self.shared_by_layers(positions.ref(), layout, lambda: angles(
-            positions[:, None], self._channels, self._base))
-        return rotate(x, *turns)
+            positions[:, None], self._channels, self._base, self._factors))
+        x = rotate(x, *turns)
+        return x if self._temperature == 1 else x * self._temperature

@@ -27,9 +27,10 @@ ALLOWED = {
     "training": {"t2t", "nn", "utils"},
     "inference": {"t2t", "models", "positions", "utils"},
     "report": {"experiments", "inference", "evaluation", "t2t", "positions", "utils"},
+    "conformance": {"positions", "nn", "models", "utils"},
     "api": {"inference", "report", "experiments", "t2t", "utils"},
-    "cli": {"report", "experiments", "inference", "training", "evaluation", "t2t", "models",
-            "positions", "problems", "utils"},
+    "cli": {"conformance", "report", "experiments", "inference", "training", "evaluation", "t2t",
+            "models", "positions", "problems", "utils"},
 }
 
 

@@ -312,26 +312,27 @@ def test_a_sum_adds_signals_and_terms_to_the_products():
             return True
 
         def logits(self, q, k, layout, product):
-            return q + k
+            return tf.reduce_sum(q + k, axis=3, keepdims=True)
 
         def values(self, weights, v, layout, product):
             return weights - v
 
     one, nothing, whole = (scheme(None, "inputs") for scheme in (One, positions.Scheme, Whole))
     several, layout = positions.SumOfSchemes([one, nothing, one]), Layout(1, 1)
-    assert several.embed(0, None) == 2
-    assert turn(several, 1, 1, layout) == (4, 9)
     with tf.Graph().as_default(), tf.Session() as session:
         q, k = tf.constant([[[[2.0, 3.0]]]]), tf.constant([[[[5.0, 7.0]]]])
 
         def value(x):
             return session.run(x).ravel().tolist()
 
+        assert value(several.embed(q, None)) == [4, 5]
+        turned = turn(several, q, k, layout)
+        assert list(map(value, turned)) == [[8, 12], [45, 63]]
         assert value(several.scores(q, k, layout)) == [31 + 2 * (5 + 120)]
         assert value(several.weighted_values(q, tf.transpose(k, [0, 1, 3, 2]), layout)) == [31]
         for order in ([one, whole], [whole, one]):
             both = positions.SumOfSchemes(order)
-            assert value(both.scores(q, k, layout)) == [7 + 125, 10 + 125]
+            assert value(both.scores(q, k, layout)) == [17 + 125]
             assert value(both.weighted_values(q, k, layout)) == [-3, -4]
 
 

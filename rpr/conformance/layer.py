@@ -1,0 +1,198 @@
+"""An attention layer, and a small model, with a position scheme and random weights, on arrays."""
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from tensor2tensor.data_generators import problem_hparams
+from tensor2tensor.utils import registry
+
+from rpr import positions
+from rpr.nn import attention
+from rpr.positions.layout import Layout
+from rpr.utils.interfaces import HParams
+
+MASKED = -1e9
+VOCABULARY = 11
+
+
+class AttentionLayer:
+    """Self-attention over whole sentences, and step by step with a cache.
+
+    Attributes:
+      variables: names of its weights, without the scope.
+    """
+
+    def __init__(self, hparams: HParams, side: str, dtype: tf.DType = tf.float64, seed: int = 0
+                 ) -> None:
+        """Builds the layer.
+
+        Args:
+          hparams: with `position` and the settings of its schemes.
+          side: `inputs` (all words see each other) or `targets` (words see those before them).
+          dtype: of inputs and weights; half precision is returned as float32.
+          seed: of the weights.
+        """
+        self._hparams, self._side, self._dtype = hparams, side, dtype
+        with self._graph(seed) as graph:
+            self._x, self._dy = (tf.placeholder(tf.float32 if dtype.size == 2 else dtype,
+                                                [None, None, hparams.hidden_size]) for _ in "xd")
+            self._mask = tf.placeholder(tf.float32, [None, 1, None, None])
+            self._places = tf.placeholder_with_default(
+                tf.range(tf.shape(self._x)[1])[None], [None, None])
+            length = tf.shape(self._x)[1]
+            layout = Layout(length, length, causal=side == "targets", query_at=self._places,
+                            key_at=self._places)
+            y, _ = self._layer(tf.cast(self._x, dtype), self._mask, layout, None)
+            self._y = tf.cast(y, self._x.dtype)
+            trainable = tf.trainable_variables()
+            self._gradients = [tf.convert_to_tensor(dx) if dx is not None else tf.zeros([])
+                               for dx in tf.gradients(self._y, [self._x, *trainable], self._dy)]
+            self.variables = [variable.op.name.split("/", 1)[1] for variable in trainable]
+            self._initial = [variable.initializer.inputs[1] for variable in trainable]
+            self._initializers = [variable.initializer for variable in trainable]
+            self._saver = tf.train.Saver(trainable) if trainable else None
+            self._weights = trainable
+        self.session = tf.Session(graph=graph)
+        self.session.run(self._initializers)
+        self._step_session: tf.Session | None = None
+
+    @contextlib.contextmanager
+    def _graph(self, seed: int) -> Iterator[tf.Graph]:
+        with tf.Graph().as_default() as graph:
+            tf.set_random_seed(seed)
+            with tf.variable_scope("layer", initializer=tf.random_normal_initializer(stddev=0.4)):
+                yield graph
+
+    def _layer(self, x: tf.Tensor, mask: tf.Tensor | None, layout: Layout, cache: dict | None
+               ) -> tuple[tf.Tensor, positions.Scheme]:
+        hparams = self._hparams
+        scheme, hidden = positions.build(hparams, self._side), hparams.hidden_size
+        x = scheme.embed(x, layout.query_positions())
+        return attention.multihead_attention(
+            x, None, mask, hidden, hidden, hidden, hparams.num_heads, scheme.at(0), layout,
+            hparams.compatibility, cache=cache), scheme.at(0)
+
+    def mask(self, shape: tuple[int, int], padding: np.ndarray | None = None,
+             segments: np.ndarray | None = None) -> np.ndarray:
+        """The bias of masked pairs: of later words, of padding (bool [batch, length]), of other
+        segments (int [batch, length]). float32 [batch, 1, length, length]."""
+        batch, length = shape
+        visible = np.ones([batch, 1, length, length], bool)
+        if self._side == "targets":
+            visible &= np.tri(length, dtype=bool)
+        if padding is not None:
+            visible &= ~padding[:, None, None]
+        if segments is not None:
+            visible &= segments[:, None, :, None] == segments[:, None, None]
+        return np.where(visible, 0, MASKED).astype(np.float32)
+
+    def __call__(self, x: np.ndarray, mask: np.ndarray | None = None,
+                 places: np.ndarray | None = None) -> np.ndarray:
+        """The output [batch, length, hidden] for an input of this shape."""
+        return self.session.run(self._y, self._feed(x, mask, places))
+
+    def gradients(self, x: np.ndarray, dy: np.ndarray) -> list[np.ndarray]:
+        """The gradients of sum(dy * y) by x and by each variable."""
+        return self.session.run(self._gradients, {**self._feed(x, None, None), self._dy: dy})
+
+    def _feed(self, x: np.ndarray, mask: np.ndarray | None, places: np.ndarray | None) -> dict:
+        mask = self.mask(x.shape[:2]) if mask is None else mask
+        return {self._x: x, self._mask: mask} | ({} if places is None else {self._places: places})
+
+    def weights(self) -> list[np.ndarray]:
+        """The values of the variables."""
+        return self.session.run(self._weights)
+
+    def allocated_bytes(self, x: np.ndarray) -> int:
+        """What TensorFlow allocates for the output and its gradients."""
+        metadata = tf.RunMetadata()
+        self.session.run(self._gradients, {**self._feed(x, None, None), self._dy: x},
+                         tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE), metadata)
+        return sum(memory.total_bytes for device in metadata.step_stats.dev_stats
+                   for node in device.node_stats for memory in node.memory)
+
+    def set_weights(self, values: list[np.ndarray]) -> None:
+        """Replaces the values of the variables."""
+        self.session.run(self._initializers, dict(zip(self._initial, values, strict=True)))
+
+    def save(self, path: str) -> None:
+        """Writes the variables to a checkpoint."""
+        if self._saver:
+            self._saver.save(self.session, path, write_meta_graph=False)
+
+    def restore(self, path: str) -> None:
+        """Reads the variables from a checkpoint."""
+        if self._saver:
+            self._saver.restore(self.session, path)
+
+    def cached(self, x: np.ndarray) -> np.ndarray:
+        """The output word by word, as decoding computes it."""
+        session = self._step_session = self._step_session or self._build_step()
+        caches = {name: np.zeros([len(x), *shape], self._cache[name].dtype.as_numpy_dtype)
+                  for name, shape in self._empty.items()}
+        outputs = []
+        for step in range(x.shape[1]):
+            y, caches = session.run(self._step, {
+                self._step_x: x[:, step:step + 1],
+                **{self._cache[name]: value for name, value in caches.items()}})
+            outputs.append(y)
+        return np.concatenate(outputs, axis=1)
+
+    def _build_step(self) -> tf.Session:
+        hparams, dtype = self._hparams, self._dtype
+        depth = hparams.hidden_size // hparams.num_heads
+        with self._graph(0) as graph:
+            scheme = positions.build(hparams, self._side).at(0)
+            self._empty = {"k": [hparams.num_heads, 0, depth * scheme.depth_factor],
+                           "v": [hparams.num_heads, 0, depth], **scheme.states()}
+            self._step_x = tf.placeholder(dtype, [None, 1, hparams.hidden_size])
+            self._cache = {name: tf.placeholder(
+                dtype if name in ("k", "v") else tf.float32,
+                [None, *(size or None for size in shape)]) for name, shape in self._empty.items()}
+            offset, cache = tf.shape(self._cache["k"])[2], dict(self._cache)
+            layout = Layout(1, offset + 1, offset, causal=True)
+            y, _ = self._layer(self._step_x, None, layout, cache)
+            self._step = y, cache
+            initializers = [variable.initializer for variable in tf.trainable_variables()]
+            values = [variable.initializer.inputs[1] for variable in tf.trainable_variables()]
+        session = tf.Session(graph=graph)
+        session.run(initializers, dict(zip(values, self.weights(), strict=True)))
+        return session
+
+
+def _model(hparams: HParams, mode: str) -> Any:
+    problem = problem_hparams.test_problem_hparams(VOCABULARY, VOCABULARY, hparams)
+    return registry.model("rpr_transformer")(hparams, mode, problem)
+
+
+def searched(hparams: HParams, inputs: np.ndarray, beams: int
+             ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """What the search of a model with random weights finds.
+
+    Returns:
+      hypotheses int [sentences * beams, steps], their log probabilities, and the weights by name.
+    """
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.set_random_seed(1)
+        found = _model(hparams, tf.estimator.ModeKeys.PREDICT).infer(
+            {"inputs": tf.constant(inputs), "target_space_id": tf.constant(1)},
+            beam_size=beams, top_beams=beams, alpha=0.0, decode_length=4)
+        session.run(tf.global_variables_initializer())
+        ids, scores, weights = session.run([
+            found["outputs"], found["scores"], {v.op.name: v for v in tf.trainable_variables()}])
+    return ids.reshape(len(inputs) * beams, -1), scores.ravel(), weights
+
+
+def teacher_forced(hparams: HParams, inputs: np.ndarray, targets: np.ndarray,
+                   weights: dict[str, np.ndarray]) -> np.ndarray:
+    """The log probabilities of all symbols at each place, [sentences, length, VOCABULARY]."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        logits, _ = _model(hparams, tf.estimator.ModeKeys.EVAL)({
+            "inputs": tf.constant(inputs), "targets": tf.constant(targets[:, :, None, None]),
+            "target_space_id": tf.constant(1)})
+        variables = tf.trainable_variables()
+        session.run([v.initializer for v in variables],
+                    {v.initializer.inputs[1]: weights[v.op.name] for v in variables})
+        return session.run(tf.nn.log_softmax(logits))[:, :, 0, 0]

@@ -1,0 +1,124 @@
+"""The conformance kit finds the faults of bad schemes, and none in good ones."""
+import re
+
+import pytest
+import tensorflow.compat.v1 as tf
+import tiny_models  # noqa: F401
+
+from rpr import positions
+from rpr.conformance import checks
+
+
+class Leaking(positions.Scheme):
+    """Positions from the number of queries, and a look at the words to the right."""
+
+    def bias(self, layout, dtype):
+        places = tf.cast(tf.range(layout.queries), dtype)
+        return -tf.abs(places[:, None] - tf.cast(tf.range(layout.keys), dtype))[None, None]
+
+
+class Looking(positions.Scheme):
+    """The mean of all words changes the logits of the first key."""
+
+    def bias(self, layout, dtype):
+        mean = tf.reduce_mean(layout.x, axis=[1, 2])[:, None, None, None]
+        return tf.cast(mean, dtype) * tf.one_hot(tf.zeros([1, 1, layout.queries], tf.int32),
+                                                 layout.keys, dtype=dtype)
+
+
+class WrongShape(positions.Scheme):
+    def bias(self, layout, dtype):
+        return layout.relative_positions()[0]
+
+
+class Nothing(positions.Scheme):
+    def logits(self, q, k, layout, product):
+        product(q, k)
+
+
+class NotANumber(positions.Scheme):
+    def bias(self, layout, dtype):
+        return tf.math.log(tf.cast(layout.relative_positions() + 3, dtype))
+
+
+class Raising(positions.Scheme):
+    def bias(self, layout, dtype):
+        return layout.no_such_thing
+
+
+class OfTheBatch(positions.Scheme):
+    def logits(self, q, k, layout, product):
+        return product(q - tf.reduce_mean(q, axis=0, keepdims=True), k)
+
+
+class StoppedGradient(positions.Scheme):
+    def logits(self, q, k, layout, product):
+        return product(q, tf.stop_gradient(k))
+
+
+class AcrossSegments(positions.Scheme):
+    """Counts the words before a word, also those of another sentence of the row."""
+
+    def bias(self, layout, dtype):
+        counts = tf.cumsum(tf.ones_like(layout.x[:, :, 0]), axis=1)
+        return tf.cast(tf.sqrt(counts)[:, None, None], dtype) * tf.ones(
+            [1, 1, layout.queries, 1], dtype)
+
+
+FAULTS = {
+    Leaking: ("decoder", "cached = whole", "with a cache: sentence 1, word 2 of 2 is"),
+    Looking: ("decoder", "the future is not seen", "from 3 on: sentence 1, word 2"),
+    WrongShape: ("encoder", "finite at lengths 1 to 300", r"bias\(\) returned int64 \(1, .*not "
+                 r"float64 \(\?, \?, .*test_conformance.py:\d+\)"),
+    Nothing: ("encoder", "finite at lengths 1 to 300", r"logits\(\) returned NoneType None, not"),
+    NotANumber: ("encoder", "finite at lengths 1 to 300", "length 7: .* not finite"),
+    Raising: ("encoder", "finite at lengths 1 to 300",
+              r"AttributeError: .*no_such_thing.*\(.*test_conformance.py:\d+\)"),
+    OfTheBatch: ("encoder", "order and composition of batches", "in a batch of 3: sentence 1"),
+    StoppedGradient: ("encoder", "gradients", "by finite differences"),
+    AcrossSegments: ("decoder", "packed sentences", "packed with another sentence"),
+}
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    def register(scheme):
+        monkeypatch.setitem(positions.SCHEMES, "bad", scheme)
+    return register
+
+
+@pytest.mark.parametrize("scheme", FAULTS)
+def test_the_kit_finds_the_fault(scheme, registered, monkeypatch):
+    registered(scheme)
+    side, check, problem = FAULTS[scheme]
+    every = checks.CHECKS | checks.DECODER_CHECKS
+    monkeypatch.setattr(checks, "CHECKS", {check: every[check]})
+    monkeypatch.setattr(checks, "DECODER_CHECKS", {})
+    monkeypatch.setattr(checks, "cost", lambda subject: "")
+    found = [result for result in checks.check_scheme("bad") if result.side == side]
+    assert any(re.search(problem, result.problem) for result in found), found
+
+
+@pytest.mark.parametrize("position", [*positions.SCHEMES, "rotary@heads1:dape+fire"])
+def test_every_scheme_passes(position, monkeypatch):
+    if "dape+" not in position:                              # tested elsewhere, and slow
+        for name in ("sums with other schemes", "bfloat16", "same seed, same bits"):
+            monkeypatch.delitem(checks.CHECKS, name)
+        monkeypatch.delitem(checks.DECODER_CHECKS, "greedy and beam search")
+        monkeypatch.setattr(checks, "cost", lambda subject: "")
+    results = list(checks.check_scheme(position, "max_length=40"))
+    assert not [result for result in results if result.problem]
+    assert {result.side for result in results} == (
+        {"decoder"} if position == "cope" else {"encoder", "decoder"})
+
+
+def test_the_authors_formula_is_compared():
+    def linear(slope):
+        return lambda q, k, i, j, head, causal, get: q @ k - slope * abs(i - j) / 16 ** (head + 1)
+
+    def problems(logit):
+        return [result.problem for result in checks.check_scheme("alibi", "", logit)
+                if result.check == "the author's formula"]
+
+    assert problems(linear(1.0)) == ["", ""]
+    assert all("formula: sentence 1, word" in line for line in problems(linear(2.0)))
