@@ -64,6 +64,10 @@ setup(
         "moses": ["sacremoses>=0.1.1"],               # rpr/utils/moses.py: scores, a problem
         "slurm": ["submitit>=1.5"],                   # rpr study --cluster=slurm
         "pandas": ["pandas>=2"],                      # rpr.results
+        # rpr track
+        "wandb": ["wandb>=0.17"],
+        "mlflow": ["mlflow-skinny>=2.10"],
+        "aim": ["aim>=3.20"],
         "test": ["pytest>=8", "pytest-xdist>=3.5", "pytest-timeout>=2.3", "hypothesis>=6.100",
                  "ruff>=0.9", "mypy>=1.13"],
     },

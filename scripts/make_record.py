@@ -90,16 +90,22 @@ def make_record(study: Path, record: Path, without_text: bool) -> None:
 
 
 def pack_runs(study: Path, results: StudyResults, archive: Path, without_text: bool) -> None:
-    """Writes runs.tar.xz: the finished runs, without owners, times and paths of this machine."""
+    """Writes runs.tar.xz: the finished runs and study.json, by which `rpr report` finds them.
+
+    It holds no owners, times and paths of this machine.
+    """
+    names = [path / name for path in sorted(Path(run.path) for arm in results.arms
+                                            for run in arm.done)
+             for name in files_of(study / path, without_text)]
+    names += [Path(path.name) for path in study.glob("study.json")]
     with tarfile.open(archive, "w:xz") as tar:
-        for path in sorted(run.path for arm in results.arms for run in arm.done):
-            for name in files_of(study / path, without_text):
-                content = (study / path / name).read_bytes()
-                if name.suffix in (".json", ".gin"):
-                    content = cut_paths(content.decode()).encode()
-                member = tarfile.TarInfo(f"{path}/{name}")
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
+        for name in names:
+            content = (study / name).read_bytes()
+            if name.suffix in (".json", ".gin"):
+                content = cut_paths(content.decode()).encode()
+            member = tarfile.TarInfo(str(name))
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
 
 
 def files_of(run: Path, without_text: bool) -> Iterator[Path]:

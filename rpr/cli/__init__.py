@@ -30,6 +30,7 @@ Experiments
   study GIN     the runs of a study (arms, seeds) on all GPUs or cores of this machine; resumable
   report DIR    a study, or the runs below DIR: tables with significance, plots, an HTML page
   verify RUN    repeats the first steps of a run and compares losses and weights bit for bit
+  track DIR     sends the records of runs to Weights & Biases, MLflow or Aim
 
 T2T's programs, with T2T's flags and this project's models, hparams sets and problems
   datagen       t2t-datagen: vocabulary and TFRecords of a problem
@@ -143,7 +144,7 @@ def _launch_module(module: str, argv: list[str]) -> Any:
 
 COMMANDS: dict[str, Command] = {
     **{name: functools.partial(_run_module, name)
-       for name in ("run", "study", "report", "verify")},
+       for name in ("run", "study", "report", "verify", "track")},
     **{name: functools.partial(_launch_module, name) for name in (
         "datagen", "train", "decode", "evaluate", "average", "bleu", "translate")},
     "score": functools.partial(_run_module, "score"),

@@ -1,10 +1,15 @@
-"""scripts/make_record.py: what a record of a study holds, and what it leaves out."""
+"""What leaves the machine: a record of a study (scripts/make_record.py), metrics for trackers."""
 import json
+import sys
 import tarfile
 
 import pytest
 from conftest import python_script, rpr_command
 from report_runs import write_clipping_study, write_run
+
+from rpr.cli import track
+from rpr.utils import metrics_log
+from rpr.utils.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +39,13 @@ def test_a_record_has_the_report_and_the_finished_runs(study, tmp_path):
     assert json.loads(files[f"{first}/environment.json"]) == {
         "command": ["__main__.py", f"--run_dir={first.split('/')[-1]}"], "cpu": "A/B"}
     done = {str(path.parent.relative_to(study)) for path in study.glob("runs/*/scores.json")}
-    assert {"/".join(name.split("/")[:2]) for name in files} == done
+    assert {"/".join(name.split("/")[:2]) for name in files} == done | {"study.json"}
+    with tarfile.open(record / "runs.tar.xz") as tar:
+        tar.extractall(tmp_path / "unpacked", filter="data")
+    rpr_command("report", tmp_path / "unpacked", "--skip_model_analysis")
+    tables = [(folder / "results.csv").read_text().splitlines()
+              for folder in (study, tmp_path / "unpacked")]
+    assert tables[0][:-1] == tables[1][:-1]           # the last arm is not finished
     assert not [name for name in files if "ckpt" in name]
     for name in ("results.json", "results.csv", "results.tex", "plots/curves.png",
                  "plots/ranking.png", "plots/bleu_by_length.png"):
@@ -96,3 +107,59 @@ def test_a_study_without_a_report_is_refused(tmp_path):
     done = python_script("make_record.py", tmp_path, tmp_path / "record")
     assert done.returncode == 1 and "has no results.json: rpr report" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+class FakeAim:
+    """Aim's public API, as far as it is used."""
+    runs = []
+
+    class Run:
+        def __init__(self, run_hash, experiment):
+            self.hash, self.experiment, self.tracked = run_hash or "a1", experiment, []
+            FakeAim.runs.append(self)
+
+        def __setitem__(self, name, value):
+            self.settings = value
+
+        def track(self, value, name, step):
+            self.tracked.append((name, step, value))
+
+        def close(self):
+            self.tracked.append("closed")
+
+
+def test_a_tracker_gets_each_record_once(study, monkeypatch):
+    monkeypatch.setitem(sys.modules, "aim", FakeAim)
+    run_dir = next(path.parent for path in sorted(study.glob("runs/*/scores.json")))
+    scores = json.loads((run_dir / "scores.json").read_text())
+    (run_dir / "scores.json").write_text(json.dumps(scores | {"bleu": {"score": 12.5}}))
+    track.main([str(run_dir), "--to=aim", "--project=p"])
+    run, = FakeAim.runs
+    losses = [(f"{event['event']}/loss", event["step"], event["loss"])
+              for event in metrics_log.events(str(run_dir / "metrics.jsonl")) if "loss" in event]
+    assert losses and set(losses) < set(run.tracked) and run.tracked[-1] == "closed"
+    assert ("test/bleu", scores["step"], 12.5) in run.tracked
+    assert run.experiment == "p" and run.settings["problem"]
+    track.main([str(run_dir), "--to=aim", "--project=p"])
+    assert len(FakeAim.runs) == 1
+    metrics_log.append(str(run_dir / "metrics.jsonl"), "train", step=9999, loss=1.5)
+    track.main([str(run_dir), "--to=aim", "--project=p"])
+    assert FakeAim.runs[1].hash == "a1"
+    assert FakeAim.runs[1].tracked == [("train/loss", 9999, 1.5), "closed"]
+
+
+@pytest.mark.parametrize("tracker", ["wandb", "mlflow"])
+def test_trackers_work_offline(study, monkeypatch, tmp_path, tracker):
+    pytest.importorskip(tracker)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file://{tmp_path}/mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    track.main([str(study), f"--to={tracker}"])
+    assert len(list(tmp_path.rglob("*.wandb" if tracker == "wandb" else "loss"))) > 1
+
+
+def test_a_tracker_that_is_not_installed_is_named(study, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(UserError, match=r"to=wandb: needs wandb: pip install '\.\[wandb\]'"):
+        track.main([str(study), "--to=wandb"])

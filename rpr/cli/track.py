@@ -1,0 +1,155 @@
+"""`rpr track`: sends what runs have recorded to Weights & Biases, MLflow or Aim.
+
+Each tracker is used through its public API and configured by its own environment variables, such as
+WANDB_MODE=offline and MLFLOW_TRACKING_URI.
+"""
+import dataclasses
+import glob
+import importlib
+import json
+import math
+import os
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from rpr.cli.arguments import Parser
+from rpr.experiments import gin_files, studies
+from rpr.experiments.run_directory import RunDirectory
+from rpr.utils import files, metrics_log
+from rpr.utils.console import say
+from rpr.utils.errors import InvalidPath, InvalidValue
+
+_SENT = {"*": {"id": str, "events": int, "scores": (float, None)}}
+_NOT_VALUES = ("event", "step", "time")
+
+
+class _Tracked(Protocol):
+    """A run of a tracker: made anew, or continued by its id."""
+    id: str
+
+    def log(self, values: dict[str, float], step: int) -> None: ...
+    def end(self) -> None: ...
+
+
+class _WandB:
+    """A run of Weights & Biases."""
+
+    def __init__(self, library: Any, project: str, name: str, settings: dict[str, Any],
+                 known: str | None) -> None:
+        self._run = library.init(project=project, name=name, config=settings, id=known,
+                                 resume="allow" if known else None)
+        self.id = self._run.id
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        self._run.log(values, step=step)
+
+    def end(self) -> None:
+        self._run.finish()
+
+
+class _MLflow:
+    """A run of MLflow."""
+
+    def __init__(self, library: Any, project: str, name: str, settings: dict[str, Any],
+                 known: str | None) -> None:
+        self._client = library.MlflowClient()
+        if known:
+            self.id = known
+            return
+        experiment = self._client.get_experiment_by_name(project)
+        identity = experiment.experiment_id if experiment else (
+            self._client.create_experiment(project))
+        self.id = self._client.create_run(identity, run_name=name).info.run_id
+        for setting, value in settings.items():
+            self._client.log_param(self.id, setting, value)
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        for name, value in values.items():
+            self._client.log_metric(self.id, name, value, step=step)
+
+    def end(self) -> None:
+        self._client.set_terminated(self.id)
+
+
+class _Aim:
+    """A run of Aim."""
+
+    def __init__(self, library: Any, project: str, name: str, settings: dict[str, Any],
+                 known: str | None) -> None:
+        self._run = library.Run(run_hash=known, experiment=project)
+        self._run.name, self._run["settings"] = name, settings
+        self.id = self._run.hash
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        for name, value in values.items():
+            self._run.track(value, name=name, step=step)
+
+    def end(self) -> None:
+        self._run.close()
+
+
+_TRACKERS: dict[str, Callable[..., _Tracked]] = {"wandb": _WandB, "mlflow": _MLflow, "aim": _Aim}
+
+
+def main(argv: list[str]) -> None:
+    """`rpr track DIR --to=wandb|mlflow|aim [--project=NAME]`."""
+    args = _parser().parse_args(argv)
+    try:
+        library = importlib.import_module(args.to)
+    except ModuleNotFoundError:
+        raise InvalidValue("to", args.to, f"needs {args.to}: pip install '.[{args.to}]'") from None
+    path = os.path.abspath(args.directory)
+    patterns = ["runs/*"] if studies.is_study(path) else [".", "*"]
+    found = sorted(os.path.normpath(os.path.join(path, os.path.dirname(config)))
+                   for pattern in patterns for config in glob.glob(
+                       os.path.join(pattern, gin_files.RUN_FILE), root_dir=path))
+    if not found:
+        raise InvalidPath(args.directory, f"there is no run in it (no {gin_files.RUN_FILE})")
+    for directory in found:
+        count = _send(RunDirectory(directory), args.to, library,
+                      args.project or os.path.basename(path))
+        say(f"{os.path.relpath(directory)}: {count} records sent to {args.to}")
+
+
+def _send(run_dir: RunDirectory, tracker: str, library: Any, project: str) -> int:
+    """Sends the records of a run that were not sent yet; returns their number."""
+    run_dir.refuse_links()
+    note = run_dir.file("tracked.json")
+    sent = files.read_json(note, _SENT)
+    before = sent.get(tracker, {"id": None, "events": 0, "scores": None})
+    events = list(metrics_log.events(run_dir.metrics))
+    scores = run_dir.read_scores()
+    bleu = scores["bleu"]["score"] if "bleu" in scores and "step" in scores else None
+    new = events[before["events"]:]
+    if not new and bleu == before["scores"]:
+        return 0
+    settings = dataclasses.asdict(gin_files.load_run(run_dir.config))
+    run = _TRACKERS[tracker](library, project, os.path.basename(run_dir.path), settings,
+                             before["id"])
+    step = 0
+    for index, event in enumerate(events):
+        step = event.get("step", step)
+        values = {f"{event['event']}/{name}": value for name, value in event.items()
+                  if name not in _NOT_VALUES and isinstance(value, int | float)
+                  and math.isfinite(value)}
+        if index >= before["events"] and values:
+            run.log(values, step)
+    if bleu is not None and bleu != before["scores"]:
+        run.log({f"test/{name}": scores[name]["score"] for name in ("bleu", "chrf", "ter")
+                 if name in scores}, scores["step"])
+    run.end()
+    sent[tracker] = {"id": run.id, "events": len(events), "scores": bleu}
+    files.write_atomically(note, json.dumps(sent, indent=1) + "\n")
+    return len(new) + (bleu != before["scores"])
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="rpr track", description="Sends losses, speed, evaluations and scores of runs to a "
+        "tracker, which has to be installed.\nRepeat the command to send what is new.")
+    parser.add_argument("directory", help="a run, a study, or a directory of runs")
+    parser.add_argument("--to", required=True, choices=sorted(_TRACKERS), help="the tracker; its "
+                        "own environment variables configure it, such as WANDB_MODE=offline")
+    parser.add_argument("--project", metavar="NAME", help="the tracker's project or experiment "
+                        "(default: the name of the directory)")
+    return parser
