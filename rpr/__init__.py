@@ -9,9 +9,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rpr.api import build, curves, load, results, run, study
+    from rpr.api import build, check_attention, curves, load, results, run, study
 
-__all__ = ["build", "curves", "load", "register", "results", "run", "study"]
+__all__ = ["build", "check_attention", "curves", "load", "register", "results", "run", "study"]
 
 __version__ = "0.1.0"
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from rpr.api.models import LoadedModel
+    from rpr.conformance.checks import Result
+    from rpr.conformance.foreign import Attention
     from rpr.inference.model_session import ModelSession
     from rpr.report.results import StudyResults
 
@@ -194,6 +196,14 @@ def curves(path: str) -> dict[str, "np.ndarray"]:
     names = ("arm", "seed", "curve", "step", "value")
     columns = zip(*records, strict=True) if records else [()] * len(names)
     return {name: np.array(column) for name, column in zip(names, columns, strict=True)}
+
+
+def check_attention(function: "Attention", position: str, hparams: str = "", heads: int = 4,
+                    depth: int = 8) -> "list[Result]":
+    """Audits attention of any library against a scheme; see `rpr.conformance.foreign`."""
+    _prepare(None)
+    from rpr.conformance import foreign
+    return foreign.check_attention(function, position, hparams, heads, depth)
 
 
 def _read(path: str) -> "StudyResults":

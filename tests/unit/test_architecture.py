@@ -28,7 +28,7 @@ ALLOWED = {
     "inference": {"t2t", "models", "positions", "utils"},
     "report": {"experiments", "inference", "evaluation", "t2t", "positions", "utils"},
     "conformance": {"positions", "nn", "models", "utils"},
-    "api": {"inference", "report", "experiments", "t2t", "utils"},
+    "api": {"conformance", "inference", "report", "experiments", "t2t", "utils"},
     "cli": {"conformance", "report", "experiments", "inference", "training", "evaluation", "t2t",
             "models", "positions", "problems", "utils"},
 }

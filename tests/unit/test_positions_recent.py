@@ -10,7 +10,7 @@ import tiny_models
 
 from rpr import positions
 from rpr.nn import attention
-from rpr.positions import placement
+from rpr.positions import placement, rotary
 from rpr.positions.layout import Layout
 
 HEADS, DEPTH, HIDDEN = 2, 4, 8
@@ -311,3 +311,50 @@ def test_positions_to_the_encoder_cached_and_whole(position):
         if 1 in sentence:
             found = sum(row[t, sentence[t]] for t in range(list(sentence).index(1) + 1))
             assert found == pytest.approx(score, abs=1e-4)
+
+
+def scaled_rate(kind, pair, channels, base, factor, length):
+    """The angle per position of one pair, from the papers' formulas, which give wavelengths."""
+    rate = base ** (-2 * pair / channels)
+    turns = length * rate / (2 * math.pi)
+    if kind == "linear":                                     # Chen et al. 2023, equation 4
+        return rate / factor
+    if kind == "ntk":                                        # another base
+        return (base * factor ** (channels / (channels - 2))) ** (-2 * pair / channels)
+    if kind == "llama3":                                     # between 1 and 4 turns
+        if turns < 1:
+            return rate / factor
+        smooth = (turns - 1) / 3
+        return rate if turns > 4 else (1 - smooth) * rate / factor + smooth * rate
+    low, high = (channels * math.log(length / (times * 2 * math.pi)) / (2 * math.log(base))
+                 for times in (32, 1))                       # Peng et al. 2024, section 3.2
+    low, high = max(math.floor(low), 0), min(math.ceil(high), channels - 1)
+    ramp = min(max((pair - low) / (high - low), 0), 1)
+    return rate * (1 - ramp) + rate / factor * ramp
+
+
+@pytest.mark.parametrize("kind", ["linear", "ntk", "yarn", "llama3"])
+@pytest.mark.parametrize("channels, base, factor, length", [
+    (64, 10000.0, 4.0, 2048), (128, 500000.0, 8.0, 8192), (32, 10000.0, 2.0, 512)])
+def test_scaled_frequencies_are_those_of_the_papers(kind, channels, base, factor, length):
+    got = rotary.frequency_factors(channels, base, kind, factor, length)
+    got = got * base ** (-2 * np.arange(channels // 2) / channels)
+    np.testing.assert_allclose(got, [scaled_rate(kind, pair, channels, base, factor, length)
+                                     for pair in range(channels // 2)], rtol=1e-12)
+
+
+def test_yarn_scales_the_logits_and_p_rope_stops_the_slowest_pairs():
+    settings = dict(hidden_size=16, num_heads=2, position="rotary")
+    x = np.random.RandomState(0).randn(1, 2, 3, 8)
+    with tf.Graph().as_default(), tf.Session() as session:
+        layout, turned = Layout(3, 3), {}
+        for name, more in (("plain", {}), ("kept", dict(rotary_frequencies=0.5)),
+                           ("yarn", dict(rotary_scaling="yarn", rotary_scaling_factor=math.e))):
+            scheme = positions.build(tiny_models.hparams(**settings, **more), "targets")
+            turned[name] = scheme.rotate(tf.constant(x), layout.query_positions(), layout, "query")
+        turned = session.run(turned)
+    np.testing.assert_allclose(turned["yarn"][:, :, 0], 1.1 * x[:, :, 0], rtol=1e-6)
+    slow = [2, 3, 6, 7]                                      # of the pairs (i, i + 4)
+    np.testing.assert_allclose(turned["kept"][..., slow], x[..., slow])
+    np.testing.assert_allclose(np.delete(turned["kept"], slow, axis=3),
+                               np.delete(turned["plain"], slow, axis=3))
