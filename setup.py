@@ -64,6 +64,7 @@ setup(
         "moses": ["sacremoses>=0.1.1"],               # rpr/utils/moses.py: scores, a problem
         "slurm": ["submitit>=1.5"],                   # rpr study --cluster=slurm
         "pandas": ["pandas>=2"],                      # rpr.results
+        "completion": ["argcomplete>=3"],             # eval "$(register-python-argcomplete rpr)"
         # rpr track
         "wandb": ["wandb>=0.17"],
         "mlflow": ["mlflow-skinny>=2.10"],

@@ -56,6 +56,8 @@ _BROKEN_PIPE = 141                                    # exit code, as if killed 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`rpr COMMAND ...`; returns the exit code."""
+    if "_ARGCOMPLETE" in os.environ:                  # a shell asks how the line can go on
+        _complete(os.environ["COMP_LINE"].split()[1:2])
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(HELP, end="")
@@ -151,6 +153,25 @@ COMMANDS: dict[str, Command] = {
     "test-set": functools.partial(_run_module, "test_set"),
     "check-scheme": functools.partial(_launch_module, "check_scheme"),
     "list": functools.partial(_launch_module, "list")}
+
+
+def _complete(typed: list[str]) -> None:
+    """Prints how a command line can go on, for argcomplete, and ends the process.
+
+    The flags of T2T's programs are left out: to know them takes seconds.
+    """
+    import argparse
+
+    import argcomplete
+    parser = argparse.ArgumentParser("rpr", add_help=False)
+    commands = parser.add_subparsers()
+    for name, command in COMMANDS.items():
+        parents = []
+        if typed == [name] and isinstance(command, functools.partial) and (
+                command.func is _run_module):
+            parents = [importlib.import_module(f"rpr.cli.{command.args[0]}")._parser()]
+        commands.add_parser(name, parents=parents, add_help=False)
+    argcomplete.autocomplete(parser)
 
 
 def _run_script(name: str, script: str) -> int:

@@ -1,4 +1,5 @@
 """How the command line names what checks refuse, and what --help shows."""
+import os
 import subprocess
 import sys
 
@@ -58,3 +59,12 @@ def test_help_shows_flags_that_work_and_their_nearest():
         assert f"--{name}" not in text
     assert "--train_steps" in text and "--optionally_use_dist_strat" in text
     assert "nearest: --train_steps" in rpr("train", "--train_step=3").stderr
+
+
+@pytest.mark.parametrize("line, words", [("rpr stu", "study"), ("rpr study --sm", "--smoke")])
+def test_a_shell_completes_commands_and_flags(tmp_path, line, words):
+    pytest.importorskip("argcomplete")
+    subprocess.run([sys.executable, "-m", "rpr.cli"], check=True, env={
+        **os.environ, "_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)),
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(tmp_path / "answer")})
+    assert (tmp_path / "answer").read_text().strip() == words
