@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """How often the tests of rpr.evaluation reject a true null hypothesis, and how often a false one.
 
-Simulates studies of two arms: every arm draws an effect on each sentence, every run draws an effect
-of its seed and a residual on each sentence. Two designs: "additive" draws sentence scores whose
-mean is the score of a run; "BLEU" draws sacreBLEU's sufficient statistics from damaged copies of
-the embedded German test set, so that the corpus score is a real BLEU. Prints Markdown tables.
+Simulates studies: every arm draws an effect on each sentence, every run draws an effect of its seed
+and a residual on each sentence. The first two arms are compared. Three designs: "additive" draws
+sentence scores whose mean is the score of a run; "BLEU" draws sacreBLEU's sufficient statistics
+from damaged copies of the embedded German test set; "recorded" mixes the recorded translations of
+a good and a bad model. Prints Markdown tables.
 """
 import argparse
 import functools
@@ -12,6 +13,7 @@ import gzip
 import math
 import pathlib
 import statistics
+import tarfile
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -24,8 +26,10 @@ from rpr.evaluation.paired_tests import paired_bootstrap
 from rpr.evaluation.scoring import sentence_statistics
 from rpr.evaluation.significance import LEVEL, RunScores
 
-REFERENCE = (pathlib.Path(__file__).resolve().parents[1] / "problems" / "libreoffice_help"
-             / "test.en-de.de.gz")
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+REFERENCE = ROOT / "problems" / "libreoffice_help" / "test.en-de.de.gz"
+RECORDED = ROOT / "docs" / "results" / "small_schemes" / "runs.tar.xz"
+GOOD, BAD, BAD_SHARE = "rotary", "none", 0.3          # recorded arms, share of the bad one
 SEED_DEVIATION = 0.54                                 # BLEU, between runs of one arm
 # Standard deviation of a run's score on a sentence: a difference of two runs on 789 sentences then
 # has an interval of +- 0.85 BLEU over sentences, as in our studies.
@@ -39,16 +43,16 @@ DOCUMENT_SHARE = 0.3                                  # of the variance of an ar
 
 
 class Condition(NamedTuple):
-    """How the runs of two arms vary.
+    """How the runs of the arms vary.
 
     Attributes:
-      deviations: of the seeds' effects in the first and the second arm, BLEU.
+      deviations: of the seeds' effects in each arm, BLEU.
       interaction: share of a sentence's variance that all runs of an arm have in common.
       correlation: of the seeds' effects between the arms.
       sentence_deviation: of a run's score on a sentence, BLEU; in the additive design.
     """
     name: str
-    deviations: tuple[float, float]
+    deviations: tuple[float, ...]
     interaction: float
     correlation: float = 0.0
     sentence_deviation: float = SENTENCE_DEVIATION
@@ -63,45 +67,91 @@ SPECIAL = [Condition("seed effect four times as large in one arm", (0.2, 0.8), 0
            Condition("the same, hardly any sentence effect", (0.0, SEED_DEVIATION), 0.5, 0.0, 0.1),
            Condition("seed effects correlate by 0.5", (SEED_DEVIATION,) * 2, 0.5, 0.5)]
 
-Draw = Callable[[np.random.Generator, Condition, int, int, float],
-                tuple[list[RunScores], list[RunScores]]]
+# Numbers of seeds of the arms, and the arms' deviations.
+UNEQUAL = [((8, 2), (0.2, 1.0)), ((5, 2), (0.3, 0.9)), ((5, 3), (0.3, 0.9)), ((10, 3), (0.3, 0.6)),
+           ((2, 8), (0.2, 1.0))]
+
+Draw = Callable[[np.random.Generator, Condition, Sequence[int], int, float], list[list[RunScores]]]
 
 
-def draw_additive(random: np.random.Generator, condition: Condition, seeds: int, sentences: int,
-                  difference: float = 0.0) -> tuple[list[RunScores], list[RunScores]]:
-    """Two arms whose scores are means over sentences; the second is better by `difference`."""
+def draw_additive(random: np.random.Generator, condition: Condition, seeds: Sequence[int],
+                  sentences: int, difference: float = 0.0) -> list[list[RunScores]]:
+    """Arms whose scores are means over sentences; the second is better by `difference`."""
     arms = []
-    common = random.normal(size=seeds)
+    common = random.normal(size=max(seeds))
     for arm, deviation in enumerate(condition.deviations):
         of_arm = random.normal(
             0, condition.sentence_deviation * condition.interaction ** 0.5, sentences)
         runs = []
-        for seed in range(seeds):
+        for seed in range(seeds[arm]):
             effect = deviation * _correlated(random, common[seed], condition.correlation)
-            values = 30 + arm * difference + effect + of_arm + random.normal(
+            values = 30 + (arm == 1) * difference + effect + of_arm + random.normal(
                 0, condition.sentence_deviation * (1 - condition.interaction) ** 0.5, sentences)
             runs.append(RunScores(float(values.mean()), values, seed))
         arms.append(runs)
-    return arms[0], arms[1]
+    return arms
 
 
-def draw_bleu(random: np.random.Generator, condition: Condition, seeds: int, sentences: int,
-              difference: float = 0.0) -> tuple[list[RunScores], list[RunScores]]:
-    """Two arms with real BLEU statistics; the second is better by about `difference`."""
+def draw_bleu(random: np.random.Generator, condition: Condition, seeds: Sequence[int],
+              sentences: int, difference: float = 0.0) -> list[list[RunScores]]:
+    """Arms with real BLEU statistics; the second is better by about `difference`."""
     metric, pool, slope = _bleu_pool()
     drawn = random.integers(len(pool), size=sentences)
-    common = random.normal(size=seeds)
+    common = random.normal(size=max(seeds))
     arms = []
     for arm, deviation in enumerate(condition.deviations):
         of_arm = random.normal(0, LEVEL_DEVIATION * condition.interaction ** 0.5, sentences)
         runs = []
-        for seed in range(seeds):
+        for seed in range(seeds[arm]):
             effect = deviation * _correlated(random, common[seed], condition.correlation)
-            levels = CENTRE - (arm * difference + effect) / slope + of_arm + random.normal(
+            levels = CENTRE - ((arm == 1) * difference + effect) / slope + of_arm + random.normal(
                 0, LEVEL_DEVIATION * (1 - condition.interaction) ** 0.5, sentences)
             runs.append(significance.run_scores(metric, _damage(pool, drawn, levels), seed))
         arms.append(runs)
-    return arms[0], arms[1]
+    return arms
+
+
+def draw_recorded(random: np.random.Generator, condition: Condition, seeds: Sequence[int],
+                  sentences: int, difference: float = 0.0) -> list[list[RunScores]]:
+    """Arms whose runs take each sentence from a good or a bad recorded run, in changing shares."""
+    metric, good, bad, slope = _recorded_pool()
+    drawn = random.integers(good.shape[1], size=sentences)
+    arms = []
+    for arm, deviation in enumerate(condition.deviations):
+        common = random.random(sentences) < condition.interaction
+        of_arm = random.random(sentences)
+        runs = []
+        for seed in range(seeds[arm]):
+            effect = (arm == 1) * difference + deviation * random.normal()
+            is_bad = np.where(common, of_arm, random.random(sentences)) < BAD_SHARE - effect / slope
+            run = random.integers(len(good), size=sentences)
+            counts = np.where(is_bad[:, None], bad[run, drawn], good[run, drawn])
+            runs.append(significance.run_scores(metric, counts, seed))
+        arms.append(runs)
+    return arms
+
+
+@functools.cache
+def _recorded_pool() -> tuple[Metric, np.ndarray, np.ndarray, float]:
+    """BLEU, statistics [runs, sentences, counts] of good and bad runs, BLEU per share of good."""
+    with tarfile.open(RECORDED) as archive:
+        def lines(name: str) -> list[str]:
+            found = archive.extractfile(name)
+            assert found is not None
+            return found.read().decode("utf-8").splitlines()
+
+        names = archive.getnames()
+        runs = (f"runs/{GOOD}-", f"runs/{BAD}-")
+        texts = {name: lines(name) for name in names
+                 if name.startswith(runs) and name.endswith("/hypotheses.test.txt")}
+        reference = lines(next(name for name in names if name.endswith("/reference.test.txt")))
+    metric = Metric("bleu")
+    counts = sentence_statistics([metric], texts, [reference])["bleu"]
+    good, bad = (np.stack([counts[name] for name in texts if name.startswith(f"runs/{arm}-")])
+                 for arm in (GOOD, BAD))
+    near = [metric.scores((share * bad + (1 - share) * good).sum(axis=(0, 1)))
+            for share in (BAD_SHARE - 0.05, BAD_SHARE + 0.05)]
+    return metric, good, bad, float(near[0] - near[1]) / 0.1
 
 
 def draw_documents(random: np.random.Generator, seeds: int, documents: int
@@ -166,19 +216,20 @@ def _damaged_copies(random: np.random.Generator, line: str, words: Sequence[str]
     return copies
 
 
-def reject(baseline: list[RunScores], arm: list[RunScores]) -> bool:
-    """The test of `rpr report`, runs not paired."""
-    p = significance.compare(baseline, arm, paired=False).p
+def reject(baseline: list[RunScores], arm: list[RunScores], *others: list[RunScores]) -> bool:
+    """The test of `rpr report`; the other arms of the study show the common spread."""
+    spread = significance.estimate_spread([baseline, arm, *others])
+    p = significance.compare(baseline, arm, spread).p
     return p is not None and p <= LEVEL
 
 
-def reject_paired(baseline: list[RunScores], arm: list[RunScores]) -> bool:
-    """The test of `rpr report`, runs paired by seed."""
-    p = significance.compare(baseline, arm, paired=True).p
-    return p is not None and p <= LEVEL
+def reject_alone(baseline: list[RunScores], arm: list[RunScores], *_: list[RunScores]) -> bool:
+    """The same in a study of these two arms."""
+    return reject(baseline, arm)
 
 
-def reject_over_sentences(baseline: list[RunScores], arm: list[RunScores]) -> bool:
+def reject_over_sentences(baseline: list[RunScores], arm: list[RunScores],
+                          *_: list[RunScores]) -> bool:
     """A test of these runs that takes their seeds as fixed."""
     means = [RunScores(float(np.mean([run.score for run in runs])),
                        np.mean([run.pseudovalues for run in runs], axis=0))
@@ -186,7 +237,7 @@ def reject_over_sentences(baseline: list[RunScores], arm: list[RunScores]) -> bo
     return (significance.compare_outputs(*means).p or 0.0) <= LEVEL
 
 
-def reject_over_seeds(baseline: list[RunScores], arm: list[RunScores]) -> bool:
+def reject_over_seeds(baseline: list[RunScores], arm: list[RunScores], *_: list[RunScores]) -> bool:
     """Student's t-test of the runs' scores, which takes the sentences as fixed."""
     scores = [[run.score for run in runs] for runs in (baseline, arm)]
     error = math.sqrt(sum(statistics.variance(values) / len(values) for values in scores))
@@ -195,15 +246,16 @@ def reject_over_seeds(baseline: list[RunScores], arm: list[RunScores]) -> bool:
         -special.stdtrit(freedom, LEVEL / 2))
 
 
-TESTS = {"ours": reject, "ours, paired": reject_paired, "sentences only": reject_over_sentences,
+TESTS = {"ours": reject, "two arms alone": reject_alone, "sentences only": reject_over_sentences,
          "t over seeds": reject_over_seeds}
 
 
-def rejection_rates(draw: Draw, condition: Condition, seeds: int, sentences: int, trials: int,
-                    difference: float = 0.0, tests: Sequence[str] = tuple(TESTS)
+def rejection_rates(draw: Draw, condition: Condition, seeds: int | Sequence[int], sentences: int,
+                    trials: int, difference: float = 0.0, tests: Sequence[str] = tuple(TESTS)
                     ) -> dict[str, float]:
-    """Share of the trials in which each test rejects."""
-    random = np.random.default_rng([seeds, sentences, round(1000 * difference)])
+    """Share of the trials in which each test rejects; `seeds` of all arms, or of each arm."""
+    seeds = [seeds] * len(condition.deviations) if isinstance(seeds, int) else seeds
+    random = np.random.default_rng([*seeds, sentences, round(1000 * difference)])
     counts = dict.fromkeys(tests, 0)
     for _ in range(trials):
         arms = draw(random, condition, seeds, sentences, difference)
@@ -253,22 +305,31 @@ def main() -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=4000)
+    parser.add_argument("--trials", type=int, default=1500)
     parser.add_argument("--sentences", type=int, default=400)
     args = parser.parse_args()
     error = 1.96 * (LEVEL * (1 - LEVEL) / args.trials) ** 0.5
     print(f"{args.trials:,} trials of {args.sentences} sentences; a test of exactly 5% gives "
           f"{100 * (LEVEL - error):.1f} to {100 * (LEVEL + error):.1f}% in 95% of the cells.\n")
-    designs: list[tuple[str, Draw]] = [("additive", draw_additive), ("BLEU", draw_bleu)]
-    for name, draw in designs:
-        conditions = NULL + SPECIAL if name == "additive" else NULL
-        print(f"Equal arms, {name} design: rejections in %\n")
-        _print_table([(condition.name, draw, condition, 0.0) for condition in conditions],
-                     args.sentences, args.trials)
-    print("Power, additive design: rejections in % of a true difference, seed effect and "
-          "interaction\n")
-    _print_table([(f"{difference:g} BLEU", draw_additive, NULL[3], difference)
-                  for difference in (0.5, 1.0, 1.5, 2.0, 3.0)], args.sentences, args.trials)
+    _print_table("Equal arms", [
+        *((condition.name, draw_additive, condition, (2, 3, 5), 0.0)
+          for condition in NULL + SPECIAL),
+        ("BLEU design", draw_bleu, NULL[3], (3,), 0.0)], args.sentences, args.trials)
+    _print_table("Equal arms of studies with several arms", [
+        (f"{arms} arms, {name}", draw, NULL[3]._replace(deviations=(SEED_DEVIATION,) * arms),
+         (2, 3, 5), 0.0) for name, draw in (("additive", draw_additive),
+                                              ("recorded", draw_recorded))
+        for arms in (2, 5, 12)], args.sentences, args.trials)
+    _print_table("Equal arms with unequal numbers of seeds and deviations", [
+        (f"{deviations[0]} and {deviations[1]}, {name}", draw,
+         Condition("", deviations, 0.5), (seeds,), 0.0)
+        for seeds, deviations in UNEQUAL
+        for name, draw in (("additive", draw_additive), ("recorded", draw_recorded))],
+        args.sentences, args.trials)
+    _print_table("Power, recorded translations", [
+        (f"{difference:g} BLEU, {arms} arms", draw_recorded,
+         Condition("", (0.3,) * arms, 0.5), (2, 3, 5), difference)
+        for arms in (2, 5) for difference in (1.0, 2.0)], args.sentences, args.trials)
     ours, theirs = output_rejection_rates(args.sentences, args.trials // 4)
     print(f"Two exchangeable outputs ({args.trials // 4:,} trials): jackknife t-test "
           f"{100 * ours:.1f}%, sacreBLEU's paired bootstrap {100 * theirs:.1f}%.\n")
@@ -281,14 +342,17 @@ def main() -> None:
                   f"{100 * rates['sentences']:.1f} |", flush=True)
 
 
-def _print_table(rows: Sequence[tuple[str, Draw, Condition, float]], sentences: int, trials: int
-                 ) -> None:
-    print("| | seeds | " + " | ".join(TESTS) + " |\n| --- |" + " ---: |" * (len(TESTS) + 1))
-    for name, draw, condition, difference in rows:
-        for seeds in (2, 3, 5):
+def _print_table(title: str, rows: Sequence[tuple[str, Draw, Condition, Sequence[int | tuple[
+        int, ...]], float]], sentences: int, trials: int) -> None:
+    """Rejections in % by condition and number of seeds."""
+    print(f"{title}: rejections in %\n\n| | seeds | " + " | ".join(TESTS) + " |\n| --- |"
+          + " ---: |" * (len(TESTS) + 1))
+    for name, draw, condition, numbers, difference in rows:
+        for seeds in numbers:
             rates = rejection_rates(draw, condition, seeds, sentences, trials, difference)
             cells = " | ".join(f"{100 * rate:.1f}" for rate in rates.values())
-            print(f"| {name} | {seeds} | {cells} |", flush=True)
+            text = f"{seeds}" if isinstance(seeds, int) else "/".join(map(str, seeds))
+            print(f"| {name} | {text} | {cells} |", flush=True)
     print()
 
 

@@ -10,10 +10,15 @@ arms' means is the sum of two parts:
 
 V_seeds is the variance that the spread of the runs' scores implies, V_sentences the one that the
 spread of the paired sentences implies. Both contain the residual, so it is subtracted once, as in
-two-way clustered standard errors (Cameron, Gelbach and Miller 2011). V_seeds has few degrees of
-freedom, the rest has one less than there are sentences. The critical value is the mean of both t
-quantiles weighted by the two parts (Cochran and Cox 1950). The interval and p come from this one
-distribution. docs/statistics.md shows the calibration and the power.
+two-way clustered standard errors (Cameron, Gelbach and Miller 2011).
+
+V_seeds has few degrees of freedom. Where two arms have equally many seeds, their variances are
+moderated: drawn towards the common variance of all arms of a study, the more the less these arms
+differ in spread (Smyth 2004). Arms of unequal numbers of seeds keep their own variances (Welch
+1947), because the arm with fewer seeds, whose variance counts most, may be the noisier one. The
+critical value is the mean of two: that of Cochran and Cox (1950), which is too large, and that of
+Satterthwaite (1946), which is too small where there are few degrees of freedom. The interval and p
+come from this one distribution. docs/statistics.md shows the calibration and the power.
 
 Sentences of a document are alike in difficulty. Where the documents are known, they take the place
 of the sentences: the jackknife then leaves out one document at a time.
@@ -21,7 +26,7 @@ of the sentences: the jackknife then leaves out one document at a time.
 import dataclasses
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -30,18 +35,18 @@ from scipy import special
 from rpr.evaluation.metrics import Metric
 
 LEVEL = 0.05                                          # of tests; intervals cover 1 - LEVEL
-# From this many seeds on, arms that share their seeds are paired by seed. With fewer, pairing
-# loses more by its degrees of freedom than common random numbers gain: at 3 seeds it needs a
-# correlation above 0.58 between the arms' scores to pay, at 5 one above 0.31.
-LEAST_PAIRED_SEEDS = 5
+# What is known of the spread of an arm's runs before a study: how much the logarithms of the arms'
+# true variances vary, and the number of arms that this knowledge counts for. The records in
+# docs/results give -0.4 with a standard error of 0.3; 0.25 is cautious.
+PRIOR_EXCESS, PRIOR_ARMS = 0.25, 5
+LEAST_EXCESS = 1e-3                                   # below it the variances are taken for equal
 # With fewer sentences or documents than this, the residual is too uncertain to be subtracted: equal
 # arms would differ significantly too often.
 LEAST_UNITS = 5
 MOST_SEEDS = 1000                                     # that `seeds_needed` considers
 LEAST_P = 1e-12                                       # smaller p-values are reported as this
 
-Basis = Literal["sentences", "seeds", "paired seeds"]
-SMALLEST_P = 1e-4                                     # smaller ones are shown as "< 0.0001"
+Basis = Literal["sentences", "seeds"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,7 +56,7 @@ class RunScores:
     Attributes:
       score: 0 to 100 (TER may exceed 100).
       pseudovalues: jackknife pseudo-values, [sentences] or [documents].
-      seed: of the training; None where unknown.
+      seed: training seed; None where unknown.
     """
     score: float
     pseudovalues: np.ndarray
@@ -82,11 +87,11 @@ class Comparison:
       low, high: 95% interval of the difference.
       p: two-sided; None where one of the arms has a single run.
       basis: what the interval and p account for. "sentences": other test sentences, for these very
-        runs. "seeds": other seeds and other sentences. "paired seeds": the same, with the runs of
-        both arms paired by seed.
+        runs. "seeds": other seeds and other sentences.
       p_holm: p after Holm's correction over all tests of a table; None before `correct`.
       seed_variance: estimated variance, over seeds, of the difference between one run of each arm;
         None where an arm has a single run.
+      seed_freedom: degrees of freedom of `seed_variance`; None where that is None.
       sentence_variance: part of the variance that more seeds do not reduce.
     """
     difference: float
@@ -96,13 +101,33 @@ class Comparison:
     basis: Basis
     p_holm: float | None = None
     seed_variance: float | None = None
+    seed_freedom: float | None = None
     sentence_variance: float = 0.0
+
+    def reversed(self) -> "Comparison":
+        """The same, with baseline and arm exchanged."""
+        return dataclasses.replace(self, difference=-self.difference, low=-self.high,
+                                   high=-self.low)
 
 
 class _Part(NamedTuple):
     """A part of a variance, and its degrees of freedom."""
     variance: float
     freedom: float
+
+
+class Spread(NamedTuple):
+    """The variance over seeds that the arms of a study have in common.
+
+    Attributes:
+      variance: typical variance of an arm.
+      freedom: its degrees of freedom.
+      prior: degrees of freedom with which it counts beside an arm's own variance; infinite where
+        nothing shows that the arms differ in spread.
+    """
+    variance: float
+    freedom: float
+    prior: float
 
 
 def run_scores(metric: Metric, statistics_: np.ndarray, seed: int | None = None,
@@ -112,7 +137,7 @@ def run_scores(metric: Metric, statistics_: np.ndarray, seed: int | None = None,
     Args:
       metric: of the statistics.
       statistics_: [sentences, counts].
-      seed: of the training.
+      seed: training seed.
       documents: name of each sentence's document; None: each sentence stands for itself.
     """
     score = metric.corpus_score(statistics_)[0]
@@ -137,14 +162,48 @@ def arm_score(runs: Sequence[RunScores]) -> ArmScore:
     return ArmScore(interval.difference, deviation, interval.low, interval.high)
 
 
-def compare(baseline: Sequence[RunScores], arm: Sequence[RunScores],
-            paired: bool | None = None) -> Comparison:
+def estimate_spread(arms: Iterable[Sequence[RunScores]]) -> Spread:
+    """The common variance over seeds, by the moments of the logarithms (Smyth 2004, section 6).
+
+    Args:
+      arms: those of a study; the ones with a single run do not count.
+
+    Raises:
+      ValueError: no arm has two runs.
+    """
+    several = [[run.score for run in runs] for runs in arms if len(runs) > 1]
+    if not several:
+        raise ValueError("no arm has two runs")
+    freedoms = np.array([len(scores) - 1.0 for scores in several])
+    variances = np.array([statistics.variance(scores) for scores in several])
+    pooled = float(np.average(variances, weights=freedoms))
+    if pooled == 0:
+        return Spread(0.0, float(freedoms.sum()), math.inf)
+    logarithms = (np.log(np.maximum(variances, 1e-6 * pooled)) - special.digamma(freedoms / 2)
+                  + np.log(freedoms / 2))
+    observed = float(np.sum((logarithms - logarithms.mean()) ** 2))
+    degrees = len(several) - 1
+    excess = ((observed - degrees * float(np.mean(special.polygamma(1, freedoms / 2)))
+               + PRIOR_ARMS * PRIOR_EXCESS) / (degrees + PRIOR_ARMS))
+    prior = math.inf if excess < LEAST_EXCESS else _prior_freedom(excess)
+    weights = 1 / (1 / freedoms + 1 / prior)
+    return Spread(float(np.average(variances, weights=weights)), float(weights.sum()), prior)
+
+
+def _prior_freedom(excess: float) -> float:
+    """The degrees of freedom d with trigamma(d / 2) = `excess`."""
+    from scipy.optimize import brentq  # 80 ms, which most commands need not wait
+    return 2 * math.exp(brentq(
+        lambda logarithm: special.polygamma(1, math.exp(logarithm)) - excess, -20.0, 20.0))
+
+
+def compare(baseline: Sequence[RunScores], arm: Sequence[RunScores], spread: Spread | None = None
+            ) -> Comparison:
     """Tests whether two arms differ, for other seeds and other test sentences.
 
     Args:
       baseline, arm: runs on the same sentences.
-      paired: pair the runs by seed; None: where both arms have the same seeds and at least
-        `LEAST_PAIRED_SEEDS` of them.
+      spread: of all arms of the study; None: of these two.
 
     Returns:
       a `Comparison`. Where an arm has a single run, there is no p-value: nothing shows how far
@@ -152,14 +211,7 @@ def compare(baseline: Sequence[RunScores], arm: Sequence[RunScores],
     """
     if min(len(baseline), len(arm)) == 1:
         return _compare_over_sentences(baseline, arm)
-    seeds = sorted(run.seed for run in arm if run.seed is not None)
-    same_seeds = len(set(seeds)) == len(arm) and seeds == sorted(
-        run.seed for run in baseline if run.seed is not None) and len(baseline) == len(arm)
-    if paired is None:
-        paired = same_seeds and len(arm) >= LEAST_PAIRED_SEEDS
-    if paired and not same_seeds:
-        raise ValueError("runs can be paired only where both arms have the same seeds")
-    return _compare_over_seeds(baseline, arm, paired)
+    return _compare_over_seeds(baseline, arm, spread or estimate_spread([baseline, arm]))
 
 
 def compare_outputs(baseline: RunScores, system: RunScores) -> Comparison:
@@ -179,26 +231,43 @@ def _compare_over_sentences(baseline: Sequence[RunScores], arm: Sequence[RunScor
     return dataclasses.replace(comparison, p=None)
 
 
-def _compare_over_seeds(baseline: Sequence[RunScores], arm: Sequence[RunScores], paired: bool
+def _compare_over_seeds(baseline: Sequence[RunScores], arm: Sequence[RunScores], spread: Spread
                         ) -> Comparison:
-    groups = [_differences(baseline, arm)] if paired else [baseline, arm]
-    # Pooled over the arms: with two or three seeds, separate variances would cost most of the
-    # degrees of freedom.
-    freedom = sum(len(runs) - 1 for runs in groups)
-    shares = sum(1 / len(runs) for runs in groups)
-    spread = sum(_squares([run.score for run in runs]) for runs in groups) / freedom
+    groups = [baseline, arm]
+    if len(baseline) == len(arm):
+        seeds = [_moderated_part(groups, spread)]
+    else:
+        seeds = [_Part(statistics.variance(run.score for run in runs) / len(runs), len(runs) - 1)
+                 for runs in groups]
     sentences = len(arm[0].pseudovalues)
     residual = 0.0
     if sentences >= LEAST_UNITS:
-        residual = (sum(_residual_squares(runs) for runs in groups) / (freedom * (sentences - 1))
-                    / sentences)
-    seeds = _Part(spread * shares, freedom)
+        residual = sum(_residual_squares(runs) / (len(runs) - 1) / (sentences - 1) / sentences
+                       / len(runs) for runs in groups)
     part = _sentence_part(_mean(arm) - _mean(baseline))
-    rest = part._replace(variance=max(part.variance - residual * shares, 0.0))
+    rest = part._replace(variance=max(part.variance - residual, 0.0))
     return dataclasses.replace(
-        _comparison(_mean_score(arm) - _mean_score(baseline), [seeds, rest],
-                    "paired seeds" if paired else "seeds"),
-        seed_variance=spread * len(groups), sentence_variance=rest.variance)
+        _comparison(_mean_score(arm) - _mean_score(baseline), [*seeds, rest], "seeds"),
+        seed_variance=sum(part.variance * len(runs) for part, runs
+                          in zip(seeds, groups, strict=len(seeds) > 1)),
+        seed_freedom=_satterthwaite(seeds), sentence_variance=rest.variance)
+
+
+def _moderated_part(groups: Sequence[Sequence[RunScores]], spread: Spread) -> _Part:
+    """The variance of the difference of two means of as many runs, over seeds.
+
+    Two errors count: that of an arm's variance given the common one, and that of the common one.
+    """
+    runs = len(groups[0])
+    own = (runs - 1) / (runs - 1 + spread.prior)
+    moderated = [own * statistics.variance(run.score for run in group)
+                 + (1 - own) * spread.variance for group in groups]
+    variance = sum(moderated)
+    if variance == 0:
+        return _Part(0.0, spread.freedom)
+    error = (sum(value ** 2 for value in moderated) / (runs - 1 + spread.prior)
+             + (2 * (1 - own) * spread.variance) ** 2 / spread.freedom)
+    return _Part(variance / runs, variance ** 2 / error)
 
 
 def _comparison(difference: float, parts: Sequence[_Part], basis: Basis) -> Comparison:
@@ -208,13 +277,6 @@ def _comparison(difference: float, parts: Sequence[_Part], basis: Basis) -> Comp
                       _p_value(abs(difference), error, parts), basis)
 
 
-def _differences(baseline: Sequence[RunScores], arm: Sequence[RunScores]) -> list[RunScores]:
-    """The runs' differences, paired by seed."""
-    by_seed = {run.seed: run for run in baseline}
-    return [RunScores(run.score - by_seed[run.seed].score,
-                      run.pseudovalues - by_seed[run.seed].pseudovalues, run.seed) for run in arm]
-
-
 def _mean_score(runs: Sequence[RunScores]) -> float:
     return statistics.fmean(run.score for run in runs)
 
@@ -222,11 +284,6 @@ def _mean_score(runs: Sequence[RunScores]) -> float:
 def _mean(runs: Sequence[RunScores]) -> np.ndarray:
     """Mean pseudo-values over runs: [sentences]."""
     return np.mean([run.pseudovalues for run in runs], axis=0)
-
-
-def _squares(values: Sequence[float]) -> float:
-    """Sum of squared deviations from the mean."""
-    return float(np.sum((np.asarray(values) - np.mean(values)) ** 2))
 
 
 def _residual_squares(runs: Sequence[RunScores]) -> float:
@@ -245,13 +302,21 @@ def _sentence_part(values: np.ndarray) -> _Part:
 
 
 def _critical_value(parts: Sequence[_Part], level: float) -> float:
-    """Cochran and Cox's two-sided critical value: t quantiles weighted by the variances."""
+    """Two-sided critical value: the mean of Cochran and Cox's and of Satterthwaite's."""
     quantiles = [-float(special.stdtrit(part.freedom, level / 2)) for part in parts]
     total = sum(part.variance for part in parts)
     if not 0 < total < math.inf:
         return max(quantiles)
-    return sum(part.variance / total * quantile
-               for part, quantile in zip(parts, quantiles, strict=True))
+    weighted = sum(part.variance / total * quantile
+                   for part, quantile in zip(parts, quantiles, strict=True))
+    return (weighted - float(special.stdtrit(_satterthwaite(parts), level / 2))) / 2
+
+
+def _satterthwaite(parts: Sequence[_Part]) -> float:
+    """Degrees of freedom of the sum of independent variances."""
+    squares = sum(part.variance ** 2 / part.freedom for part in parts)
+    total = sum(part.variance for part in parts)
+    return total ** 2 / squares if squares else sum(part.freedom for part in parts)
 
 
 def _p_value(size: float, error: float, parts: Sequence[_Part]) -> float:
@@ -294,17 +359,18 @@ def may_be_small(comparison: Comparison, difference: float = 0.5) -> bool:
 
 
 def seeds_needed(comparisons: Sequence[Comparison], units: int, difference: float = 0.5,
-                 power: float = 0.8) -> int | None:
+                 power: float = 0.8, quantile: float | None = None) -> int | None:
     """Seeds per arm that detect a difference at p <= 0.05, at the variance observed.
 
     Only arms whose difference may be that small count: very different arms also differ more from
-    sentence to sentence.
+    sentence to sentence. The test planned for has two arms alone.
 
     Args:
       comparisons: of one metric, whose variances are averaged; those of single runs are left out.
       units: number of sentences, or of documents where these are the units.
       difference: true difference in points.
       power: probability of detecting it.
+      quantile: plan for this quantile of the variance over seeds instead, given what was observed.
 
     Returns:
       seeds per arm; None where nothing shows the variance over seeds, or where even `MOST_SEEDS`
@@ -314,13 +380,14 @@ def seeds_needed(comparisons: Sequence[Comparison], units: int, difference: floa
     if not observed:
         return None
     seed_variance = statistics.fmean(comparison.seed_variance or 0.0 for comparison in observed)
+    if quantile is not None:
+        freedom = statistics.fmean(comparison.seed_freedom or 1.0 for comparison in observed)
+        seed_variance *= freedom / float(special.chdtri(freedom, quantile))
     sentences = _Part(statistics.fmean(comparison.sentence_variance for comparison in observed),
                       units - 1)
-    # With fewer seeds runs are not paired, and nothing shows the variance of unpaired ones.
-    paired = any(comparison.basis == "paired seeds" for comparison in observed)
-    for seeds in range(LEAST_PAIRED_SEEDS if paired else 2, MOST_SEEDS + 1):
-        freedom = (seeds - 1) * (1 if seeds >= LEAST_PAIRED_SEEDS else 2)    # as `compare` tests
-        if _is_detected([_Part(seed_variance / seeds, freedom), sentences], difference, power):
+    for seeds in range(2, MOST_SEEDS + 1):
+        if _is_detected([_Part(seed_variance / seeds, 2 * (seeds - 1)), sentences], difference,
+                        power):
             return seeds
     return None
 
@@ -350,4 +417,4 @@ def p_text(p: float | None) -> str:
     """A p-value as it is shown; empty if there is none."""
     if p is None:
         return ""
-    return f"{p:.4f}" if p >= SMALLEST_P else f"< {SMALLEST_P:.4f}"
+    return f"{p:.4f}" if round(p, 4) else "< 0.0001"

@@ -140,7 +140,7 @@ def notes(results: StudyResults) -> list[Note]:
     lines += _notes_on_differences(results)
     if any(arm.letters for arm in arms):
         lines.append(Note(("rank",), "rank: arms that share a letter do not differ significantly "
-                          "(p ≤ 0.05 with Holm's correction over all pairs of arms)."))
+                          "(p (Holm) ≤ 0.05)."))
     if any(arm.exact is not None for arm in arms):
         lines.append(Note(("exact",), "exact: hypotheses that equal their reference."))
     if any(arm.loss is not None for arm in arms):
@@ -170,18 +170,18 @@ def _notes_on_differences(results: StudyResults) -> list[Note]:
     if bases == {"sentences"}:
         return [Note(("difference",), f"{difference} over the {text}. There is no p-value: "
                      "one seed does not show how far another would move the score.")]
-    paired = "; runs are paired by seed" if bases == {"paired seeds"} else ""
     lines = [Note(("difference", "p"), f"{difference}; p: two-sided test. Both account for other "
-                  f"seeds and other test {units} ({text}{paired}).")]
+                  f"seeds and other test {units} ({text}).")]
     if "sentences" in bases:
         lines.append(Note(("difference", "p"), "An arm with one seed has an interval over test "
                           f"{units} and no p-value."))
-    lines.append(Note(("p_holm",), "p (Holm): corrected for the number of arms and metrics (BLEU, "
-                      "chrF)."))
+    lines.append(Note(("p_holm",), "p (Holm): corrected for all pairs of arms."))
     if results.seeds_needed:
         lines.append(Note(("difference",), "Between arms whose difference may be 0.5 BLEU or less, "
                           "detecting 0.5 BLEU with a power of 0.8 needs "
-                          f"{results.seeds_needed:,} seeds per arm at the variance observed."))
+                          f"{results.seeds_needed:,} seeds per arm at the variance observed"
+                          + (" (80% interval: {:,} to {:,}).".format(*results.seeds_range)
+                             if results.seeds_range else ".")))
     elif is_test_set_too_small([pair.comparison for pair in results.pairs],
                                results.documents or results.sentences):
         lines.append(Note(("difference",), "The test set is too small for a difference of 0.5 "

@@ -12,7 +12,7 @@ from rpr.evaluation import significance, test_sets
 from rpr.evaluation.length_checks import brevity_penalty
 from rpr.evaluation.metrics import METRICS, Metric
 from rpr.evaluation.scoring import sentence_statistics
-from rpr.evaluation.significance import RunScores
+from rpr.evaluation.significance import Comparison, RunScores
 from rpr.experiments import gin_files
 from rpr.experiments.config import Run
 from rpr.experiments.run_directory import RunDirectory, sacrebleu_test_set
@@ -86,7 +86,6 @@ def score_runs(results: StudyResults, path: str, measure: Measure | None = None,
             _fill_lengths(results, metric, counts, hypotheses, lengths)
         results.signatures[METRICS[name]] = metric.signature(
             test=own_test_set, lang=language_pair)
-    _correct_differences(results)
     _fill_samples(results, source, references[0], hypotheses, samples)
 
 
@@ -115,7 +114,7 @@ def _fill_buckets(results: StudyResults, source: Sequence[str],
 
 def _fill_scores(results: StudyResults, metric: Metric, counts: Mapping[str, np.ndarray],
                  documents: Sequence[str] | None) -> None:
-    """Fills in one metric's scores, differences from the baseline, and for BLEU the ranking."""
+    """Fills in one metric's scores and how the arms differ in it."""
     scores: dict[str, list[RunScores]] = {}
     for arm in results.arms:
         for run in arm.done:
@@ -124,42 +123,49 @@ def _fill_scores(results: StudyResults, metric: Metric, counts: Mapping[str, np.
             scores.setdefault(arm.name, []).append(score)
         if arm.done:
             setattr(arm, metric.name, significance.arm_score(scores[arm.name]))
+    _compare(results, metric.name, scores)
+
+
+def _compare(results: StudyResults, metric: str, scores: Mapping[str, Sequence[RunScores]]) -> None:
+    """Compares the arms, and ranks them by BLEU; Holm's correction covers all pairs of a metric.
+
+    Where there are too many arms to rank, it covers the pairs with the baseline. Arms of one seed
+    have no p-value.
+    """
+    several = [name for name, runs in scores.items() if len(runs) > 1]
+    pairs = (list(itertools.combinations(several, 2)) if len(several) <= MOST_RANKED_ARMS else [])
     if results.baseline in scores:
-        for arm in results.arms:
-            if arm.name in scores and arm.name != results.baseline:
-                setattr(arm, f"{metric.name}_difference",
-                        significance.compare(scores[results.baseline], scores[arm.name]))
-    if metric.name == "bleu":
-        _rank(results, scores)
+        known = {frozenset(pair) for pair in pairs}
+        pairs += [(results.baseline, name) for name in scores if name != results.baseline
+                  and frozenset((results.baseline, name)) not in known]
+    spread = significance.estimate_spread(scores.values()) if several else None
+    compared = dict(zip(pairs, significance.correct([
+        significance.compare(scores[first], scores[second], spread) for first, second in pairs]),
+        strict=True))
+    for arm in results.arms:
+        difference = compared.get((results.baseline, arm.name))
+        opposite = compared.get((arm.name, results.baseline))
+        setattr(arm, f"{metric}_difference", difference or opposite and opposite.reversed())
+    if metric == "bleu" and 2 <= len(several) <= MOST_RANKED_ARMS:
+        _rank(results, {pair: found for pair, found in compared.items()
+                        if set(pair) <= set(several)})
 
 
-def _rank(results: StudyResults, scores: Mapping[str, Sequence[RunScores]]) -> None:
-    """Tests every pair of arms that have several seeds, and fills in the ranking."""
-    tested = [arm for arm in results.arms if len(scores.get(arm.name, ())) > 1]
-    if not 2 <= len(tested) <= MOST_RANKED_ARMS:
-        return
-    pairs = list(itertools.combinations([arm.name for arm in tested], 2))
-    comparisons = significance.correct([
-        significance.compare(scores[first], scores[second]) for first, second in pairs])
-    results.seeds_needed = significance.seeds_needed(
-        comparisons, results.documents or results.sentences)
-    results.pairs = [ArmPair(first, second, comparison) for (first, second), comparison
-                     in zip(pairs, comparisons, strict=True)]
-    means = {arm.name: arm.bleu.mean for arm in tested if arm.bleu}
+def _rank(results: StudyResults, compared: Mapping[tuple[str, str], Comparison]) -> None:
+    """Fills in the pairs, the letters of the arms, and how many seeds would be needed."""
+    results.pairs = [ArmPair(*pair, comparison) for pair, comparison in compared.items()]
+    comparisons, units = list(compared.values()), results.documents or results.sentences
+    results.seeds_needed = significance.seeds_needed(comparisons, units)
+    low, high = (significance.seeds_needed(comparisons, units, quantile=quantile)
+                 for quantile in (0.1, 0.9))
+    results.seeds_range = [low, high] if low and high else []
+    tested = {name for pair in compared for name in pair}
+    means = {arm.name: arm.bleu.mean for arm in results.arms if arm.bleu and arm.name in tested}
     letters = letters_of(means, [
-        (pair.first, pair.second) for pair in results.pairs
-        if pair.comparison.p_holm is not None and pair.comparison.p_holm <= significance.LEVEL])
-    for arm in tested:
-        arm.letters = letters[arm.name]
-
-
-def _correct_differences(results: StudyResults) -> None:
-    """Holm's correction over all arms and metrics that are compared with the baseline."""
-    fields = [(arm, f"{name}_difference") for arm in results.arms for name in SCORED
-              if getattr(arm, f"{name}_difference") is not None]
-    corrected = significance.correct([getattr(arm, field) for arm, field in fields])
-    for (arm, field), comparison in zip(fields, corrected, strict=True):
-        setattr(arm, field, comparison)
+        pair for pair, found in compared.items()
+        if found.p_holm is not None and found.p_holm <= significance.LEVEL])
+    for arm in results.arms:
+        arm.letters = letters.get(arm.name, "")
 
 
 def _fill_lengths(results: StudyResults, metric: Metric, counts: Mapping[str, np.ndarray],

@@ -168,6 +168,7 @@ class StudyResults:
       trained_length: max_length in sub-words if all models share it, else None.
       seeds_needed: seeds per arm that would detect 0.5 BLEU at the variance observed between arms
         that may be that close; None if unknown.
+      seeds_range: the same at the 10% and 90% quantiles of the variance over seeds; [] if unknown.
       pairs: every pair of arms that was tested, for the ranking.
       samples: some test sentences with translations.
       arms: one `ArmResult` per arm.
@@ -186,6 +187,7 @@ class StudyResults:
     buckets: list[Bucket] = dataclasses.field(default_factory=list)
     trained_length: int | None = None
     seeds_needed: int | None = None
+    seeds_range: list[int] = dataclasses.field(default_factory=list)
     pairs: list[ArmPair] = dataclasses.field(default_factory=list)
     samples: list[Sample] = dataclasses.field(default_factory=list)
     arms: list[ArmResult] = dataclasses.field(default_factory=list)

@@ -88,7 +88,7 @@ def test_latex(clipping):
     assert r"\toprule" in text and r"\label{tab:clip-50}" in text
     code = "\n".join(lines)
     assert "nrefs:1" not in code and "% BLEU nrefs:1" in text and "30_0" not in code
-    assert r"$p \le 0.05$ with" in code and "; $p$: two-sided" in code
+    assert "; $p$: two-sided" in code and "$p$ (Holm) ≤ 0.05" in code
 
 
 def test_columns_can_be_chosen(clipping):

@@ -1,5 +1,4 @@
 """Comparisons of arms: by hand, against float64 loops, and their rejection rates by simulation."""
-import dataclasses
 import importlib.util
 import itertools
 import math
@@ -61,42 +60,82 @@ def test_pseudovalues_leave_one_document_out(name):
                                   significance.run_scores(metric, counts).pseudovalues)
 
 
-def test_a_comparison_over_seeds_by_loops():
-    """The variance's three parts as sums over runs and sentences, with 3 and 2 runs."""
+def test_a_comparison_over_unequal_numbers_of_seeds_by_loops():
+    """The variance's parts as sums over runs and sentences, with 3 and 2 runs."""
     random = np.random.default_rng(1)
     baseline, arm = random_runs(random, 3, 20), random_runs(random, 2, 20, mean=31)
     result = significance.compare(baseline, arm)
-    squares = residual = 0.0
+    seeds, residual = [], 0.0
     for runs in (baseline, arm):
         mean = sum(run.score for run in runs) / len(runs)
-        squares += sum((run.score - mean) ** 2 for run in runs)
+        seeds.append(sum((run.score - mean) ** 2 for run in runs) / (len(runs) - 1) / len(runs))
         for run, sentence in itertools.product(runs, range(20)):
             of_sentence = sum(each.pseudovalues[sentence] for each in runs) / len(runs)
-            residual += (run.pseudovalues[sentence] - run.score - of_sentence + mean) ** 2
-    seeds = squares / 3 * (1 / 3 + 1 / 2)
-    residual = residual / (3 * 19) / 20 * (1 / 3 + 1 / 2)
+            residual += ((run.pseudovalues[sentence] - run.score - of_sentence + mean) ** 2
+                         / (len(runs) - 1) / 19 / 20 / len(runs))
     paired = [sum(run.pseudovalues[sentence] for run in arm) / 2
               - sum(run.pseudovalues[sentence] for run in baseline) / 3 for sentence in range(20)]
     sentences = sum((value - sum(paired) / 20) ** 2 for value in paired) / 19 / 20
-    rest = max(sentences - residual, 0)
-    critical = (seeds * stats.t.ppf(0.975, 3) + rest * stats.t.ppf(0.975, 19)) / (seeds + rest)
-    half = critical * math.sqrt(seeds + rest)
+    variances, freedoms = [*seeds, max(sentences - residual, 0)], [2, 1, 19]
+    total = sum(variances)
+    freedom = total ** 2 / sum(value ** 2 / each for value, each
+                               in zip(variances, freedoms, strict=True))
+    cochran_cox = sum(value / total * stats.t.ppf(0.975, each)
+                      for value, each in zip(variances, freedoms, strict=True))
+    half = (cochran_cox + stats.t.ppf(0.975, freedom)) / 2 * math.sqrt(total)
     assert result.difference == pytest.approx(sum(paired) / 20)
     assert (result.low, result.high) == pytest.approx(
         (result.difference - half, result.difference + half))
     assert result.basis == "seeds"
-    assert result.seed_variance == pytest.approx(2 * squares / 3)
-    assert result.sentence_variance == pytest.approx(rest)
+    assert result.seed_variance == pytest.approx(3 * seeds[0] + 2 * seeds[1])
+    assert result.sentence_variance == pytest.approx(variances[2])
 
 
-def test_without_sentence_effects_it_is_students_t_test():
-    """Runs that are constant over the sentences: only the seeds vary."""
-    scores = [[20.0, 20.4, 20.9], [21.0, 21.9, 21.5]]
-    arms = [[RunScores(score, np.full(9, score), seed) for seed, score in enumerate(runs)]
-            for runs in scores]
-    assert significance.compare(*arms).p == pytest.approx(stats.ttest_ind(*scores).pvalue)
-    assert significance.compare(*arms, paired=True).p == pytest.approx(
-        stats.ttest_rel(*scores).pvalue)
+def of_seeds_alone(scores):
+    """Runs that are constant over the sentences."""
+    return [RunScores(score, np.full(9, score), seed) for seed, score in enumerate(scores)]
+
+
+def test_without_sentence_effects_it_is_a_t_test():
+    equal = [[20.0, 20.4, 20.9], [21.0, 21.4, 21.9]]
+    assert significance.compare(*map(of_seeds_alone, equal)).p == pytest.approx(
+        stats.ttest_ind(*equal).pvalue, rel=0.1)
+    spread = significance.Spread(0.2, 100.0, math.inf)
+    p = significance.compare(*map(of_seeds_alone, equal), spread).p
+    assert p == pytest.approx(2 * stats.t.sf(1 / math.sqrt(0.2 * 2 / 3), 100))
+    # A common variance without weight leaves each arm its own.
+    scores = [[20.0, 20.4, 20.9], [21.0, 23.9, 20.5]]
+    p = significance.compare(*map(of_seeds_alone, scores), significance.Spread(1.0, 5.0, 1e-9)).p
+    assert p == pytest.approx(stats.ttest_ind(*scores, equal_var=False).pvalue, rel=1e-6)
+
+
+def test_the_prior_degrees_of_freedom_are_found_in_many_arms():
+    """Variances of an inverse chi-squared distribution with 8 degrees of freedom."""
+    random = np.random.default_rng(1)
+    variances = 0.3 * 8 / random.chisquare(8, 1000)
+    arms = [of_seeds_alone(random.normal(30, variance ** 0.5, 4)) for variance in variances]
+    spread = significance.estimate_spread(arms)
+    assert spread.prior == pytest.approx(8, rel=0.25)
+    alike = significance.estimate_spread(
+        of_seeds_alone(random.normal(30, 0.5, 4)) for _ in range(1000))
+    assert alike.prior > 30 and alike.variance == pytest.approx(0.25, rel=0.1)
+    with pytest.raises(ValueError, match="no arm has two runs"):
+        significance.estimate_spread([of_seeds_alone([30.0])])
+    assert significance.estimate_spread([of_seeds_alone([30.0, 30.0])]).variance == 0
+
+
+@given(st.floats(0.01, 5), st.floats(0, 5), st.integers(2, 12), st.integers(2, 12))
+def test_a_seed_more_never_widens_the_interval(seed_variance, rest, seeds, arms):
+    """At the variance expected, with one seed more in each arm."""
+    def half(seeds):
+        spread = significance.Spread(seed_variance, arms / (1 / (seeds - 1) + 1 / 9), 9.0)
+        values = np.array([-1.0, 1.0] * (seeds // 2) + [0.0] * (seeds % 2))
+        values *= math.sqrt(seed_variance / np.var(values, ddof=1))
+        part = significance._moderated_part([of_seeds_alone(values)] * 2, spread)
+        parts = [part, significance._Part(rest, 999)]
+        return significance._critical_value(parts, 0.05) * math.sqrt(part.variance + rest)
+
+    assert half(seeds + 1) <= half(seeds) + 1e-9
 
 
 def test_two_outputs_are_a_paired_t_test():
@@ -128,21 +167,6 @@ def test_one_seed_has_an_interval_and_no_p():
     assert significance.arm_score(one).deviation is None
 
 
-def test_runs_are_paired_where_they_share_five_seeds():
-    random = np.random.default_rng(4)
-    five = random_runs(random, 5)
-    assert significance.compare(five, five).basis == "paired seeds"
-    reordered = five[::-1]
-    result = significance.compare(five, reordered)
-    assert (result.difference, result.p) == (0.0, 1.0)
-    others = [RunScores(run.score, run.pseudovalues, run.seed + 1) for run in five]
-    assert significance.compare(five, others).basis == "seeds"
-    assert significance.compare(five[:4], five[:4]).basis == "seeds"
-    assert significance.compare(five[:3], five[:3], paired=True).basis == "paired seeds"
-    with pytest.raises(ValueError, match="same seeds"):
-        significance.compare(five, others, paired=True)
-
-
 def test_holm_by_hand():
     assert significance.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert significance.holm([0.9, 0.6]) == [1.0, 1.0] and significance.holm([]) == []
@@ -170,32 +194,31 @@ def test_the_smallest_p_passes_holm_for_a_thousand_tests():
 
 def test_seeds_needed():
     def observed(seed_variance, sentence_variance):
-        return Comparison(0.1, -1.0, 1.0, 0.5, "seeds", None, seed_variance, sentence_variance)
+        return Comparison(0.1, -1.0, 1.0, 0.5, "seeds", None, seed_variance, 4.0, sentence_variance)
 
     # For two samples: 2 (1.96 + 0.84)^2 (0.54 / 0.5)^2 = 18.3 with normal quantiles; t needs more.
-    # From 5 seeds on, runs are paired: S - 1 degrees of freedom.
-    assert significance.seeds_needed([observed(2 * 0.54 ** 2, 0.0)], 1000) == 21
-    assert significance.seeds_needed([observed(2 * 0.54 ** 2, 0.01)], 1000) > 21
+    assert significance.seeds_needed([observed(2 * 0.54 ** 2, 0.0)], 1000) == 20
+    assert significance.seeds_needed([observed(2 * 0.54 ** 2, 0.01)], 1000) > 20
     assert significance.seeds_needed([observed(0.1, 0.04)], 1000) is None
     assert significance.seeds_needed([observed(1e-6, 0.0)], 1000) == 2
     alone = Comparison(0.1, -1.0, 1.0, None, "sentences")
     assert significance.seeds_needed([alone], 1000) is None
     assert significance.seeds_needed([alone, observed(1e-6, 0.0)], 1000) == 2
     # Arms that differ by more vary more between sentences, which says nothing about close arms.
-    far = Comparison(-17.0, -19.0, -15.0, 0.0, "seeds", None, 1.0, 0.3)
-    assert significance.seeds_needed([far, observed(2 * 0.54 ** 2, 0.0)], 1000) == 21
+    far = Comparison(-17.0, -19.0, -15.0, 0.0, "seeds", None, 1.0, 4.0, 0.3)
+    assert significance.seeds_needed([far, observed(2 * 0.54 ** 2, 0.0)], 1000) == 20
     assert significance.seeds_needed([far], 1000) is None
     # A few documents leave few degrees of freedom to the test.
-    assert significance.seeds_needed([observed(0.01, 0.02)], 1000) == 3
+    assert significance.seeds_needed([observed(0.01, 0.02)], 1000) == 2
     assert significance.seeds_needed([observed(0.01, 0.02)], 4) is None
-    # Nothing shows how unpaired runs vary.
-    paired = dataclasses.replace(observed(1e-6, 0.0), basis="paired seeds")
-    assert significance.seeds_needed([paired], 1000) == 5
+    few, many = (significance.seeds_needed([observed(2 * 0.54 ** 2, 0.0)], 1000, quantile=quantile)
+                 for quantile in (0.1, 0.9))
+    assert few < 20 < many
 
 
 def test_a_test_set_is_too_small_only_by_its_sentences():
     def observed(seed_variance, sentence_variance):
-        return Comparison(0.1, -1.0, 1.0, 0.5, "seeds", None, seed_variance, sentence_variance)
+        return Comparison(0.1, -1.0, 1.0, 0.5, "seeds", None, seed_variance, 4.0, sentence_variance)
 
     assert significance.is_test_set_too_small([observed(0.1, 0.04)], 1000)
     assert significance.is_test_set_too_small([observed(0.1, 0.02)], 4)
@@ -236,10 +259,25 @@ def assert_calibrated(rate, least=0.0):
 def test_equal_arms_are_rejected_in_five_percent(calibration, number, seeds):
     """With and without an effect of the seed, and of arm by sentence; at worst 2.5%."""
     rates = calibration.rejection_rates(calibration.draw_additive, calibration.NULL[number], seeds,
-                                        100, TRIALS, tests=["ours", "ours, paired"])
+                                        100, TRIALS, tests=["ours"])
     assert_calibrated(rates["ours"], 0.025)
-    if seeds >= significance.LEAST_PAIRED_SEEDS:
-        assert_calibrated(rates["ours, paired"], 0.025)
+
+
+@pytest.mark.parametrize("seeds", [2, 3])
+def test_equal_arms_of_a_large_study_are_rejected_in_five_percent(calibration, seeds):
+    condition = calibration.NULL[3]._replace(deviations=(0.54,) * 8)
+    rates = calibration.rejection_rates(calibration.draw_recorded, condition, seeds, 200, TRIALS,
+                                        tests=["ours"])
+    assert_calibrated(rates["ours"], 0.025)
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_unequal_numbers_of_seeds_and_spreads_keep_the_level(calibration, number):
+    seeds, deviations = calibration.UNEQUAL[number]
+    condition = calibration.Condition("", deviations, 0.5)
+    rates = calibration.rejection_rates(calibration.draw_additive, condition, seeds, 200, TRIALS,
+                                        tests=["ours"])
+    assert_calibrated(rates["ours"])
 
 
 def test_equal_arms_are_rejected_in_five_percent_with_bleu(calibration):
@@ -278,3 +316,10 @@ def test_power_grows_with_seeds_and_difference(calibration):
 
     assert power(5, 2.0) > 0.8 and power(3, 2.0) > 0.5
     assert power(2, 2.0) < power(3, 2.0) < power(5, 2.0)
+
+
+def test_other_arms_of_a_study_add_power(calibration):
+    rates = calibration.rejection_rates(
+        calibration.draw_recorded, calibration.NULL[3]._replace(deviations=(0.3,) * 8), 2, 400, 200,
+        2.0, ["ours", "two arms alone"])
+    assert rates["ours"] > rates["two arms alone"] + 0.1
