@@ -87,7 +87,7 @@ def draw_additive(random: np.random.Generator, condition: Condition, seeds: Sequ
             effect = deviation * _correlated(random, common[seed], condition.correlation)
             values = 30 + (arm == 1) * difference + effect + of_arm + random.normal(
                 0, condition.sentence_deviation * (1 - condition.interaction) ** 0.5, sentences)
-            runs.append(RunScores(float(values.mean()), values, seed))
+            runs.append(RunScores(float(values.mean()), values))
         arms.append(runs)
     return arms
 
@@ -106,7 +106,7 @@ def draw_bleu(random: np.random.Generator, condition: Condition, seeds: Sequence
             effect = deviation * _correlated(random, common[seed], condition.correlation)
             levels = CENTRE - ((arm == 1) * difference + effect) / slope + of_arm + random.normal(
                 0, LEVEL_DEVIATION * (1 - condition.interaction) ** 0.5, sentences)
-            runs.append(significance.run_scores(metric, _damage(pool, drawn, levels), seed))
+            runs.append(significance.run_scores(metric, _damage(pool, drawn, levels)))
         arms.append(runs)
     return arms
 
@@ -121,12 +121,12 @@ def draw_recorded(random: np.random.Generator, condition: Condition, seeds: Sequ
         common = random.random(sentences) < condition.interaction
         of_arm = random.random(sentences)
         runs = []
-        for seed in range(seeds[arm]):
+        for _ in range(seeds[arm]):
             effect = (arm == 1) * difference + deviation * random.normal()
             is_bad = np.where(common, of_arm, random.random(sentences)) < BAD_SHARE - effect / slope
             run = random.integers(len(good), size=sentences)
             counts = np.where(is_bad[:, None], bad[run, drawn], good[run, drawn])
-            runs.append(significance.run_scores(metric, counts, seed))
+            runs.append(significance.run_scores(metric, counts))
         arms.append(runs)
     return arms
 
@@ -171,8 +171,8 @@ def draw_documents(random: np.random.Generator, seeds: int, documents: int
         counts = [_damage(pool, drawn, of_arm[document] + random.normal(
             0, LEVEL_DEVIATION * (1 - DOCUMENT_SHARE) ** 0.5, len(document))) for _ in range(seeds)]
         for unit, grouping in (("documents", document), ("sentences", None)):
-            arms[unit].append([significance.run_scores(metric, each, seed, grouping)
-                               for seed, each in enumerate(counts)])
+            arms[unit].append([significance.run_scores(metric, each, grouping)
+                               for each in counts])
     return arms
 
 

@@ -16,9 +16,8 @@ V_seeds has few degrees of freedom. Where two arms have equally many seeds, thei
 moderated: drawn towards the common variance of all arms of a study, the more the less these arms
 differ in spread (Smyth 2004). Arms of unequal numbers of seeds keep their own variances (Welch
 1947), because the arm with fewer seeds, whose variance counts most, may be the noisier one. The
-critical value is the mean of two: that of Cochran and Cox (1950), which is too large, and that of
-Satterthwaite (1946), which is too small where there are few degrees of freedom. The interval and p
-come from this one distribution. docs/statistics.md shows the calibration and the power.
+critical value is the mean of Cochran and Cox's (1950), which is too large, and Satterthwaite's
+(1946), which is too small. docs/statistics.md shows the calibration and the power.
 
 Sentences of a document are alike in difficulty. Where the documents are known, they take the place
 of the sentences: the jackknife then leaves out one document at a time.
@@ -56,11 +55,9 @@ class RunScores:
     Attributes:
       score: 0 to 100 (TER may exceed 100).
       pseudovalues: jackknife pseudo-values, [sentences] or [documents].
-      seed: training seed; None where unknown.
     """
     score: float
     pseudovalues: np.ndarray
-    seed: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,11 +101,6 @@ class Comparison:
     seed_freedom: float | None = None
     sentence_variance: float = 0.0
 
-    def reversed(self) -> "Comparison":
-        """The same, with baseline and arm exchanged."""
-        return dataclasses.replace(self, difference=-self.difference, low=-self.high,
-                                   high=-self.low)
-
 
 class _Part(NamedTuple):
     """A part of a variance, and its degrees of freedom."""
@@ -130,29 +122,23 @@ class Spread(NamedTuple):
     prior: float
 
 
-def run_scores(metric: Metric, statistics_: np.ndarray, seed: int | None = None,
+def run_scores(metric: Metric, statistics_: np.ndarray,
                documents: Sequence[str] | np.ndarray | None = None) -> RunScores:
     """The score and the jackknife pseudo-values of a run.
 
     Args:
       metric: of the statistics.
       statistics_: [sentences, counts].
-      seed: training seed.
       documents: name of each sentence's document; None: each sentence stands for itself.
     """
     score = metric.corpus_score(statistics_)[0]
-    units = statistics_ if documents is None else _sum_by_document(statistics_, documents)
+    units = statistics_
+    if documents is not None:
+        names, indices = np.unique(documents, return_inverse=True)
+        units = np.zeros((len(names), statistics_.shape[1]))
+        np.add.at(units, indices, statistics_)
     without_one = metric.scores(units.sum(axis=0) - units)
-    return RunScores(score, len(units) * score - (len(units) - 1) * without_one, seed)
-
-
-def _sum_by_document(statistics_: np.ndarray, documents: Sequence[str] | np.ndarray
-                     ) -> np.ndarray:
-    """[sentences, counts] -> [documents, counts]."""
-    names, indices = np.unique(documents, return_inverse=True)
-    sums = np.zeros((len(names), statistics_.shape[1]))
-    np.add.at(sums, indices, statistics_)
-    return sums
+    return RunScores(score, len(units) * score - (len(units) - 1) * without_one)
 
 
 def arm_score(runs: Sequence[RunScores]) -> ArmScore:
@@ -210,7 +196,9 @@ def compare(baseline: Sequence[RunScores], arm: Sequence[RunScores], spread: Spr
       another seed would move the score. The interval then accounts for the test sentences only.
     """
     if min(len(baseline), len(arm)) == 1:
-        return _compare_over_sentences(baseline, arm)
+        part = _sentence_part(_mean(arm) - _mean(baseline))
+        over_sentences = _comparison(_mean_score(arm) - _mean_score(baseline), [part], "sentences")
+        return dataclasses.replace(over_sentences, p=None)
     return _compare_over_seeds(baseline, arm, spread or estimate_spread([baseline, arm]))
 
 
@@ -222,13 +210,6 @@ def compare_outputs(baseline: RunScores, system: RunScores) -> Comparison:
     """
     part = _sentence_part(system.pseudovalues - baseline.pseudovalues)
     return _comparison(system.score - baseline.score, [part], "sentences")
-
-
-def _compare_over_sentences(baseline: Sequence[RunScores], arm: Sequence[RunScores]) -> Comparison:
-    """The difference with its interval over test sentences, without a p-value."""
-    part = _sentence_part(_mean(arm) - _mean(baseline))
-    comparison = _comparison(_mean_score(arm) - _mean_score(baseline), [part], "sentences")
-    return dataclasses.replace(comparison, p=None)
 
 
 def _compare_over_seeds(baseline: Sequence[RunScores], arm: Sequence[RunScores], spread: Spread
@@ -394,7 +375,7 @@ def seeds_needed(comparisons: Sequence[Comparison], units: int, difference: floa
 
 def is_test_set_too_small(comparisons: Sequence[Comparison], units: int, difference: float = 0.5,
                           power: float = 0.8) -> bool:
-    """Whether no number of seeds detects a difference: the args are those of `seeds_needed`."""
+    """Whether no number of seeds detects a difference; arguments as in `seeds_needed`."""
     variances = [comparison.sentence_variance
                  for comparison in _of_close_arms(comparisons, difference)]
     return bool(variances) and not _is_detected([_Part(statistics.fmean(variances), units - 1)],
@@ -408,7 +389,6 @@ def _of_close_arms(comparisons: Sequence[Comparison], difference: float) -> list
 
 
 def _is_detected(parts: Sequence[_Part], difference: float, power: float) -> bool:
-    # Two-sided quantile of the test, one-sided quantile of the power.
     quantiles = _critical_value(parts, LEVEL) + _critical_value(parts, 2 * (1 - power))
     return quantiles * math.sqrt(sum(part.variance for part in parts)) <= difference
 

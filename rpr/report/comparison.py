@@ -118,7 +118,7 @@ def _fill_scores(results: StudyResults, metric: Metric, counts: Mapping[str, np.
     scores: dict[str, list[RunScores]] = {}
     for arm in results.arms:
         for run in arm.done:
-            score = significance.run_scores(metric, counts[run.path], run.seed, documents)
+            score = significance.run_scores(metric, counts[run.path], documents)
             setattr(run, metric.name, score.score)
             scores.setdefault(arm.name, []).append(score)
         if arm.done:
@@ -132,20 +132,18 @@ def _compare(results: StudyResults, metric: str, scores: Mapping[str, Sequence[R
     Where there are too many arms to rank, it covers the pairs with the baseline. Arms of one seed
     have no p-value.
     """
-    several = [name for name, runs in scores.items() if len(runs) > 1]
+    several = [name for name in sorted(scores, key=lambda name: name != results.baseline)
+               if len(scores[name]) > 1]
     pairs = (list(itertools.combinations(several, 2)) if len(several) <= MOST_RANKED_ARMS else [])
     if results.baseline in scores:
-        known = {frozenset(pair) for pair in pairs}
-        pairs += [(results.baseline, name) for name in scores if name != results.baseline
-                  and frozenset((results.baseline, name)) not in known]
+        pairs += [(results.baseline, name) for name in scores
+                  if name != results.baseline and (results.baseline, name) not in pairs]
     spread = significance.estimate_spread(scores.values()) if several else None
     compared = dict(zip(pairs, significance.correct([
         significance.compare(scores[first], scores[second], spread) for first, second in pairs]),
         strict=True))
     for arm in results.arms:
-        difference = compared.get((results.baseline, arm.name))
-        opposite = compared.get((arm.name, results.baseline))
-        setattr(arm, f"{metric}_difference", difference or opposite and opposite.reversed())
+        setattr(arm, f"{metric}_difference", compared.get((results.baseline, arm.name)))
     if metric == "bleu" and 2 <= len(several) <= MOST_RANKED_ARMS:
         _rank(results, {pair: found for pair, found in compared.items()
                         if set(pair) <= set(several)})

@@ -30,7 +30,7 @@ def calibration():
 def random_runs(random, seeds, sentences=50, deviation=1.0, mean=30.0):
     values = mean + deviation * random.normal(size=(seeds, 1)) + random.normal(
         size=(seeds, sentences))
-    return [RunScores(float(row.mean()), row, seed) for seed, row in enumerate(values)]
+    return [RunScores(float(row.mean()), row) for row in values]
 
 
 @pytest.mark.parametrize("name", ["bleu", "chrf", "ter"])
@@ -38,8 +38,8 @@ def test_pseudovalues_leave_one_sentence_out(name):
     reference = SENTENCES * 3
     metric = Metric(name)
     counts, = metric.sentence_statistics([damaged(reference, 0.2, 1)], [reference])
-    run = significance.run_scores(metric, counts, 7)
-    assert run.seed == 7 and run.score == metric.corpus_score(counts)[0]
+    run = significance.run_scores(metric, counts)
+    assert run.score == metric.corpus_score(counts)[0]
     for left_out in (0, 7, 14):
         rest = metric.corpus_score(np.delete(counts, left_out, axis=0))[0]
         assert run.pseudovalues[left_out] == pytest.approx(15 * run.score - 14 * rest, abs=1e-9)
@@ -93,7 +93,7 @@ def test_a_comparison_over_unequal_numbers_of_seeds_by_loops():
 
 def of_seeds_alone(scores):
     """Runs that are constant over the sentences."""
-    return [RunScores(score, np.full(9, score), seed) for seed, score in enumerate(scores)]
+    return [RunScores(score, np.full(9, score)) for score in scores]
 
 
 def test_without_sentence_effects_it_is_a_t_test():
@@ -229,7 +229,7 @@ def test_a_test_set_is_too_small_only_by_its_sentences():
 
 def arms_of_three_seeds(units):
     random = np.random.default_rng(3)
-    return [[RunScores(float(run.mean()), run, seed) for seed, run in enumerate(
+    return [[RunScores(float(run.mean()), run) for run in (
         random.normal(30, 0.5, size=(3, units)))] for _ in range(2)]
 
 
