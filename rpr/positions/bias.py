@@ -1,4 +1,4 @@
-"""Biases of the logits by head and distance: T5, ALiBi and FIRE.
+"""Biases of the logits by head and distance: T5, ALiBi, KERPLE and FIRE.
 
 Most of the cost of such a bias is expanding it to all pairs of query and key, so layers that share
 a bias expand it once.
@@ -163,3 +163,38 @@ class Fire(Scheme):
             return fire(layout, scalar("c", self._c),
                         tf.abs(scalar("threshold_factor", 1.0)) * self._threshold,
                         lambda x: mlp(x, self._width, self._heads, tf.nn.relu))
+
+
+def kerple(amplitude: tf.Tensor, rate: tf.Tensor, layout: Layout) -> tf.Tensor:
+    """-r_1 log(1 + r_2 |i - j|), the logarithmic kernel of Chi et al. 2022, equation 5.
+
+    Args:
+      amplitude: r_1, above 0, [heads].
+      rate: r_2, above 0, [heads].
+      layout: see `Layout`.
+
+    Returns:
+      [batch|1, heads, queries, keys] of the dtype of the amplitudes.
+    """
+    amplitude, rate = amplitude[:, None, None], rate[:, None, None]
+    if not layout.unit_steps:
+        distances = tf.cast(tf.abs(layout.relative_positions()), rate.dtype)
+        return -amplitude * tf.math.log(1 + rate * distances)
+    distances = tf.cast(tf.abs(layout.distances()), rate.dtype)
+    return skew((-amplitude * tf.math.log(1 + rate * distances))[None], layout)
+
+
+@register("kerple")
+class Kerple(Scheme):
+    """A learned logarithmic penalty of the distance for each head (Chi et al. 2022)."""
+
+    def __init__(self, hparams: HParams, side: str) -> None:
+        self._heads = hparams.num_heads
+
+    def bias(self, layout: Layout, dtype: tf.DType) -> tf.Tensor:
+        def positive(name: str, most: float) -> tf.Tensor:
+            x = tf.get_variable(name, [self._heads], dtype, tf.random_uniform_initializer(0, most))
+            return tf.maximum(x, 0.01)                       # as the authors' code does
+
+        with tf.variable_scope("kerple"):
+            return kerple(positive("amplitude", 2.0), positive("rate", 1.0), layout)

@@ -140,3 +140,22 @@ class Rotary(Scheme):
             positions[:, None], self._channels, self._base, self._factors))
         x = rotate(x, *turns)
         return x if self._temperature == 1 else x * self._temperature
+
+
+@register("xpos")
+class XPos(Rotary):
+    """Rotary positions whose pairs also decay with the distance (Sun et al. 2023).
+
+    Queries at position i are multiplied by zeta ** (i / 512), keys at j by zeta ** (-j / 512), from
+    position 0 on. (The authors' code centres the exponents on the batch's length, so that a cached
+    step differs from the whole sentence.)
+    """
+    sides = ("targets",)
+
+    def rotate(self, x: tf.Tensor, positions: tf.Tensor, layout: Layout, role: str) -> tf.Tensor:
+        pairs = self._channels // 2
+        zeta = (np.arange(pairs) / pairs + 0.4) / 1.4        # section 3.2, gamma = 0.4
+        powers = tf.cast(positions, tf.float32)[:, None, :, None] / 512 * np.tile(np.log(zeta), 2)
+        scale = tf.cast(tf.exp(powers if role == "query" else -powers), x.dtype)
+        y = super().rotate(x, positions, layout, role)
+        return tf.concat([y[..., :2 * pairs] * scale, y[..., 2 * pairs:]], axis=-1)

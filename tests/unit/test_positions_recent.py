@@ -58,7 +58,13 @@ def dape(get, x, logits, i, j, h, q, causal):
     return logits[h, i, j] + bias[h] + dense(hidden, get, "dape/output")[h]
 
 
-FORMULAS = {"fire": fire, "forgetting": forgetting, "cope": cope, "dape+alibi": dape}
+def kerple(get, x, logits, i, j, h, q, causal):
+    amplitude, rate = (max(get[f"kerple/{name}"][h], 0.01) for name in ("amplitude", "rate"))
+    return logits[h, i, j] - amplitude * math.log(1 + rate * abs(i - j))
+
+
+FORMULAS = {"fire": fire, "kerple": kerple, "forgetting": forgetting, "cope": cope,
+            "dape+alibi": dape}
 SETTINGS = dict(num_heads=HEADS, hidden_size=HIDDEN, fire_threshold=3.0, cope_positions=4,
                 dape_width=5, fire_width=5)
 
@@ -162,8 +168,9 @@ def test_cached_steps_are_the_whole_sentence(position):
 BY_PLACE = [name for name in positions.SCHEMES if name not in ("forgetting", "cope")]
 
 
-@pytest.mark.parametrize("side", ["inputs", "targets"])
-@pytest.mark.parametrize("position", BY_PLACE)
+@pytest.mark.parametrize("position, side", [
+    (name, side) for name in BY_PLACE for side in ("inputs", "targets")
+    if side in positions.SCHEMES[name].sides])
 def test_positions_given_as_data_are_those_of_a_longer_sentence(position, side):
     """Some words at the positions that they have in a sentence, different ones in each example."""
     random, causal = np.random.RandomState(0), side == "targets"
@@ -358,3 +365,38 @@ def test_yarn_scales_the_logits_and_p_rope_stops_the_slowest_pairs():
     np.testing.assert_allclose(turned["kept"][..., slow], x[..., slow])
     np.testing.assert_allclose(np.delete(turned["kept"], slow, axis=3),
                                np.delete(turned["plain"], slow, axis=3))
+
+
+def test_xpos_is_rotary_with_a_decay_per_pair():
+    q, k = np.random.RandomState(0).randn(2, 1, 2, 6, 8)
+    with tf.Graph().as_default(), tf.Session() as session:
+        layout, logits = Layout(6, 6, causal=True), []
+        for position in ("rotary", "xpos"):
+            scheme = positions.build(tiny_models.hparams(
+                position=position, hidden_size=16, num_heads=2), "targets")
+            at = layout.query_positions()
+            turned = [scheme.rotate(tf.constant(x), at, layout, role)
+                      for x, role in ((q, "query"), (k, "key"))]
+            logits.append(turned)
+        (plain_q, plain_k), (got_q, got_k) = session.run(logits)
+    for i, j in ((0, 0), (3, 1), (5, 0)):
+        expected = 0
+        for pair in range(4):
+            decay = ((pair / 4 + 0.4) / 1.4) ** ((i - j) / 512)
+            expected += decay * sum(plain_q[0, 0, i, c] * plain_k[0, 0, j, c]
+                                    for c in (pair, pair + 4))
+        assert got_q[0, 0, i] @ got_k[0, 0, j] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_sink_takes_its_share_of_the_weights():
+    logits = np.random.RandomState(0).randn(2, 4, 3, 5)
+    with tf.Graph().as_default(), tf.Session() as session:
+        scheme = positions.build(tiny_models.hparams(position="sink+alibi", num_heads=4), "inputs")
+        weights = scheme.normalize(tf.constant(logits), Layout(3, 5))
+        variable, = tf.trainable_variables()
+        variable.load([0.0, 1.0, -2.0, 30.0], session)
+        got = session.run(weights)
+    for h, sink in enumerate([0.0, 1.0, -2.0, 30.0]):
+        powers = np.exp(logits[:, h])
+        np.testing.assert_allclose(
+            got[:, h], powers / (powers.sum(axis=2, keepdims=True) + math.exp(sink)), rtol=1e-6)
