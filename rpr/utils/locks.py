@@ -3,11 +3,12 @@ import contextlib
 import fcntl
 import os
 import socket
+import stat
 import time
 from collections.abc import Iterator
 
 from rpr.utils.console import say
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidPath, UserError
 from rpr.utils.files import open_nofollow
 
 _ATTEMPTS, _PAUSE = 20, 0.05                          # `is_held` holds a lock briefly
@@ -33,11 +34,14 @@ def lock(path: str, wait: bool = True) -> Iterator[int]:
       The file descriptor. A child process that inherits it shares the lock.
 
     Raises:
-      UserError: another process holds it and `wait` is False, or it is a symbolic link.
+      UserError: another process holds it and `wait` is False, or it is a link or a pipe.
     """
     descriptor = open_nofollow(path, 0, 0o600)
     try:
-        if os.fstat(descriptor).st_uid == os.getuid():
+        status = os.fstat(descriptor)
+        if status.st_nlink > 1 or not stat.S_ISREG(status.st_mode):
+            raise InvalidPath(path, "is a hard link or not a regular file; remove it")
+        if status.st_uid == os.getuid():
             os.fchmod(descriptor, 0o600)              # it may exist with another mode
         _take_lock(descriptor, path, wait)
         os.ftruncate(descriptor, 0)

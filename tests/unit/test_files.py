@@ -231,6 +231,13 @@ def test_a_lock_is_not_opened_through_a_link(private, shared):
     assert private.read_text() == "mine"
 
 
+def test_nothing_is_written_into_a_hard_link_in_place_of_a_lock(private, shared):
+    os.link(private, shared / ".lock")
+    with pytest.raises(UserError, match="hard link"), locks.lock(str(shared / ".lock")):
+        pass
+    assert private.read_text() == "mine"
+
+
 def test_a_million_events_are_read_from_the_tail(tmp_path):
     """The cost is bounded by the bytes that are read, not measured in seconds."""
     path = str(tmp_path / "metrics.jsonl")
