@@ -56,7 +56,8 @@ def register(usr_dir: str | None = None) -> None:
         return
     path = os.path.abspath(os.path.expanduser(usr_dir))
     name = os.path.basename(path)
-    if name == "rpr":
+    if name == "rpr" and (not os.path.isdir(path)
+                          or os.path.samefile(path, os.path.dirname(rpr.__file__))):
         return                                        # registered above
     if not os.path.isdir(path):
         raise InvalidPath(usr_dir, "there is no such directory")
@@ -68,12 +69,12 @@ def register(usr_dir: str | None = None) -> None:
                           "directory")
     try:
         t2t_usr_dir.import_usr_dir(path)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InvalidValue("t2t_usr_dir", usr_dir,
                            f"{_place_in(path, error)}{type(error).__name__}: {error}") from error
 
 
-def _place_in(path: str, error: Exception) -> str:
+def _place_in(path: str, error: BaseException) -> str:
     """"FILE, line N: " of the user's code that raised an error."""
     places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError):

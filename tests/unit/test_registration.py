@@ -12,3 +12,17 @@ def test_a_directory_without_code_to_import_is_refused(tmp_path):
                        ("empty", "no __init__.py")):
         with pytest.raises(UserError, match=f"{tmp_path}/{name}: .*{line}"):
             registration.register(str(tmp_path / name))
+
+
+def test_a_directory_that_ends_the_program_is_refused(tmp_path):
+    (tmp_path / "ends").mkdir()
+    (tmp_path / "ends" / "__init__.py").write_text("import sys\nsys.exit(0)\n")
+    with pytest.raises(UserError, match="__init__.py, line 2: SystemExit: 0"):
+        registration.register(str(tmp_path / "ends"))
+
+
+def test_another_directory_called_rpr_is_not_passed_over(tmp_path):
+    (tmp_path / "rpr").mkdir()
+    (tmp_path / "rpr" / "__init__.py").touch()
+    with pytest.raises(UserError, match="a module named 'rpr' is loaded already"):
+        registration.register(str(tmp_path / "rpr"))
