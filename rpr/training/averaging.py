@@ -18,6 +18,7 @@ from tensor2tensor.utils import bleu_hook
 from rpr.t2t import preflight
 from rpr.utils import files
 from rpr.utils.console import Task
+from rpr.utils.errors import UserError
 
 _FILE_BYTES = 1 << 26                                 # least size of a data file of an average
 # Variables that only training needs: T2T's scopes, and TensorFlow's names for the loss scale.
@@ -71,13 +72,22 @@ def write_mean(path: str, paths: Sequence[str], step: int) -> None:
       path: the checkpoint to write, without suffix.
       paths: the checkpoints to average, without suffix.
       step: the value of `global_step`.
+
+    Raises:
+      UserError: the checkpoints have different variables or shapes.
     """
     for leftover in glob.glob(glob.escape(path) + ".part*"):
         os.unlink(leftover)
     readers = [tf.train.load_checkpoint(source) for source in paths]
     fixed = {"global_step": np.int64(step), "train_stats/problem_0_steps": np.int32(0)}
-    names = sorted(name for name in readers[0].get_variable_to_shape_map()
-                   if name not in fixed and not name.startswith(_TRAINING_SCOPES))
+    first, *others = ({name: shape for name, shape in reader.get_variable_to_shape_map().items()
+                       if name not in fixed and not name.startswith(_TRAINING_SCOPES)}
+                      for reader in readers)
+    for source, other in zip(paths[1:], others, strict=True):
+        for name in sorted({*first, *other}):
+            if first.get(name) != other.get(name):
+                raise UserError(f"{source} is of another model than {paths[0]}: {name} has "
+                                f"the shape {other.get(name)} instead of {first.get(name)}")
     values: dict[str, Any] = dict(fixed)
     parts: list[str] = []
 
@@ -86,7 +96,7 @@ def write_mean(path: str, paths: Sequence[str], step: int) -> None:
         write_checkpoint(parts[-1], values)
         values.clear()
 
-    for name in names:
+    for name in sorted(first):
         values[name] = _mean(readers, name)
         if sum(value.nbytes for value in values.values()) >= _FILE_BYTES:
             save()

@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 from conftest import killed_before_the_index
 
 from rpr.training import averaging
+from rpr.utils.errors import UserError
 
 STEPS = (100, 200, 300)
 SHAPES = {"transformer/a": (40, 30), "transformer/b": (7,), "transformer/c": (50, 10),
@@ -87,3 +88,13 @@ def test_what_describes_the_model_is_that_of_the_model(model_dir, tmp_path):
     (tmp_path / "out" / "hparams.json").write_text('{"cut')
     averaging.average_all(str(model_dir), str(tmp_path / "out"), 2)
     assert (tmp_path / "out" / "hparams.json").read_text() == "{}"
+
+
+def test_checkpoints_of_different_models_are_not_averaged(tmp_path):
+    paths = [str(tmp_path / f"model.ckpt-{step}") for step in (1, 2)]
+    for size, path in enumerate(paths, 2):
+        averaging.write_checkpoint(path, {"transformer/a": np.zeros(size, np.float32)})
+    with pytest.raises(UserError, match="model.ckpt-2 is of another model .*transformer/a has "
+                                        r"the shape \[3\] instead of \[2\]"):
+        averaging.write_mean(str(tmp_path / "model.ckpt-3"), paths, 3)
+    assert not list(tmp_path.glob("model.ckpt-3*"))
