@@ -18,6 +18,7 @@ from typing import Any
 from rpr.utils import files
 from rpr.utils.errors import InvalidValue, UserError, nearest
 
+_MOST_BYTES = 1 << 28                                 # a small gzip file may hold gigabytes
 LANGUAGE_PAIR = r"[a-z]{2,3}-[a-z]{2,3}"
 
 
@@ -27,19 +28,23 @@ def read_lines(path: str) -> list[str]:
     A byte order mark is no part of the first line.
 
     Raises:
-      UserError: the file is missing, empty, damaged or not UTF-8.
+      UserError: the file is missing, empty, damaged, too large or not UTF-8.
     """
-    opened = gzip.open if path.endswith(".gz") else open
     try:
-        with opened(path, "rt", encoding="utf-8-sig", newline="\n") as text:
-            lines = [line.rstrip() for line in text]
+        with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as content:
+            text = content.read(_MOST_BYTES + 1)
+        if len(text) > _MOST_BYTES:
+            raise UserError(f"{path}: more than {_MOST_BYTES:,} bytes of text")
+        *lines, rest = text.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    if rest:
+        lines.append(rest)
     if not lines:
         raise UserError(f"{path}: it is empty")
-    return lines
+    return [line.rstrip() for line in lines]
 
 
 def test_set_source(name: str, language_pair: str) -> list[str]:

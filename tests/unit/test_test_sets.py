@@ -148,3 +148,11 @@ def test_the_source_comes_in_its_own_order(sacrebleu_cache):
     expected = [" ".join(line.split()) for line in (NEWSTEST / "newstest2021.en-de.src.en")
                 .read_text(encoding="utf-8").splitlines()]
     assert source == expected and len(references) == 1 and len(references[0]) == len(source)
+
+
+def test_a_small_gzip_file_of_large_text_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(test_sets, "_MOST_BYTES", 1000)
+    path = tmp_path / "text.gz"
+    path.write_bytes(gzip.compress(b"a" * 1001))
+    with pytest.raises(UserError, match="more than 1,000 bytes"):
+        test_sets.read_lines(str(path))
