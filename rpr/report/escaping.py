@@ -8,7 +8,8 @@ import re
 
 from rpr.utils.console import printable
 
-_FORMULA_SIGNS = "=+-@\t\r"                           # a spreadsheet evaluates cells that start so
+# A spreadsheet evaluates cells that start so; some take ";" for the end of a cell.
+_FORMULA = re.compile("(^|;[ \"']*)(?=[=+\\-@\t\r\uff1d\uff0b\uff0d\uff20])")
 _LATEX = {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}",
           "`": r"\textasciigrave{}", '"': r"\textquotedbl{}", "±": r"$\pm$", "×": r"$\times$",
           "|": r"\textbar{}\allowbreak{}", "<": r"\textless{}", ">": r"\textgreater{}",
@@ -24,8 +25,7 @@ def to_csv(value: object) -> object:
     """A cell that no spreadsheet takes for a formula; values other than text stay as they are."""
     if not isinstance(value, str):
         return value
-    text = plain(value)
-    return "'" + text if text[:1] and text[0] in _FORMULA_SIGNS else text
+    return _FORMULA.sub(r"\1'", plain(value))
 
 
 def to_markdown(text: str) -> str:

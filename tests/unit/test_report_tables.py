@@ -187,3 +187,9 @@ def test_every_sentence_is_in_one_bucket(values):
     assert len(lengths) < 20 or min(bucket.sentences for bucket in buckets) >= 10
     for lower, upper in zip(buckets, buckets[1:], strict=False):
         assert upper.low == lower.high + 1
+
+
+def test_no_part_of_a_cell_begins_like_a_formula():
+    assert escaping.to_csv("\uff1d1+1") == "'\uff1d1+1"
+    assert escaping.to_csv("a; =1+1;b") == "a; '=1+1;b"
+    assert escaping.to_csv("-1") == "'-1" and escaping.to_csv("a=1;b-1") == "a=1;b-1"
