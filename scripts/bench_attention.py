@@ -125,6 +125,12 @@ def _arguments(argv):
                 parser.error(f"--{name}={value}: allowed are {', '.join(allowed)}")
     if not args.clips or min(args.clips) < 0:
         parser.error("--clips: at least one clipping distance, 0 or more")
+    for name in ("lengths", "memory_lengths", "heads", "depth"):
+        value = getattr(args, name)
+        if min(value if isinstance(value, list) else [value], default=1) < 1:
+            parser.error(f"--{name}={value}: at least 1")
+    if args.batch < 0:
+        parser.error(f"--batch={args.batch}: at least 0")
     args.tables = {"shared": [True], "per_head": [False], "both": [True, False]}[args.tables]
     if importlib.util.find_spec("torch") is None:
         args.variants = [variant for variant in args.variants if variant != "torch"]

@@ -123,6 +123,8 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
     parser.add_argument("--json", help="file for the records")
     args = parser.parse_args(argv)
+    if args.words < 1:
+        parser.error(f"--words={args.words}: at least 1")
     for value in args.variants:
         if value not in (*VARIANTS, STATEFUL):
             parser.error(f"--variants={value}: allowed are {', '.join((*VARIANTS, STATEFUL))}")

@@ -68,7 +68,7 @@ def expression(rng: random.Random, operators: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", help="where the two files are written")
+    parser.add_argument("folder", help="where the two files are written; they must not exist")
     parser.add_argument("pairs", nargs="?", type=int, default=2000, help="number of expressions")
     arguments = parser.parse_args()
     if arguments.pairs < 1:
@@ -76,8 +76,8 @@ def main() -> None:
     rng = random.Random(1)
     try:
         os.makedirs(arguments.folder, exist_ok=True)
-        with (open(os.path.join(arguments.folder, "source"), "w", encoding="utf-8") as source,
-              open(os.path.join(arguments.folder, "target"), "w", encoding="utf-8") as target):
+        with (open(os.path.join(arguments.folder, "source"), "x", encoding="utf-8") as source,
+              open(os.path.join(arguments.folder, "target"), "x", encoding="utf-8") as target):
             for _ in range(arguments.pairs):
                 code = expression(rng, rng.randint(1, 5))
                 source.write(with_edges(code) + "\n")

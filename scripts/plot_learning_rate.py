@@ -51,10 +51,14 @@ def main() -> None:
     try:
         if options.steps < 1:
             raise UserError(f"--steps={options.steps}: must be at least 1")
+        if os.path.isfile(options.out):
+            with open(options.out, "rb") as old:
+                if old.read(4) not in (b"", b"\x89PNG"):
+                    raise UserError(f"{options.out} is no PNG file; name another file")
         hparams = registration.registered_hparams(options.hparams_set)
         preflight.parse_hparams(hparams, options.hparams)
         check_ranges(hparams)
-    except (UserError, ValueError) as error:
+    except (UserError, ValueError, OSError) as error:
         sys.exit(f"plot_learning_rate.py: {error}")
     hparams.add_hparam("train_steps", options.steps)
     steps = np.unique(np.linspace(0, options.steps, POINTS).astype(int))
@@ -63,7 +67,10 @@ def main() -> None:
     axes.plot(steps, learning_rates(hparams, steps))
     axes.set(xlabel="steps", ylabel="learning rate", title=options.hparams_set, ylim=(0, None))
     axes.grid(alpha=0.3)
-    figure.savefig(options.out, format="png")
+    try:
+        figure.savefig(options.out, format="png")
+    except OSError as error:
+        sys.exit(f"plot_learning_rate.py: {error}")
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ def run(name, *arguments):
     (["train_on_hosts", "a;b", "true"], "'a;b' is not HOST[:PORT]"),
     (["train.sbatch", "--worker_gpu=8"], "train.sbatch: not in a Slurm job; submit it: sbatch"),
     (["expression_graphs.py", "/dev/null/x"], "Not a directory"),
+    (["plot_learning_rate.py", __file__, "--hparams_set=rpr_small"], "is no PNG file"),
     (["small_vectors.py", "x", "--problem=toy_reverse_repeats_5"], "not a problem of words"),
 ])
 def test_bad_input_ends_in_one_line(command, says):
@@ -47,6 +48,10 @@ def test_bad_input_ends_in_one_line(command, says):
     (["train_on_hosts", "a"], "scripts/train_on_hosts HOST[:PORT]"),
     (["expression_graphs.py", "x", "0"], "pairs=0: at least 1"),
     (["expression_graphs.py", "x", "many"], "pairs: invalid int value"),
+    (["bench_attention.py", "--lengths=0"], "--lengths=[0]: at least 1"),
+    (["bench_attention.py", "--heads=-1"], "--heads=-1: at least 1"),
+    (["bench_data.py", "datagen", "--folder=x", "--pairs=-1"], "--pairs: '-1': must be"),
+    (["bench_step.py", "--words=0"], "--words=0: at least 1"),
     (["small_vectors.py", "x", "--dimension=0"], "--dimension=0: at least 1"),
 ])
 def test_a_wrong_use_is_explained(command, says):
@@ -77,3 +82,10 @@ def test_other_scripts_are_shell_scripts():
         if (path.is_file() and path.suffix not in (".py", ".png")
                 and not path.name.startswith("Dockerfile")):
             assert path.read_text(encoding="utf-8").startswith("#!/usr/bin/env bash\n"), path.name
+
+
+def test_expressions_replace_no_file(tmp_path):
+    (tmp_path / "source").write_text("mine")
+    done = run("expression_graphs.py", str(tmp_path))
+    assert done.returncode == 1 and "File exists" in done.stderr
+    assert (tmp_path / "source").read_text() == "mine"
