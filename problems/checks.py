@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 from google.protobuf.message import DecodeError
 from tensor2tensor.data_generators import problem as t2t_problem
-from tensor2tensor.data_generators import text_encoder
+from tensor2tensor.data_generators import text_encoder, text_problems
 
 from rpr.utils.errors import InvalidPath, UserError
 from rpr.utils.files import read_json, sha256
@@ -58,6 +58,14 @@ def vocabulary_files(problem: Problem) -> list[str]:
     if getattr(problem, "vocab_type", None) == "character":
         return []                                     # T2T names a file that it never makes
     return sorted(filter(None, names))
+
+
+def is_parallel_text(problem: Problem) -> bool:
+    """Whether a problem's examples are pairs of texts, one pair in each."""
+    others = (text_problems.Text2ClassProblem, text_problems.Text2RealProblem,
+              text_problems.QuestionAndContext2TextProblem)
+    return (isinstance(problem, text_problems.Text2TextProblem) and problem.has_inputs
+            and not isinstance(problem, others) and not problem.packed_length)
 
 
 def check_data(problem: Problem, data_dir: str, splits: Iterable[str]) -> None:

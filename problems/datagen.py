@@ -15,11 +15,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow.compat.v1 as tf
+from tensor2tensor.data_generators import text_encoder
 
 from rpr.problems import checks, parallel_text, shards
 from rpr.utils import console, files, locks
 from rpr.utils.errors import InvalidPath, UserError
-from rpr.utils.interfaces import TextProblem
+from rpr.utils.interfaces import Problem, TextProblem, Vocabulary
 
 
 def generate(problem: TextProblem, data_dir: str, tmp_dir: str) -> None:
@@ -46,6 +47,55 @@ def generate(problem: TextProblem, data_dir: str, tmp_dir: str) -> None:
     except (OSError, tf.errors.OpError) as error:     # a full disk, a read-only directory
         raise InvalidPath(data_dir, f"datagen of {problem.dataset_filename()} stopped: {error}; "
                           "the same command starts it again") from error
+
+
+def record_data_of_t2t(problem: Problem, data_dir: str) -> None:
+    """Writes what `rpr run` needs of data that T2T's own code has generated: texts and the record.
+
+    The texts of the development and the test set are decoded from the TFRecords. A problem without
+    a test split has the development set as its test set.
+
+    Args:
+      problem: a T2T problem of text with inputs, whose data is complete.
+      data_dir: the directory of the data.
+    """
+    name, encoders = problem.dataset_filename(), problem.get_feature_encoders(data_dir)
+    written: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for split in checks.SPLITS:
+        paths = checks.data_files(problem, split, data_dir)
+        for path in paths:
+            count = sum(1 for _ in tf.io.tf_record_iterator(path))
+            written.setdefault(split, {})[os.path.basename(path)] = {
+                "bytes": os.path.getsize(path), "records": count}
+            sources[os.path.basename(path)] = files.sha256(path)
+        if split == "train":
+            continue
+        if not paths:
+            console.say(f"{name} has no {split} split: its development set is the test set")
+        source, reference = (os.path.join(data_dir, f"{name}.{split}.{kind}.txt")
+                             for kind in ("source", "reference"))
+        parallel_text.write_pairs(
+            _decoded(paths or checks.data_files(problem, "dev", data_dir), encoders),
+            source, reference)
+    record = {"problem": name, "sources": sources, "settings": {}, "files": written,
+              "vocabulary": {file: files.sha256(os.path.join(data_dir, file))
+                             for file in checks.vocabulary_files(problem)}}
+    files.write_atomically(checks.record_path(problem, data_dir),
+                           json.dumps(record, indent=1, sort_keys=True) + "\n")
+
+
+def _decoded(paths: Iterable[str], encoders: dict[str, Vocabulary]) -> Iterator[tuple[str, str]]:
+    """The text of the examples in TFRecord files, source and target, each on one line."""
+    for path in paths:
+        for record in tf.io.tf_record_iterator(path):
+            features = tf.train.Example.FromString(record).features.feature
+            source, target = (
+                " ".join(encoders[name].decode(
+                    [number for number in features[name].int64_list.value
+                     if number != text_encoder.EOS_ID]).split())
+                for name in ("inputs", "targets"))
+            yield source, target
 
 
 def _make_directories(data_dir: str, tmp_dir: str) -> None:

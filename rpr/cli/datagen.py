@@ -17,6 +17,7 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
     from tensor2tensor.utils import registry
 
     from rpr.problems import checks, download, translation
+    from rpr.problems.datagen import record_data_of_t2t
     flags, _ = parse(argv, "rpr datagen (t2t-datagen)", example="--problem=NAME")
     names = _problem_names(flags, t2t_datagen._SUPPORTED_PROBLEM_GENERATORS)
     if flags.only_list:
@@ -37,12 +38,16 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
         problem = registry.problem(name) if name in registered else None
         if isinstance(problem, translation.TranslationProblem):
             problem.generate_data(data_dir, tmp_dir)    # T2T would create the directory first
+        elif problem is not None and checks.read_record(problem, data_dir) is not None:
+            checks.check_data(problem, data_dir, ("train", "dev"))
         else:
             if problem is None or type(problem).__module__.startswith("tensor2tensor."):
                 say(f"{name} is a problem of tensor2tensor itself: what it downloads, often over "
                     "http, is neither verified nor unpacked safely")
             set_t2t_flags({"problem": name, "tmp_dir": tmp_dir})
             t2t_datagen.main(None)
+            if problem is not None and checks.is_parallel_text(problem):
+                record_data_of_t2t(problem, data_dir)
         if problem is not None:
             say(checks.summary(problem, data_dir))
     if logs:

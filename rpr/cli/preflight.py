@@ -57,8 +57,16 @@ def _check(runs: list[Run]) -> list[str]:
         read = preflight.check_runs([
             ModelRequest(run.model, run.problem, run.hparams_set, run.hparams,
                          t2t_usr_dir=run.usr_dir) for run in runs])
+        from rpr.problems import checks, translation
         for run in runs:
-            _check_test_sets(run, registration.find_problem(run.problem))
+            problem = registration.find_problem(run.problem)
+            if not isinstance(problem, translation.TranslationProblem) and (
+                    not checks.is_parallel_text(problem)
+                    or problem.dataset_filename() != run.problem):
+                raise UserError(f"run.problem = {run.problem}: a run translates, and this problem "
+                                "has no pairs of texts, packs them, or uses another one's data; "
+                                "rpr datagen and rpr train take it")
+            _check_test_sets(run, problem)
     except Exception as error:                        # a traceback would not reach the parent
         own = None if isinstance(error, UserError) else own_code_error(error)
         if own:

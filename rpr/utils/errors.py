@@ -3,7 +3,6 @@ import difflib
 import errno
 import os
 import re
-import site
 import sys
 import traceback
 from collections.abc import Iterable
@@ -25,7 +24,7 @@ _PROJECT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 # Where no code of the user's own is.
 _NOT_OWN = tuple(os.path.realpath(path) + os.sep for path in (
     _PROJECT, *(os.path.join(_PROJECT, name) for name in ("problems", "hparams")), sys.prefix,
-    sys.base_prefix, os.path.dirname(os.__file__), *site.getsitepackages()))
+    sys.base_prefix, os.path.dirname(os.__file__)))
 
 
 class UserError(Exception):
@@ -91,7 +90,8 @@ def own_code_error(error: BaseException) -> str | None:
         places.append((error.filename or "", error.lineno))
     places += re.findall(r'File "([^"]+)", line (\d+)', str(error))
     own = [place for place in places if os.path.isabs(place[0])
-           and not os.path.realpath(place[0]).startswith(_NOT_OWN)]
+           and not os.path.realpath(place[0]).startswith(_NOT_OWN)
+           and not re.search("/(site|dist)-packages/", place[0])]
     first = (str(error).strip().splitlines() or [""])[0][:300]
     return f"{own[-1][0]}, line {own[-1][1]}: {type(error).__name__}: {first}" if own else None
 

@@ -90,6 +90,55 @@ def test_an_error_in_own_code_is_named_with_its_line(tmp_path, code, words):
     assert f"--t2t_usr_dir={folder}: {words}" in line
 
 
+PLAIN = """
+from tensor2tensor.data_generators import text_problems
+from tensor2tensor.utils import registry
+
+
+@registry.register_problem
+class PlainReverse(text_problems.Text2TextProblem):
+    approx_vocab_size = 100
+    is_generate_per_split = False
+    dataset_splits = [{"split": split, "shards": 1} for split in ("train", "eval")]
+
+    def generate_samples(self, data_dir, tmp_dir, dataset_split):
+        for number in range(60):
+            words = [f"w{number * k % 13}" for k in range(1, 5)]
+            yield {"inputs": " ".join(words), "targets": " ".join(reversed(words))}
+
+
+@registry.register_problem
+class PlainModel(text_problems.Text2SelfProblem):
+    pass
+"""
+
+
+def test_a_plain_problem_of_t2t_has_the_texts_that_a_run_needs(text, tmp_path):
+    folder = tmp_path / "plain_code"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(PLAIN)
+    flags = ["--problem=plain_reverse", f"--data_dir={tmp_path}/data", f"--t2t_usr_dir={folder}",
+             f"--tmp_dir={tmp_path}/tmp"]
+    done = rpr_command("datagen", *flags)
+    assert "has no test split: its development set is the test set" in done.stderr
+    for split in ("dev", "test"):
+        source, reference = ((tmp_path / "data" / f"plain_reverse.{split}.{kind}.txt").read_text()
+                             .splitlines() for kind in ("source", "reference"))
+        assert len(source) == 30
+        assert [line.split()[::-1] for line in source] == [line.split() for line in reference]
+    record = json.loads((tmp_path / "data" / "plain_reverse.datagen.json").read_text())
+    assert sum(file["records"] for file in record["files"]["train"].values()) == 30
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "data").iterdir()}
+    rpr_command("datagen", *flags)
+    assert {path: path.stat().st_mtime_ns for path in before if path.suffix != ".log"} == {
+        path: time for path, time in before.items() if path.suffix != ".log"}
+    gin = write(tmp_path / "own.gin", usr_dir=str(folder), problem="plain_model")
+    line = refused("study", gin, f"--study_dir={tmp_path}/study", "--set",
+                   "run.hparams_set=rpr_tiny", "--set", "study.grid={'num_heads': (2,)}", "--set",
+                   "study.baseline=num_heads=2")
+    assert "run.problem = plain_model: a run translates" in line
+
+
 def test_own_code_that_fails_in_a_stage_is_named_in_the_status(own, text, tmp_path):
     broken = CODE.replace("        distances =",
                           "        assert False, 'no distances'\n        distances =")
