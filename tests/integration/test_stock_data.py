@@ -110,6 +110,6 @@ def test_a_problem_of_t2t_comes_with_a_warning(tmp_path):
     (tmp_path / "own" / "__init__.py").write_text(T2T_PROBLEM)
     done = rpr_command("datagen", "--problem=tiny_problem", f"--data_dir={tmp_path}/data",
                        f"--tmp_dir={tmp_path}/tmp", f"--t2t_usr_dir={tmp_path}/own")
-    warning, last = done.stderr.splitlines()
+    warning, *_, last = done.stderr.splitlines()
     assert "tiny_problem is a problem of tensor2tensor itself" in warning and "http" in warning
     assert last == f"tiny_problem: 20 training, 20 development examples in {tmp_path}/data"
