@@ -37,7 +37,7 @@ _RANGES = {setting.name: setting for setting in (
     Setting("random_seed", 0, minimum=0, maximum=2**32 - 1, or_none=True))}
 # {beginnings of T2T's flags that no command takes: why}. No help shows them.
 _REFUSED = {
-    "autotune_|cloud_|dbgprofile|export_saved_|hparams_range|job-dir|tfdbg|tpu_|use_tpu|xla_":
+    "autotune_|cloud_|dbgprofile|export_saved_|hparams_range|job-dir|tfdbg|tpu_|use_tpu|xla_jit":
         "T2T's code for it needs TensorFlow 1",
     "master|ps_|std_server_|sync|worker_job|worker_replicas":
         "T2T's parameter servers do not work on TensorFlow 2; start the same command on every "
@@ -49,7 +49,7 @@ _REFUSED = {
 # Those that only a training uses.
 TRAINING = ("eval_throttle_|generate_data|iterations_per_loop|keep_checkpoint_|local_eval_|"
             "log_step_|optionally_use_|profile|registry_help|save_checkpoints_|schedule|tmp_dir|"
-            "train_steps|warm_start_")
+            "train_steps|warm_start_|xla_compile")
 
 
 def launch(module: str, argv: list[str]) -> None:

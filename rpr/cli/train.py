@@ -95,13 +95,13 @@ def _request(flags: FlagValues, model: ModelRequest, hparams: HParams) -> Traini
     check_data(problem, model.data_dir,
                ("train",) if flags.schedule == "train" else ("train", evaluated))
     made_with = {"model": model.model, "problem": model.problem, "hparams_set": model.hparams_set,
-                 "random_seed": flags.random_seed,
+                 "random_seed": flags.random_seed, "xla_compile": flags.xla_compile,
                  "vocabulary": preflight.vocabularies(problem, model.data_dir)}
     preflight.check_same_training(model.output_dir, made_with)
     on_devices = devices.DeviceRequest(
         flags.cpu_devices or flags.worker_gpu, flags.cpu_devices, flags.optionally_use_dist_strat,
         flags.intra_op_parallelism_threads, flags.inter_op_parallelism_threads,
-        devices.training_cluster())
+        devices.training_cluster(), flags.xla_compile)
     devices.check(on_devices, hparams, flags.schedule, flags.save_checkpoints_secs)
     launcher.set_t2t_flags({"hparams": model.hparams, "tmp_dir": tmp_dir,
                             "worker_gpu": on_devices.per_machine})

@@ -151,6 +151,7 @@ class Run:
     language_pair: str = setting("such as en-de; test_set needs it, and its target language "
                                  "chooses BLEU's tokenizer (zh, ja, ko)", "")
     worker_gpu: int = setting("GPUs of one run; each gets a batch of its own", 1, low=1, high=1024)
+    xla_compile: bool = setting("compile the training step with XLA; its batches are others", False)
     usr_dir: str = setting("directory with problems, hparams sets, models and position schemes of "
                            "your own (T2T's t2t_usr_dir)", "")
     text_source: str = setting("source side of the training text, for the problem "

@@ -146,7 +146,8 @@ def stages(run: Run, run_dir: RunDirectory) -> Iterator[Stage]:
                           f"--eval_frequency={run.eval_frequency}",
                           f"--keep_checkpoint_max={run.average_checkpoints}",
                           f"--keep_checkpoint_every_n_steps={run.bleu_frequency}",
-                          f"--metrics_file={run_dir.metrics}"],
+                          f"--metrics_file={run_dir.metrics}",
+                          *(["--xla_compile"] if run.xla_compile else [])],
                 os.path.join(run_dir.model, f"model.ckpt-{step}.index"))
     checkpoint, count = run_dir.checkpoint(run), run.average_checkpoints
     if count > 1:

@@ -111,12 +111,15 @@ def check_same_hparams(output_dir: str, requested: dict[str, Any], decoding: boo
 
 
 def check_same_training(output_dir: str, requested: dict[str, Any]) -> None:
-    """Refuses an output directory that was made with another model, problem or vocabulary."""
+    """Refuses an output directory that was made with another model, problem or vocabulary.
+
+    A value that is absent there equals False.
+    """
     saved = trained_with(output_dir)
     if not saved:
         return
     for name, value in requested.items():
-        if saved.get(name) == value:
+        if saved.get(name, False) == value:
             continue
         if name == "vocabulary":
             raise UserError(f"the vocabulary in data_dir ({', '.join(value)}) is not the one that "

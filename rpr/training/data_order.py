@@ -23,6 +23,8 @@ import numpy as np
 
 from rpr.nn.dropout import stable_hash
 
+MOST_MORE_PADDING = 0.065                             # of all positions, see `few_boundaries`
+
 
 def _filled(buckets: Sequence[tuple[np.ndarray, int]], devices: int
             ) -> list[tuple[np.ndarray, int]]:
@@ -39,6 +41,45 @@ def _filled(buckets: Sequence[tuple[np.ndarray, int]], devices: int
         joined = np.concatenate(shorter + waiting)
         filled.append((joined, min(size, len(joined) // devices * devices)))
     return filled
+
+
+def few_boundaries(sides: np.ndarray) -> list[int]:
+    """The boundaries of few buckets with little padding, for batches that all have their bucket's
+    shape.
+
+    Dynamic programming over the histogram of lengths finds the best division into 1, 2, ...
+    buckets. The first one is taken whose share of padding is at most MOST_MORE_PADDING above that
+    of a bucket per length.
+
+    Args:
+      sides: int [examples, sides], lengths of source and target.
+
+    Returns:
+      ascending lengths of the longer side, as `DataOrder` takes them.
+    """
+    longer, group, counts = np.unique(sides.max(axis=1), return_inverse=True, return_counts=True)
+    longest = np.zeros([len(longer), sides.shape[1]], np.int64)
+    np.maximum.at(longest, group, sides)
+    before = np.concatenate([[0], np.cumsum(counts)])
+    # cost[j][i]: positions of one bucket of the lengths i to j.
+    cost = [(before[j + 1] - before[:j + 1])
+            * np.maximum.accumulate(longest[j::-1])[::-1].sum(axis=1) for j in range(len(longer))]
+    least = sum(counts * longest.sum(axis=1))
+    allowed = sides.sum() / max(sides.sum() / least - MOST_MORE_PADDING, 1e-9)
+    best, cuts = np.array([column[0] for column in cost]), [np.zeros(len(longer), np.int64)]
+    while best[-1] > allowed:
+        # One more bucket, which begins at length i, after the best division of those before.
+        totals = [np.concatenate([[column[0]], best[:j] + column[1:]])
+                  for j, column in enumerate(cost)]
+        cuts.append(np.array([total.argmin() for total in totals]))
+        best = np.array([total.min() for total in totals])
+    boundaries, last = [], len(longer) - 1
+    for cut in cuts[:0:-1]:
+        begin = cut[last]
+        if begin:
+            boundaries.append(int(longer[begin]))
+            last = begin - 1
+    return boundaries[::-1]
 
 
 class DataOrder:
@@ -62,10 +103,16 @@ class DataOrder:
         members = [examples[bucket_of == bucket] for bucket in range(len(batch_sizes))]
         self._buckets = _filled([(ids, size) for ids, size in zip(members, batch_sizes, strict=True)
                                  if len(ids)], devices)
+        self.buckets = [ids for ids, _ in self._buckets]
         self._seed = seed
         # Of an epoch and of the one before, whose last examples the first batches contain.
         self._permutation = functools.lru_cache(2 * len(self._buckets))(self._permuted)
         self._epoch = functools.lru_cache(1)(self._shuffled_batches)
+
+    def bucket(self, number: int) -> int:
+        """The index in `buckets` (the examples of each) of the bucket of a batch."""
+        epoch = self._epoch_of(number)
+        return int(self._epoch(epoch)[number - self._completed(epoch)][0])
 
     def batch(self, number: int) -> np.ndarray:
         """The examples of a batch.

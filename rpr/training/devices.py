@@ -12,6 +12,7 @@ import os
 import tensorflow.compat.v1 as tf
 from tensor2tensor.bin import t2t_trainer
 from tensor2tensor.utils import expert_utils, misc_utils
+from tensorflow.python.client import pywrap_tf_session
 
 from rpr.utils.errors import InvalidValue, UserError
 from rpr.utils.interfaces import HParams
@@ -93,6 +94,7 @@ class DeviceRequest:
         far, else all cores.
       inter_op_threads: operations at a time; 0: same as threads of an operation.
       machines: None: this machine alone.
+      compiled: whether XLA compiles the training step.
     """
     per_machine: int = 1
     cpu_devices: int = 0
@@ -100,6 +102,7 @@ class DeviceRequest:
     intra_op_threads: int = 0
     inter_op_threads: int = 0
     machines: TrainingCluster | None = None
+    compiled: bool = False
 
     @property
     def count(self) -> int:
@@ -152,6 +155,8 @@ def check(request: DeviceRequest, hparams: HParams, schedule: str = "train",
                            "optimizer=multistep_adam a checkpoint could fall between the batches "
                            "of a step, and a resumed training would repeat them; use "
                            "local_eval_frequency")
+    if request.compiled and request.is_mirrored:
+        raise UserError(f"xla_compile with {mode}: only one device and towers are compiled")
     if accumulates and request.is_mirrored:
         raise UserError(f"optimizer=multistep_adam with {mode}: only one device and towers "
                         "accumulate batches")
@@ -185,6 +190,15 @@ def _check_precision(hparams: HParams) -> None:
                         f"{hparams.activation_dtype}: one of the two")
 
 
+def _compile(session: tf.ConfigProto) -> None:
+    """Makes XLA compile what a session runs."""
+    session.graph_options.optimizer_options.global_jit_level = tf.OptimizerOptions.ON_2
+    # TF_XLA_FLAGS was read when TensorFlow looked for devices. Without lazy compilation, no step
+    # depends on how often its shape has occurred in this process.
+    pywrap_tf_session.TF_SetTfXlaCpuGlobalJit(True)
+    pywrap_tf_session.TF_SetXlaEnableLazyCompilation(False)
+
+
 def run_config(request: DeviceRequest, hparams: HParams, threads: int) -> tf.estimator.RunConfig:
     """T2T's RunConfig on the requested devices, with `threads` per operation.
 
@@ -196,6 +210,10 @@ def run_config(request: DeviceRequest, hparams: HParams, threads: int) -> tf.est
     session = config.session_config
     session.intra_op_parallelism_threads = threads
     session.inter_op_parallelism_threads = request.inter_op_threads or threads
+    if request.compiled:
+        _compile(session)
+        # A step that also writes summaries would be another program.
+        config = config.replace(save_summary_steps=0)
     # By default, TensorFlow rewrites a graph twice, for seconds; the second time finds nothing.
     rewriting = session.graph_options.rewrite_options
     rewriting.meta_optimizer_iterations = 1

@@ -2,8 +2,9 @@
 
 T2T's own pipeline shuffles with Python's global random state, lets threads decide which file is
 read next, and starts from the beginning whenever a training resumes. Here the files are scanned
-once for the place and the length of each record; then each batch is read by its number. Padding,
-bucket boundaries and batch sizes are T2T's.
+once for the place and the lengths of each record; then each batch is read by its number. Padding,
+bucket boundaries and batch sizes are T2T's, unless the step is compiled: then the buckets are few
+and all batches of a bucket have one shape.
 
 Where a problem does not have one example per record (packed batches, targets that are split,
 several problems at once), T2T's pipeline is used, in a fixed order; a resumed training then reads
@@ -20,7 +21,8 @@ import tensorflow.compat.v1 as tf
 from tensor2tensor.data_generators import problem as t2t_problem
 from tensor2tensor.utils import data_reader
 
-from rpr.training.data_order import DataOrder
+from rpr.training.data_order import DataOrder, few_boundaries
+from rpr.utils.console import say
 from rpr.utils.errors import UserError
 from rpr.utils.interfaces import HParams, Problem
 
@@ -28,6 +30,7 @@ BATCH_NUMBER = "batch_number"                         # a feature: int64 scalar
 _FRAME, _HEADER = 16, 12                              # bytes of a TFRecord around and before data
 _SCAN_BATCH = 1024                                    # records
 _READ_AHEAD = 8                                       # batches
+_SIDES = ("inputs", "targets")
 
 InputFunction = Callable[[Any, Any], Any]
 
@@ -46,7 +49,7 @@ class Stream(NamedTuple):
 
 
 def reproducible_input(problem: Problem, hparams: HParams, data_dir: str,
-                       stream: Callable[[], Stream]) -> InputFunction:
+                       stream: Callable[[], Stream], few_shapes: bool = False) -> InputFunction:
     """An Estimator's input function whose batches are a function of seed and number.
 
     Args:
@@ -54,17 +57,27 @@ def reproducible_input(problem: Problem, hparams: HParams, data_dir: str,
       hparams: of the model.
       data_dir: of the problem's files.
       stream: called whenever the Estimator starts reading.
+      few_shapes: whether all batches of a bucket have one shape, see `few_boundaries`.
 
     Returns:
       A function of (params, config) that returns a dataset of (features, targets). The features
       include BATCH_NUMBER.
+
+    Raises:
+      UserError: few shapes of batches that are not read by number, or too few examples.
     """
     def input_fn(params: Any, config: Any) -> Any:
         del params
         towers = config.data_parallelism.n if config.data_parallelism else 1
         paths = sorted(tf.gfile.Glob(problem.filepattern(data_dir, tf.estimator.ModeKeys.TRAIN)))
-        make = _indexed if _can_index(problem, hparams, paths) else _sequential
-        dataset = make(problem, hparams, data_dir, paths, towers, stream(), config)
+        if _can_index(problem, hparams, paths):
+            dataset = _indexed(problem, hparams, data_dir, paths, towers, stream(), config,
+                               few_shapes)
+        elif few_shapes:
+            raise UserError("xla_compile: packed and split examples, several problems at once and "
+                            "problems with their own input have batches of too many shapes")
+        else:
+            dataset = _sequential(problem, hparams, data_dir, stream(), config)
         options = tf.data.Options()
         if not config.train_distribute:               # a strategy schedules its input itself
             options.experimental_warm_start = True
@@ -86,7 +99,7 @@ def _can_index(problem: Problem, hparams: HParams, paths: Sequence[str]) -> bool
 
 @tf.autograph.experimental.do_not_convert             # no Python control flow depends on tensors
 def _indexed(problem: Problem, hparams: HParams, data_dir: str, paths: Sequence[str], towers: int,
-             stream: Stream, config: Any) -> Any:
+             stream: Stream, config: Any, few_shapes: bool) -> Any:
     """Batches read by their numbers."""
     _prepare_hparams(problem, hparams, data_dir)
 
@@ -98,23 +111,32 @@ def _indexed(problem: Problem, hparams: HParams, data_dir: str, paths: Sequence[
     fields = _unprocessed_fields(problem, hparams)
     if fields:
         def length(serialized: tf.Tensor) -> tf.Tensor:
-            return _longest(serialized, fields)
+            return _lengths(serialized, fields)
     else:
         def length(serialized: tf.Tensor) -> tf.Tensor:
-            return tf.map_fn(lambda record: tf.to_int64(
-                data_reader.example_length(example(record))), serialized, tf.int64)
+            return tf.map_fn(lambda record: _lengths_of_example(example(record)), serialized,
+                             tf.int64)
 
     records = Records(paths, *_scan(paths, length, config.session_config))
-    order = _order(problem, hparams, records.lengths, towers, stream.seed)
+    order = _order(problem, hparams, records.lengths, towers, stream.seed, few_shapes)
+    longest = np.array([records.lengths[ids, 1:].max(axis=0) for ids in order.buckets])
+    if few_shapes:
+        say(f"rpr train: compiling the step for {len(longest)} shapes of batches, each when it "
+            "first occurs; the first steps take seconds each")
 
-    def read(number: np.ndarray) -> np.ndarray:
-        return records.read(order.batch(int(number)))
+    def read(number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return records.read(order.batch(int(number))), longest[order.bucket(int(number))]
 
     def batch(number: tf.Tensor) -> tuple[dict, tf.Tensor]:
-        serialized = tf.numpy_function(read, [number], tf.string)
+        serialized, lengths = tf.numpy_function(read, [number], [tf.string, tf.int64])
         serialized.set_shape([None])
         examples = tf.data.Dataset.from_tensor_slices(serialized).map(example)
-        padded = data_reader.padded_batch(examples, tf.size(serialized, out_type=tf.int64))
+        shapes = None
+        if few_shapes:
+            shapes = {name: [lengths[int(name == "targets")] if size is None else size
+                             for size in shape.as_list()]
+                      for name, shape in tf.data.get_output_shapes(examples).items()}
+        padded = data_reader.padded_batch(examples, tf.size(serialized, out_type=tf.int64), shapes)
 
         features = data_reader.standardize_shapes(tf.data.experimental.get_single_element(padded))
         targets = features[hparams.get("labels_feature_name", "targets")]
@@ -141,7 +163,7 @@ class Records:
     Args:
       paths: the files.
       sizes: int64 [records], bytes of each record, file by file.
-      lengths: int [records], the length of each example.
+      lengths: int [records, 3], the lengths of each example: the longest feature, source, target.
       counts: int [files], records of each file.
     """
 
@@ -182,13 +204,22 @@ def _unprocessed_fields(problem: Problem, hparams: HParams) -> dict | None:
     return fields if unprocessed else None
 
 
-def _longest(serialized: tf.Tensor, fields: dict) -> tf.Tensor:
-    """The lengths of unprocessed examples, without decoding one by one: int64 [batch]."""
+def _lengths(serialized: tf.Tensor, fields: dict) -> tf.Tensor:
+    """The lengths of unprocessed examples, without decoding one by one: int64 [batch, 3]."""
     features = tf.io.parse_example(serialized, fields)
-    ones = [tf.SparseTensor(x.indices, tf.ones_like(x.values), x.dense_shape)
-            for x in features.values()]
-    lengths = tf.reduce_max(tf.stack([tf.sparse.reduce_sum(x, axis=1) for x in ones]), axis=0)
-    return tf.maximum(lengths, 1)                     # as T2T, which adds a key to each example
+    lengths = {name: tf.sparse.reduce_sum(
+        tf.SparseTensor(x.indices, tf.ones_like(x.values), x.dense_shape), axis=1)
+        for name, x in features.items()}
+    longest = tf.reduce_max(tf.stack(list(lengths.values())), axis=0)
+    longest = tf.maximum(longest, 1)                  # as T2T, which adds a key to each example
+    return tf.stack([longest, *(lengths.get(side, tf.zeros_like(longest)) for side in _SIDES)], 1)
+
+
+def _lengths_of_example(features: dict) -> tf.Tensor:
+    """The lengths of an example: int64 [3]."""
+    return tf.stack([tf.to_int64(data_reader.example_length(features)), *(
+        tf.size(features[side], out_type=tf.int64) if side in features
+        else tf.constant(0, tf.int64) for side in _SIDES)])
 
 
 def _scan(paths: Sequence[str], length: Callable[[tf.Tensor], tf.Tensor], session_config: Any
@@ -199,13 +230,13 @@ def _scan(paths: Sequence[str], length: Callable[[tf.Tensor], tf.Tensor], sessio
 
     Args:
       paths: the files.
-      length: the lengths of a batch of records, int64 [batch].
+      length: the lengths of a batch of records, int64 [batch, 3].
       session_config: of the training. The first session of a process decides how many threads all
         of them have.
     """
     def measure(file: tf.Tensor, serialized: tf.Tensor) -> tf.Tensor:
         sizes = tf.to_int64(tf.strings.length(serialized))
-        return tf.stack([file, sizes, length(serialized)], axis=1)
+        return tf.concat([tf.stack([file, sizes], axis=1), length(serialized)], axis=1)
 
     def records(file: tf.Tensor, path: tf.Tensor) -> Any:
         return tf.data.TFRecordDataset(path, buffer_size=1 << 20).map(
@@ -217,39 +248,45 @@ def _scan(paths: Sequence[str], length: Callable[[tf.Tensor], tf.Tensor], sessio
         dataset = tf.data.Dataset.from_tensor_slices(numbered).flat_map(records).batch(
             _SCAN_BATCH).map(measure, num_parallel_calls=_cores())
         following = tf.data.make_one_shot_iterator(dataset.prefetch(2)).get_next()
-        rows = [np.zeros([0, 3], np.int64)]
+        rows = [np.zeros([0, 5], np.int64)]
         try:
             while True:
                 rows.append(session.run(following))
         except tf.errors.OutOfRangeError:
             pass
-    file, sizes, lengths = np.concatenate(rows).T
-    return sizes, lengths, np.bincount(file, minlength=len(paths))
+    table = np.concatenate(rows)
+    return table[:, 1], table[:, 2:], np.bincount(table[:, 0], minlength=len(paths))
 
 
-def _order(problem: Problem, hparams: HParams, lengths: np.ndarray, towers: int, seed: int
-           ) -> DataOrder:
-    """The order of the examples that T2T would use, in T2T's buckets."""
-    scheme = data_reader.hparams_to_batching_scheme(
-        hparams, shard_multiplier=towers,
-        length_multiplier=problem.get_hparams().batch_size_multiplier)
-    boundaries, sizes = scheme["boundaries"], scheme["batch_sizes"]
-    if hparams.use_fixed_batch_size:                  # a count of sentences
-        boundaries, sizes = [], [hparams.batch_size * towers]
+def _order(problem: Problem, hparams: HParams, lengths: np.ndarray, towers: int, seed: int,
+           few_shapes: bool) -> DataOrder:
+    """The order of the examples that T2T would use, in T2T's buckets or in few."""
+    sides, lengths = lengths[:, 1:], lengths[:, 0]
     used = (lengths >= hparams.min_length) & (lengths <= problem.max_length(hparams))
     if used.sum() < towers:
         raise UserError(f"{used.sum()} training examples have {hparams.min_length} to "
                         f"{problem.max_length(hparams)} sub-words (min_length, max_length); "
                         f"expected at least {towers}, one per device")
+    scheme = data_reader.hparams_to_batching_scheme(
+        hparams, shard_multiplier=towers,
+        length_multiplier=problem.get_hparams().batch_size_multiplier)
+    boundaries, sizes = scheme["boundaries"], scheme["batch_sizes"]
+    if few_shapes:
+        lengths = sides.max(axis=1)
+        boundaries = few_boundaries(sides[used])
+        sizes = [max(1, hparams.batch_size // longest) * towers for longest in (
+            *(boundary - 1 for boundary in boundaries), int(lengths[used].max()))]
+    if hparams.use_fixed_batch_size:                  # a count of sentences
+        boundaries = boundaries if few_shapes else []
+        sizes = [hparams.batch_size * towers] * (len(boundaries) + 1)
     return DataOrder(np.flatnonzero(used), lengths[used], boundaries, sizes, seed, towers)
 
 
 @tf.autograph.experimental.do_not_convert
-def _sequential(problem: Problem, hparams: HParams, data_dir: str, paths: Sequence[str],
-                towers: int, stream: Stream, config: Any) -> Any:
+def _sequential(problem: Problem, hparams: HParams, data_dir: str, stream: Stream, config: Any
+                ) -> Any:
     """T2T's own batches, in an order that depends on the seed only; those before `first` are read
     and discarded."""
-    del paths, towers
     random.seed(stream.seed)                          # T2T shuffles the file names with it
     batches = problem.input_fn(tf.estimator.ModeKeys.TRAIN, hparams, data_dir=data_dir,
                                config=config)

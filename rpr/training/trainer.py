@@ -121,9 +121,12 @@ def _train(request: TrainingRequest, hparams: HParams, prepare_output: Callable[
                 mirrored=request.devices.is_mirrored, threads=threads, training_files=data)
 
     estimator = experiment.estimator
+    if request.devices.compiled:
+        tf.enable_resource_variables()                # XLA does not update others
     # With a strategy, AutoGraph would rewrite T2T and all that it calls, which takes minutes.
     model_fn = tf.autograph.experimental.do_not_convert(estimator._model_fn)
-    estimator._model_fn = seeding.seeded(throughput.count_tokens(model_fn), request.seed)
+    estimator._model_fn = seeding.seeded(throughput.count_tokens(_only_training_compiled(model_fn)),
+                                         request.seed)
     hook = hooks.TrainingHook(
         request.metrics_file, request.train_steps, output_dir, request.max_loss_rise,
         hparams.optimizer_multistep_accumulate_steps or 1, request.log_batches)
@@ -133,7 +136,8 @@ def _train(request: TrainingRequest, hparams: HParams, prepare_output: Callable[
     max_steps = min(train_spec.max_steps, request.stop_at_step or train_spec.max_steps)
     experiment._train_spec = train_spec._replace(
         input_fn=input_pipeline.reproducible_input(
-            hparams.problem, hparams, request.data_dir, lambda: _stream(request, hparams)),
+            hparams.problem, hparams, request.data_dir, lambda: _stream(request, hparams),
+            request.devices.compiled),
         max_steps=max_steps,
         hooks=(hooks.GraphBuiltHook(describe), *train_spec.hooks,
                *(_chief_hooks(request, hook, keeping, estimator.config, max_steps, evaluate)
@@ -142,6 +146,15 @@ def _train(request: TrainingRequest, hparams: HParams, prepare_output: Callable[
         _execute(experiment, request, evaluate)
         if is_chief:
             keeping.keep()                            # an earlier process may have been killed
+
+
+def _only_training_compiled(model_fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Keeps XLA from compiling evaluations, whose batches have many shapes."""
+    def wrapped(features: dict, labels: Any, mode: str, params: Any, config: Any) -> Any:
+        with (contextlib.nullcontext() if mode == tf.estimator.ModeKeys.TRAIN
+              else tf.xla.experimental.jit_scope(compile_ops=False)):
+            return model_fn(features, labels, mode, params=params, config=config)
+    return wrapped
 
 
 def _recorded_evaluation(experiment: T2TExperiment, metrics_file: str) -> Callable[[], None]:

@@ -13,12 +13,13 @@ from tensor2tensor.utils import data_reader, trainer_lib
 
 from rpr.training import input_pipeline
 from rpr.training.input_pipeline import BATCH_NUMBER, Stream, reproducible_input
+from rpr.utils.errors import UserError
 
 BENCH = pathlib.Path(__file__).parents[2] / "scripts" / "bench_data.py"
 
 
 def read(text, count, stream=None, towers=1, packed=False, session_config=None,
-         **changes):
+         few_shapes=False, **changes):
     """The first batches of a stream: [{feature: array}]."""
     hparams = trainer_lib.create_hparams("rpr_tiny", "batch_size=256,max_length=64",
                                          data_dir=str(text.data_dir), problem_name=text.problem)
@@ -29,7 +30,7 @@ def read(text, count, stream=None, towers=1, packed=False, session_config=None,
     with tf.Graph().as_default(), tf.Session() as session:
         tf.set_random_seed(1)
         dataset = reproducible_input(hparams.problem, hparams, str(text.data_dir),
-                                     lambda: stream or Stream(1, 0, 1))({}, config)
+                                     lambda: stream or Stream(1, 0, 1), few_shapes)({}, config)
         iterator = tf.data.make_initializable_iterator(dataset)
         features, targets = iterator.get_next()
         session.run(iterator.initializer)
@@ -109,11 +110,33 @@ def test_batches_have_t2ts_sizes(text):
             assert len(batch["inputs"]) * longest <= towers * 256 or longest > 64
 
 
+@pytest.mark.parametrize("changes", [{}, {"use_fixed_batch_size": True, "batch_size": 8}])
+def test_few_shapes_have_full_rows_and_whole_epochs(changes, text):
+    batches = read(text, 150, few_shapes=True, **changes)
+    shapes = {tuple(batch[side].shape[:2] for side in ("inputs", "targets")) for batch in batches}
+    everything = {tuple(batch["inputs"].shape[:2]) for batch in read(text, 150)}
+    assert len(shapes) <= 12 and (changes or len(shapes) < len(everything))
+    for (rows, longest), (target_rows, longest_target) in shapes:
+        assert rows == target_rows
+        assert rows == 8 if changes else rows * max(longest, longest_target) <= 256
+    for batch in batches:
+        assert batch["targets"].any(axis=(1, 2, 3)).all()     # no row is padding
+    assert_same(read(text, 3, Stream(1, 50, 1), few_shapes=True, **changes), batches[50:53])
+
+
+def test_few_shapes_are_refused_where_batches_are_not_read_by_number(text):
+    with pytest.raises(UserError, match="^xla_compile: packed and split"):
+        read(text, 1, packed=True, few_shapes=True)
+
+
 def test_the_fast_scan_finds_what_decoding_each_example_finds(text, monkeypatch):
     expected = read(text, 3)
     monkeypatch.setattr(input_pipeline, "_unprocessed_fields", lambda *_: None)
     assert_same(read(text, 3), expected)
     assert_same(read(text, 2, max_target_seq_length=1000), expected[:2])
+    padded = read(text, 2, few_shapes=True)
+    monkeypatch.undo()
+    assert_same(read(text, 2, few_shapes=True), padded)
 
 
 def test_the_benchmark_of_the_input_reads_batches(text):

@@ -1,12 +1,13 @@
 """The order of the training data: complete epochs, full batches, and random access."""
 import collections
+import itertools
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rpr.training.data_order import DataOrder
+from rpr.training.data_order import MOST_MORE_PADDING, DataOrder, few_boundaries
 
 BOUNDARIES, SIZES = [4, 8], [5, 3, 2]
 corpora = st.builds(
@@ -107,3 +108,29 @@ def test_the_order_of_a_seed_never_changes():
 def test_a_batch_far_ahead_is_found_without_those_before():
     batches = order(np.arange(1000) % 11 + 1)
     assert len(batches.batch(10 ** 9)) in SIZES
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), min_size=1, max_size=40))
+def test_few_boundaries_are_the_fewest_and_best_with_little_padding(pairs):
+    sides = np.array(pairs)
+    longer = sides.max(axis=1)
+
+    def padding(boundaries):
+        bucket = np.searchsorted(boundaries, longer, side="right")
+        return 1 - sides.sum() / sum((sides[bucket == each].max(axis=0)).sum() * sum(bucket == each)
+                                     for each in np.unique(bucket))
+
+    lengths = sorted(set(longer.tolist()))[1:]
+    boundaries = few_boundaries(sides)
+    allowed = padding(lengths) + MOST_MORE_PADDING + 1e-9
+    best = [min(map(padding, itertools.combinations(lengths, count)))
+            for count in range(len(boundaries) + 1)]
+    np.testing.assert_allclose(padding(boundaries), best[-1])
+    assert best[-1] <= allowed and all(share > allowed - 2e-9 for share in best[:-1])
+
+
+def test_all_batches_of_a_bucket_are_found_in_it():
+    batches = order(np.arange(30) % 11 + 1)
+    for number in range(40):
+        assert set(batches.batch(number)) <= set(batches.buckets[batches.bucket(number)])

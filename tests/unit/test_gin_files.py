@@ -183,7 +183,7 @@ def test_any_value_of_a_setting_is_accepted_or_refused_by_name(name, value):
     field = next(field for field in dataclasses.fields(run) if field.name == name)
     kind = (int, float) if field.type is float else typing.get_origin(field.type) or field.type
     value = getattr(run, name)                        # a list has become a tuple
-    assert isinstance(value, kind) and not isinstance(value, bool)
+    assert isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
     low, high = field.metadata["minimum"], field.metadata["maximum"]
     assert (low is None or value >= low) and (high is None or value <= high)
 
