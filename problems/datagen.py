@@ -216,7 +216,7 @@ class _Overlap:
     def add(self, split: str, path: str) -> None:
         """Adds a held-out set, given the file of its sources."""
         self._sources[split] = [line.decode("utf-8").rstrip("\n")
-                                for line in parallel_text.read_lines(path)]
+                                for line in parallel_text.raw_lines(path)]
         self._in_training.update(dict.fromkeys(self._sources[split], False))
 
     def watch(self, samples: Iterable[dict[str, str]]) -> Iterator[dict[str, str]]:

@@ -245,7 +245,7 @@ class TranslateDeenEuroparlWords(WordProblem):
             lines = 0
             for path in paths:
                 digest = hashlib.sha256()
-                lines = sum(1 for _ in parallel_text.read_lines(path, digest))
+                lines = sum(1 for _ in parallel_text.raw_lines(path, digest))
                 self._digests[os.path.basename(path)] = digest.hexdigest()
             share = text_files.held_out_share(max(1, lines))
             self._split_text = text_files.SplitText(paths[0], paths[1],

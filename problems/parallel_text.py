@@ -17,7 +17,7 @@ _BUFFER_BYTES = 2**16
 _GZIP_ERRORS = (EOFError, gzip.BadGzipFile, zlib.error)
 
 
-def read_lines(path: str, digest: Any = None) -> Iterator[bytes]:
+def raw_lines(path: str, digest: Any = None) -> Iterator[bytes]:
     """Yields the lines of a file, with their newlines.
 
     Only a newline ends a line: corpora contain stray carriage returns and Unicode line separators,
@@ -52,7 +52,7 @@ def read_pairs(source_path: str, target_path: str) -> Iterator[tuple[str, str]]:
       UserError: one file has more lines than the other, or either cannot be read or is not UTF-8.
     """
     count = 0
-    lines = zip(read_lines(source_path), read_lines(target_path), strict=True)
+    lines = zip(raw_lines(source_path), raw_lines(target_path), strict=True)
     while True:
         try:
             source, target = next(lines)

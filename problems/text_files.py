@@ -195,7 +195,7 @@ class _CheckedFile(NamedTuple):
 def _check_file(path: str) -> _CheckedFile:
     count, not_utf8, empty = 0, _LineNumbers("not UTF-8"), _LineNumbers("empty")
     digest = hashlib.sha256()
-    for count, line in enumerate(parallel_text.read_lines(path, digest), start=1):
+    for count, line in enumerate(parallel_text.raw_lines(path, digest), start=1):
         try:
             if not line.decode("utf-8").strip():
                 empty.add(count)

@@ -20,7 +20,7 @@ def dimension(path: str) -> int:
     Raises:
       UserError: the file cannot be read, or its first line is not a header.
     """
-    return _header(path, parallel_text.read_lines(path))[1]
+    return _header(path, parallel_text.raw_lines(path))[1]
 
 
 def read(path: str, most: int = 0) -> Iterator[tuple[int, str, str]]:
@@ -37,7 +37,7 @@ def read(path: str, most: int = 0) -> Iterator[tuple[int, str, str]]:
       UserError: the file cannot be read, is damaged or ends early, or a line is not UTF-8 or has
         another dimension. The message names the line.
     """
-    lines = parallel_text.read_lines(path)
+    lines = parallel_text.raw_lines(path)
     count, size = _header(path, lines)
     last = min(most or count, count) + 1
     number = 1

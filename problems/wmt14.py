@@ -113,11 +113,11 @@ def document_names(path: str) -> list[str]:
 def sample(path: str, budget: int) -> Iterator[str]:
     """Yields evenly spaced lines of a text file, stripped; about `budget` bytes in all."""
     if path.endswith(".gz"):
-        size = sum(map(len, parallel_text.read_lines(path)))
+        size = sum(map(len, parallel_text.raw_lines(path)))
     else:
         size = os.path.getsize(path)
     step = max(1, size // budget)
-    for number, line in enumerate(parallel_text.read_lines(path)):
+    for number, line in enumerate(parallel_text.raw_lines(path)):
         if number % step == 0:
             yield parallel_text.decode(line, path, number + 1).strip()
 

@@ -239,7 +239,7 @@ def test_a_line_without_end_is_refused_with_its_number(tmp_path, suffix):
     path = tmp_path / f"text{suffix}"
     path.write_bytes((gzip.compress if suffix else bytes)(b"short\n" + b"x" * 50_000_000 + b"\n"))
     with pytest.raises(UserError, match="line 2 is longer than 1,048,576 bytes"):
-        list(parallel_text.read_lines(str(path)))
+        list(parallel_text.raw_lines(str(path)))
     tracemalloc.start()
     with pytest.raises(UserError, match="line 2 is longer"):
         text_files.check_pair(str(path), str(path))
@@ -253,7 +253,7 @@ def test_lines_are_hashed_as_they_are_stored(tmp_path_factory, content, is_gzip)
     stored = gzip.compress(content) if is_gzip else content
     path.write_bytes(stored)
     digest = hashlib.sha256()
-    assert b"".join(parallel_text.read_lines(str(path), digest)) == content
+    assert b"".join(parallel_text.raw_lines(str(path), digest)) == content
     assert digest.hexdigest() == hashlib.sha256(stored).hexdigest()
 
 

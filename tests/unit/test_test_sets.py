@@ -53,7 +53,7 @@ def test_a_byte_order_mark_is_no_part_of_the_text(texts, tmp_path):
         with opened(path, "wb") as text:
             text.write("\ufeffDas ist gut.\n\ufeffJa.\n".encode())
         assert test_sets.read_lines(path) == ["Das ist gut.", "\ufeffJa."]
-        lines = list(parallel_text.read_lines(path))
+        lines = list(parallel_text.raw_lines(path))
         assert lines == [b"Das ist gut.\n", "\ufeffJa.\n".encode()]
 
 
