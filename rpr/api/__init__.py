@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rpr.experiments import gin_files, pipeline, run_directory
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidValue, UserError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,6 +36,7 @@ def run(gin: str, run_dir: str, *, settings: Mapping[str, Any] | None = None, **
     Raises:
       rpr.utils.errors.UserError: it was refused or failed.
     """
+    _check_paths(gin=gin, run_dir=run_dir)
     _run_command("run", gin, {"run_dir": run_dir, **flags}, settings)
     return run_directory.RunDirectory(run_dir).read_scores()
 
@@ -56,6 +57,7 @@ def study(gin: str, study_dir: str, *, settings: Mapping[str, Any] | None = None
     Raises:
       rpr.utils.errors.UserError: it was refused, or a run failed.
     """
+    _check_paths(gin=gin, study_dir=study_dir)
     _run_command("study", gin, {"study_dir": study_dir, **flags}, settings)
     return rows(f"{study_dir}-smoke" if flags.get("smoke") else study_dir)
 
@@ -90,6 +92,7 @@ def load(run: str, *, data_dir: str | None = None, usr_dir: str | None = None,
     Raises:
       rpr.utils.errors.UserError: there is no run, no data or no checkpoint.
     """
+    _check_paths(run=run, data_dir=data_dir or "", usr_dir=usr_dir or "")
     _prepare(usr_dir)
     from rpr.api.models import LoadedModel
     settings, request = run_directory.find_model(run, data_dir, usr_dir)
@@ -117,6 +120,7 @@ def build(hparams_set: str, hparams: str = "", *, model: str = "rpr_transformer"
     Raises:
       rpr.utils.errors.UserError: a name is not registered, or a value is not allowed.
     """
+    _check_paths(checkpoint=checkpoint or "", usr_dir=usr_dir or "")
     _prepare(usr_dir)
     from rpr.api import models
     return models.build(hparams_set, hparams, model, vocabulary_size, checkpoint, beam_size, alpha,
@@ -209,12 +213,19 @@ def check_attention(function: "Attention", position: str, hparams: str = "", hea
 def _read(path: str) -> "StudyResults":
     """The runs of a study, or of a directory of runs, without their scores."""
     from rpr.report import study_reader
+    _check_paths(path=path)
     baseline = None
     if os.path.isdir(path) and not os.path.exists(os.path.join(path, "study.json")):
         # A directory of runs names no baseline, and none is needed: any run will do.
         baseline = next((name for name in sorted(os.listdir(path)) if os.path.exists(
             os.path.join(path, name, gin_files.RUN_FILE))), None)
     return study_reader.read_study(path, baseline)
+
+
+def _check_paths(**paths: Any) -> None:
+    for name, path in paths.items():
+        if not isinstance(path, str | os.PathLike):
+            raise InvalidValue(name, path, "must be a path")
 
 
 def _prepare(usr_dir: str | None) -> None:

@@ -21,7 +21,7 @@ from rpr.utils.settings import Setting
 _BEAM_SIZE = Setting("beam_size", 4, minimum=1)
 _ALPHA = Setting("alpha", 0.6, minimum=0, maximum=MOST_ALPHA)
 _BATCH_SIZE = Setting("batch_size", 32, minimum=1)
-_SYMBOLS = Setting("vocabulary_size", 1000, minimum=2)       # padding and end mark
+_SYMBOLS = Setting("vocabulary_size", 1000, minimum=2, maximum=10_000_000)
 _EXTRA_LENGTH = Setting("extra_length", 100, minimum=0)
 _SEED = Setting("seed", 1, minimum=0, maximum=2**32 - 1)
 

@@ -192,6 +192,13 @@ def test_arrays_that_are_no_sentences_are_refused(network, inputs, targets, says
 
 @pytest.mark.parametrize("call, says", [
     (lambda model: rpr.load("nowhere"), "nowhere: there is no run in it"),
+    (lambda model: rpr.load(None), "run is missing: must be a path"),
+    (lambda model: rpr.load("nowhere", usr_dir=5), "usr_dir=5: must be a path"),
+    (lambda model: rpr.results(1.5), "path=1.5: must be a path"),
+    (lambda model: rpr.curves(b"x"), "path=b'x': must be a path"),
+    (lambda model: rpr.run(None, "x"), "gin is missing: must be a path"),
+    (lambda model: rpr.build("rpr_tiny", checkpoint=5), "checkpoint=5: must be a path"),
+    (lambda model: rpr.build("rpr_tiny", vocabulary_size=10**12), "from 2 to 10,000,000"),
     (lambda model: rpr.build("rpr_tinny"), "rpr_tinny.*rpr_tiny"),
     (lambda model: rpr.build("rpr_tiny", "posittion=none"), "posittion.*position"),
     (lambda model: rpr.build("rpr_tiny", beam_size=0), "beam_size=0"),
