@@ -47,3 +47,16 @@ def test_a_child_whose_parent_was_killed_before_it_began_does_not_begin():
     assert child.wait(30) == 1 and time.time() - began < 30
     assert subprocess.run(["true"], preexec_fn=functools.partial(
         processes.die_with, os.getpid()), check=False).returncode == 0
+
+
+def test_modules_in_the_working_directory_are_not_imported(tmp_path):
+    names = ("numpy", "usercustomize", "sitecustomize", "tensorflow", "rpr", "sacrebleu", "gin")
+    for name in names:
+        (tmp_path / f"{name}.py").write_text(f"open('{tmp_path}/ran', 'w')\n")
+    (tmp_path / "x.pth").write_text(f"import os; open('{tmp_path}/ran', 'w')\n")
+    program = os.path.join(os.path.dirname(sys.executable), "rpr")
+    code = ("from rpr.utils.processes import spawn\n"
+            "raise SystemExit(spawn(['--version']).wait())")
+    for argv in ([program, "report", "."], [sys.executable, "-P", "-c", code]):
+        subprocess.run(argv, cwd=tmp_path, capture_output=True, check=False)
+        assert not (tmp_path / "ran").exists(), argv
