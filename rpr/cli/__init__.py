@@ -71,6 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_command(name: str, command: Command, argv: list[str]) -> int:
     """Runs a command; its errors become one line, which begins with `name`, and an exit code."""
+    for stream_name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, stream_name) is None:         # the caller closed it
+            setattr(sys, stream_name, open(os.devnull, mode, encoding="utf-8"))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):      # text that the locale cannot encode
             stream.reconfigure(errors="backslashreplace")
