@@ -25,7 +25,7 @@ class OwnScheme(rpr.positions.Scheme):
 
     def bias(self, layout, dtype):
         distances = tf.cast(tf.abs(layout.relative_positions()), dtype)
-        return -self._slope * tf.math.log(1 + distances)[None, None]
+        return -self._slope * tf.math.log(1 + distances)
 
 
 @registry.register_problem("translate_own_text")
