@@ -127,6 +127,9 @@ class Rotary(Scheme):
             raise ValueError(f"rotary_fraction={fraction}: this rotates fewer than 2 of the "
                              f"{depth} channels of a head")
         scaling, factor = hparams.get("rotary_scaling"), hparams.get("rotary_scaling_factor")
+        if scaling == "none" and factor != 1:
+            raise ValueError(f"rotary_scaling_factor={factor}: rotary_scaling=none has no factor; "
+                             f"set rotary_scaling to one of {', '.join(SCALINGS[1:])}")
         pairs = self._channels // 2
         turning = np.arange(pairs) < hparams.get("rotary_frequencies") * pairs
         factors = turning * frequency_factors(

@@ -9,7 +9,7 @@ EXAMPLE = ROOT / "docs" / "examples" / "log_distance"
 
 def test_the_page_shows_the_example():
     page = (ROOT / "docs" / "your_own_scheme.md").read_text(encoding="utf-8")
-    block, = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    block, *_ = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     assert block == (EXAMPLE / "__init__.py").read_text(encoding="utf-8")
     gin = EXAMPLE.with_suffix(".gin").read_text(encoding="utf-8")
     settings, = re.findall(r"^```\n(run\..*?)^```", page, re.MULTILINE | re.DOTALL)

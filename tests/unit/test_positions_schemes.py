@@ -291,6 +291,7 @@ def test_a_direction_without_its_own_clipping_distance_has_that_of_both():
     ({"position": "rotary+relative"}, "rotary rotates queries .* and relative would use the rot"),
     ({"position": "relative_unclipped+rotary"}, "relative_unclipped would use the rotated"),
     ({"position": "rotary", "rotary_fraction": 0.0}, "rotary_fraction=0.0: .* above 0"),
+    ({"position": "rotary", "rotary_scaling_factor": 4.0}, "rotary_scaling_factor=4.0: .*none has"),
     ({"position": "rotary", "rotary_base": 1.0}, "rotary_base=1.0: .* above 1"),
     ({"position": "t5_bias", "t5_num_buckets": 7}, "t5_num_buckets=7: must be an even number"),
     ({"position": "t5_bias", "t5_max_distance": 9}, "t5_max_distance=9: "),
