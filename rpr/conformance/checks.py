@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 from tensor2tensor.utils import registry
 
 from rpr import positions
-from rpr.conformance.layer import VOCABULARY, AttentionLayer, searched, teacher_forced
+from rpr.conformance.layer import ALPHA, VOCABULARY, AttentionLayer, searched, teacher_forced
 from rpr.models import declarations
 from rpr.utils.errors import own_code_error
 from rpr.utils.interfaces import HParams
@@ -235,19 +235,28 @@ def sums(subject: Subject) -> str:
 
 def decoding(subject: Subject) -> str:
     """Greedy and beam search find hypotheses with the probability that the whole model gives."""
-    inputs = subject.random.randint(2, VOCABULARY, [2, 5, 1, 1]).astype(np.int32)
     hparams = _changed(subject.hparams, "none")
     hparams.decoder_position = subject.hparams.position
+    return compare_search(hparams)
+
+
+def compare_search(hparams: HParams) -> str:
+    """`decoding` for a model with random weights."""
+    inputs = np.random.RandomState(0).randint(2, VOCABULARY, [8, 5, 1, 1]).astype(np.int32)
     for beams in (1, 3):
         hypotheses, scores, weights = searched(hparams, inputs, beams)
         log_probs = teacher_forced(hparams, inputs.repeat(beams, axis=0), hypotheses, weights)
         for row, ids, score in zip(log_probs, hypotheses, scores, strict=True):
-            if 1 not in ids:
+            if score < -1e6:                                 # fewer were found
                 continue
-            total = float(sum(row[t, ids[t]] for t in range(list(ids).index(1) + 1)))
+            # All sentences have one length: a hypothesis that does not end has the most words.
+            length = list(ids).index(1) + 1 if 1 in ids else len(ids)
+            if 1 in ids and beams > 1:
+                score *= ((5 + length) / 6) ** ALPHA
+            total = float(sum(row[t, ids[t]] for t in range(length)))
             if abs(total - score) > 1e-3 * max(1.0, abs(total)):
-                return (f"beam {beams}: a hypothesis of {list(ids).index(1) + 1} words has the log "
-                        f"probability {score:.4f} in the search and {total:.4f} in the whole model")
+                return (f"beam {beams}: a hypothesis of {length} words has the log probability "
+                        f"{score:.4f} in the search and {total:.4f} in the whole model")
     return ""
 
 

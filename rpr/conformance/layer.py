@@ -15,6 +15,7 @@ from rpr.utils.interfaces import HParams
 
 MASKED = -1e9
 VOCABULARY = 11
+ALPHA = 2.0                                           # so that long hypotheses are found, too
 
 
 class AttentionLayer:
@@ -172,16 +173,23 @@ def searched(hparams: HParams, inputs: np.ndarray, beams: int
     """What the search of a model with random weights finds.
 
     Returns:
-      hypotheses int [sentences * beams, steps], their log probabilities, and the weights by name.
+      hypotheses int [sentences * beams, steps], their scores, and the weights by name.
     """
+    random = np.random.RandomState(1)
     with tf.Graph().as_default(), tf.Session() as session:
-        tf.set_random_seed(1)
         found = _model(hparams, tf.estimator.ModeKeys.PREDICT).infer(
             {"inputs": tf.constant(inputs), "target_space_id": tf.constant(1)},
-            beam_size=beams, top_beams=beams, alpha=0.0, decode_length=4)
-        session.run(tf.global_variables_initializer())
+            beam_size=beams, top_beams=beams, alpha=ALPHA, decode_length=4)
+        variables, values = tf.trainable_variables(), {}
+        for variable in variables:
+            # Large enough for words to matter; smaller symbols, else each one repeats itself.
+            shape = variable.shape.as_list()
+            scale = 0.1 if "symbol_modality" in variable.name else 2 * (shape or [1])[0] ** -0.5
+            values[variable.initializer.inputs[1]] = scale * random.randn(*shape) + (
+                "layer_norm_scale" in variable.name)
+        session.run([variable.initializer for variable in variables], values)
         ids, scores, weights = session.run([
-            found["outputs"], found["scores"], {v.op.name: v for v in tf.trainable_variables()}])
+            found["outputs"], found["scores"], {v.op.name: v for v in variables}])
     return ids.reshape(len(inputs) * beams, -1), scores.ravel(), weights
 
 

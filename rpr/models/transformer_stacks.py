@@ -118,8 +118,8 @@ def _all_positions(at: tf.Tensor, x: tf.Tensor, cache: dict | None) -> tf.Tensor
 
 
 def _attention_sublayer(x: tf.Tensor, memory: tf.Tensor | None, bias: tf.Tensor | None,
-                        hparams: HParams, scheme: Scheme | None, layout: Layout,
-                        cache: dict | None, save_weights_to: dict | None) -> tf.Tensor:
+                        hparams: HParams, scheme: Scheme, layout: Layout, cache: dict | None,
+                        save_weights_to: dict | None) -> tf.Tensor:
     """One attention sub-layer with its pre- and postprocessing. Shapes as x."""
     dims = common_layers.comma_separated_string_to_integer_list(
         hparams.get("attention_dropout_broadcast_dims", ""))

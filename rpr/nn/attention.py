@@ -104,7 +104,7 @@ def project_memory(memory: tf.Tensor, key_channels: int, value_channels: int,
 
 def multihead_attention(x: tf.Tensor, memory: tf.Tensor | None, bias: tf.Tensor | None,
                         key_channels: int, value_channels: int, output_channels: int, heads: int,
-                        scheme: Any = None, layout: Any = None, compatibility: str = "dot_product",
+                        scheme: Any, layout: Any, compatibility: str = "dot_product",
                         dropout_rate: float = 0.0, dropout_broadcast_dims: Sequence[int] = (),
                         cache: dict | None = None, save_weights_to: dict | None = None,
                         masked: bool = False) -> tf.Tensor:
@@ -118,9 +118,9 @@ def multihead_attention(x: tf.Tensor, memory: tf.Tensor | None, bias: tf.Tensor 
       value_channels: channels of all heads' values together.
       output_channels: channels of the result.
       heads: number of heads.
-      scheme: a `rpr.positions.Scheme`, or None for attention without positions.
+      scheme: a `rpr.positions.Scheme`.
       layout: a `rpr.positions.Layout`, passed on to the scheme with x, bias and cache.
-      compatibility: `dot_product`, or `additive` (see `additive_logits`), which needs a scheme.
+      compatibility: `dot_product`, or `additive` (see `additive_logits`).
       dropout_rate: dropout of the weights.
       dropout_broadcast_dims: axes that share dropout decisions, see `dropout`.
       cache: None, or a dict for one step of decoding. In self-attention its `k` and `v`
@@ -147,23 +147,20 @@ def multihead_attention(x: tf.Tensor, memory: tf.Tensor | None, bias: tf.Tensor 
         else:
             k, v = project_memory(
                 x if memory is None else memory, key_channels, value_channels, heads)
-        scores = weighted_values = scale = None
+        layout = layout.replace(x=x, mask=bias, cache=cache)
+        if cache is not None and memory is None:
+            q = tf.ensure_shape(q, [None, heads, 1, None])
+        scale = (key_channels // heads) ** -0.5              # `rotate` may change the depth
+        if scheme.uses("rotate"):
+            q, k = _rotate(q, k, scheme, layout, memory is not None, cache is not None)
+        scores = functools.partial(scheme.scores, layout=layout)
+        if compatibility == "additive":
+            scale, scores = 1.0, functools.partial(_additive_scores, scheme, layout)
         normalize = tf.nn.softmax
-        if masked and bias is not None:
+        if scheme.uses("normalize"):
+            normalize = functools.partial(scheme.normalize, layout=layout)
+        elif masked and bias is not None:
             normalize = functools.partial(masked_softmax, unmasked=bias > MASK_BIAS / 2)
-        if scheme is not None:
-            layout = layout.replace(x=x, mask=bias, cache=cache)
-            if cache is not None and memory is None:
-                q = tf.ensure_shape(q, [None, heads, 1, None])
-            if scheme.uses("rotate"):
-                scale = (key_channels // heads) ** -0.5      # the depth may change
-                q, k = _rotate(q, k, scheme, layout, memory is not None, cache is not None)
-            scores = functools.partial(scheme.scores, layout=layout)
-            if compatibility == "additive":
-                scale, scores = 1.0, functools.partial(_additive_scores, scheme, layout)
-            weighted_values = functools.partial(scheme.weighted_values, layout=layout)
-            if scheme.uses("normalize"):
-                normalize = functools.partial(scheme.normalize, layout=layout)
         if memory is None and cache is not None:
             k = cache["k"] = tf.concat([cache["k"], k], axis=2)
             v = cache["v"] = tf.concat([cache["v"], v], axis=2)
@@ -172,7 +169,8 @@ def multihead_attention(x: tf.Tensor, memory: tf.Tensor | None, bias: tf.Tensor 
         if save_weights_to is not None:
             on_weights = functools.partial(_save_weights, save_weights_to, scope.name)
         z = attention(
-            q, k, v, bias, scores, weighted_values, normalize,
+            q, k, v, bias, scores, functools.partial(scheme.weighted_values, layout=layout),
+            normalize,
             dropout=lambda weights: dropout(weights, dropout_rate, dropout_broadcast_dims),
             on_weights=on_weights, scale=scale)
         return project(combine_heads(z), output_channels, "output_transform")

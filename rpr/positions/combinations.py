@@ -114,21 +114,34 @@ def _checked(x: Any, scheme: Scheme, hook: str, shape: Any, dtype: tf.DType) -> 
                      f"({code.co_filename}:{code.co_firstlineno})")
 
 
-class HeadGroups(Scheme):
+class _Groups(Scheme):
+    """Schemes for parts of a stack. Those that act before the first layer are in every part."""
+
+    def __init__(self, members: Sequence[Scheme]) -> None:
+        self._members = members
+        self.longest, self.axes = shortest_limit(members), members[0].axes
+
+    def uses(self, hook: str) -> bool:
+        return any(scheme.uses(hook) for scheme in self._members)
+
+    def place(self, layout: Layout) -> tf.Tensor | None:
+        return self._members[0].place(layout)
+
+    def embed(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+        return self._members[0].embed(x, positions)
+
+
+class HeadGroups(_Groups):
     """Schemes for groups of heads. Their variables are in scopes such as `heads_1_4`."""
 
     def __init__(self, groups: dict[tuple[int, int], SumOfSchemes]) -> None:
         """Takes {(first head, last head + 1): scheme}, ascending, for all heads together."""
+        super().__init__(list(groups.values()))
         self._groups = groups
-        self.longest = shortest_limit(groups.values())
-        self.depth_factor = next(iter(groups.values())).depth_factor
-
-    def uses(self, hook: str) -> bool:
-        return any(scheme.uses(hook) for scheme in self._groups.values())
+        self.depth_factor = self._members[0].depth_factor
 
     def states(self) -> dict[str, Sequence[int]]:
-        return {name: shape for scheme in self._groups.values()
-                for name, shape in scheme.states().items()}
+        return {name: shape for scheme in self._members for name, shape in scheme.states().items()}
 
     def rotate(self, x: tf.Tensor, positions: tf.Tensor, layout: Layout, role: str) -> tf.Tensor:
         return self._join(lambda scheme, x: scheme.rotate(x, positions, layout, role), x)
@@ -156,24 +169,11 @@ class HeadGroups(Scheme):
         return tf.concat(parts, axis=1)
 
 
-class LayerGroups(Scheme):
+class LayerGroups(_Groups):
     """A scheme for each layer; `at` returns it."""
 
-    def __init__(self, layers: Sequence[Scheme]) -> None:
-        self._layers = layers
-        self.longest, self.axes = shortest_limit(layers), layers[0].axes
-
-    def uses(self, hook: str) -> bool:
-        return any(scheme.uses(hook) for scheme in self._layers)
-
     def at(self, layer: int) -> Scheme:
-        return self._layers[layer]
-
-    def place(self, layout: Layout) -> tf.Tensor | None:
-        return self._layers[0].place(layout)
-
-    def embed(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-        return self._layers[0].embed(x, positions)
+        return self._members[layer]
 
 
 def shortest_limit(schemes: Iterable[Scheme]) -> int | None:

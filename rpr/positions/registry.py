@@ -134,18 +134,20 @@ class _Part:
         self.is_rest = not conditions
         self._bounds: dict[str, tuple[int, int]] = {}
         for condition in conditions:
-            match = re.fullmatch(r"(heads|every|)([1-9]\d*)(?:-([1-9]\d*))?", condition)
-            kind, first, last = match.groups() if match else ("every", "1", "0")
-            if int(last or first) < int(first) or kind == "every" and last:
+            match = re.fullmatch(r"(heads)?([1-9]\d*)(?:-([1-9]\d*))?|(every)([1-9]\d*)", condition)
+            if not match or int(match[3] or match[2] or 0) < int(match[2] or 0):
                 raise ValueError(f"{setting}: '@{condition}' must be a layer such as 4, layers such"
                                  " as 1-3, every4 for each fourth layer, or heads such as heads1-4")
-            self._bounds[kind] = int(first), int(last or first)
+            first = int(match[2] or match[5])
+            self._bounds[match[1] or match[4] or "layers"] = first, int(match[3] or first)
 
     def includes(self, layer: int, head: int) -> bool:
         """Whether this part is for a head of a layer, both counted from 1."""
-        numbers = {"": layer, "heads": head, "every": layer % self._bounds.get("every", (1, 1))[0]}
-        bounds = {**self._bounds, "every": (0, 0)}
-        return all(low <= numbers[kind] <= high for kind, (low, high) in bounds.items())
+        first_layer, last_layer = self._bounds.get("layers", (layer, layer))
+        first_head, last_head = self._bounds.get("heads", (head, head))
+        every, _ = self._bounds.get("every", (1, 1))
+        return (first_layer <= layer <= last_layer and first_head <= head <= last_head
+                and layer % every == 0)
 
 
 def _head_groups(layer: int, parts: list[_Part], heads: int, setting: str

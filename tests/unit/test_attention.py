@@ -255,7 +255,7 @@ def test_heads_must_divide_the_channels():
     with tf.Graph().as_default():
         x = tf.zeros([1, 2, 10])
         with pytest.raises(ValueError, match="attention_key_channels: 10 .* num_heads=3"):
-            attention.multihead_attention(x, None, None, 10, 9, 10, 3)
+            attention.multihead_attention(x, None, None, 10, 9, 10, 3, None, None)
 
 
 def test_the_benchmark_writes_its_records(tmp_path):

@@ -3,7 +3,7 @@ import re
 
 import pytest
 import tensorflow.compat.v1 as tf
-import tiny_models  # noqa: F401
+import tiny_models
 
 from rpr import positions
 from rpr.conformance import checks
@@ -97,6 +97,14 @@ def test_the_kit_finds_the_fault(scheme, registered, monkeypatch):
     monkeypatch.setattr(checks, "cost", lambda subject: "")
     found = [result for result in checks.check_scheme("bad") if result.side == side]
     assert any(re.search(problem, result.problem) for result in found), found
+
+
+def test_the_kit_compares_the_search_with_the_whole_model(registered):
+    registered(Leaking)
+    problem = checks.compare_search(
+        tiny_models.hparams(decoder_position="bad", num_hidden_layers=1))
+    assert re.fullmatch(r"beam 1: a hypothesis of [3-9] words has the log probability .* in the "
+                        "search and .* in the whole model", problem)
 
 
 @pytest.mark.parametrize("position", [*positions.SCHEMES, "rotary@heads1:dape+fire"])

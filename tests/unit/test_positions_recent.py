@@ -1,5 +1,4 @@
-"""FIRE, forgetting attention, contextual positions, DAPE and random positions against their papers'
-equations, written as loops over float64 numbers; schemes per layer, per head and to the encoder."""
+"""Schemes since 2022 against their papers' equations, written as loops over float64 numbers."""
 import math
 
 import numpy as np
@@ -10,7 +9,7 @@ import tiny_models
 
 from rpr import positions
 from rpr.nn import attention
-from rpr.positions import placement, rotary
+from rpr.positions import rotary
 from rpr.positions.layout import Layout
 
 HEADS, DEPTH, HIDDEN = 2, 4, 8
@@ -163,161 +162,6 @@ def test_cached_steps_are_the_whole_sentence(position):
         session.run(tf.global_variables_initializer())
         whole, steps = session.run([whole, tf.concat(steps, axis=1)])
     np.testing.assert_allclose(steps, whole, atol=1e-5)
-
-
-BY_PLACE = [name for name in positions.SCHEMES if name not in ("forgetting", "cope")]
-
-
-@pytest.mark.parametrize("position, side", [
-    (name, side) for name in BY_PLACE for side in ("inputs", "targets")
-    if side in positions.SCHEMES[name].sides])
-def test_positions_given_as_data_are_those_of_a_longer_sentence(position, side):
-    """Some words at the positions that they have in a sentence, different ones in each example."""
-    random, causal = np.random.RandomState(0), side == "targets"
-    at = np.array([[1, 4, 5, 9], [0, 2, 3, 11]])
-    q, k, v = random.randn(3, 2, HEADS, 12, DEPTH)
-    weights = np.zeros([2, HEADS, 12, 12])
-    for b, places in enumerate(at):
-        weights[b][:, places[:, None], places] = random.rand(HEADS, 4, 4)
-    weights = np.tril(weights) if causal else weights
-
-    def chosen(array, axes):
-        return np.stack([array[b][(slice(None), *np.ix_(*[places] * axes))]
-                         for b, places in enumerate(at)])
-
-    with tf.Graph().as_default(), tf.Session() as session:
-        scheme = positions.build(tiny_models.hparams(
-            position=position, max_length=40, max_relative_position=3, t5_num_buckets=8,
-            t5_max_distance=10, deberta_num_buckets=4, deberta_max_distance=6, **SETTINGS), side)
-        got = []
-        for arrays, data in (((q, k, v, weights), None), ((
-                chosen(q, 1), chosen(k, 1), chosen(v, 1), chosen(weights, 2)), at)):
-            with tf.variable_scope("layer", initializer=tf.random_normal_initializer(seed=3),
-                                   reuse=tf.AUTO_REUSE):
-                layout = Layout(arrays[0].shape[2], arrays[0].shape[2], causal=causal)
-                if data is not None:
-                    data = tf.constant(data)
-                    layout = layout.replace(query_at=data, key_at=data, unit_steps=False)
-                places = layout.query_positions()
-                q_, k_, v_, weights_ = map(tf.constant, arrays)
-                logits = scheme.scores(scheme.rotate(q_, places, layout, "query"),
-                                       scheme.rotate(k_, places, layout, "key"), layout)
-                got += [logits, scheme.weighted_values(weights_, v_, layout),
-                        scheme.embed(tf.zeros([2, arrays[0].shape[2], HIDDEN]), places)]
-        session.run(tf.global_variables_initializer())
-        logits, z, embedded, *few = session.run(got)
-    logits = chosen(np.broadcast_to(logits, weights.shape), 2)
-    few[0] = np.broadcast_to(few[0], logits.shape)
-    logits, few[0] = ((x - x[..., :1])[..., np.tri(4, dtype=bool) if causal else
-                                       np.ones([4, 4], bool)] for x in (logits, few[0]))
-    np.testing.assert_allclose(few[0], logits, atol=1e-5)
-    np.testing.assert_allclose(few[1], chosen(z, 1), atol=1e-5)
-    np.testing.assert_allclose(few[2], np.stack([x[places] for x, places in zip(
-        embedded, at, strict=True)]), atol=1e-5)
-
-
-def test_random_positions_are_ascending_subsets_drawn_uniformly():
-    draws = np.random.RandomState(0).randint(0, 2 ** 32, [6000, 5], np.uint32)
-    with tf.Graph().as_default(), tf.Session() as session:
-        got = session.run(placement.ascending_subsets(tf.constant(draws), 2))
-    pairs, counts = np.unique(got, axis=0, return_counts=True)
-    assert [tuple(pair) for pair in pairs] == [(i, j) for i in range(5) for j in range(i + 1, 5)]
-    assert (abs(counts - 600) < 5 * 600 ** 0.5).all()
-
-
-@pytest.mark.parametrize("position", ["alibi", "relative", "rotary", "learned", "fire"])
-def test_random_positions_reach_every_scheme_and_training_alone(position):
-    values = tiny_models.hparams(position=f"randomized+{position}", randomized_length=30,
-                                 max_length=30, num_hidden_layers=1)
-    words = tiny_models.sentences([4, 7]), tiny_models.sentences([5, 6])
-    for mode, same in (("train", False), ("eval", True)):
-        values.layer_prepostprocess_dropout = values.attention_dropout = values.relu_dropout = 0.0
-        with tf.Graph().as_default(), tf.Session() as session:
-            logits, _ = tiny_models.make(values, mode)(tiny_models.features(*words))
-            tiny_models.lively(session)
-            first, second = session.run(logits), session.run(logits)
-        assert np.array_equal(first, second) == same
-
-
-@pytest.mark.parametrize("position, message", [
-    ("rotary@1", "no part is for head 1 of layer 2"),
-    ("rotary@0:none", "'@0' must be a layer such as 4"),
-    ("rotary@2-1:none", "'@2-1' must be"),
-    ("rotary@every2-3:none", "'@every2-3' must be"),
-    ("sinusoid@1:none", "sinusoid acts before the first layer"),
-    ("rotary@heads1:nothing", "no scheme is called 'nothing'"),
-    ("cope", "cope works only in the decoder"),
-    ("dape+dape", "names a scheme twice"),
-])
-def test_assignments_that_cannot_be_are_refused(position, message):
-    with pytest.raises(ValueError, match=f"position={position.replace('+', '.')}.*{message}"):
-        tiny_models.make(tiny_models.hparams(position=position))
-
-
-def layers_of(position, layers=4, side="inputs"):
-    scheme = positions.build(tiny_models.hparams(
-        position=position, num_heads=4, num_hidden_layers=layers), side)
-    return [scheme.at(layer) for layer in range(layers)]
-
-
-def test_layers_and_heads_have_the_first_part_that_names_them():
-    one, two, three, four = layers_of("none@every4:rotary@1-2:alibi")
-    assert one is two and one.uses("rotate") and not one.uses("bias")
-    assert three.uses("bias") and not three.uses("rotate")
-    assert not any(map(four.uses, ("bias", "rotate", "logits")))
-    same = layers_of("t5_bias")
-    assert all(layer is same[0] for layer in same)
-
-
-def test_heads_with_schemes_of_their_own_are_attention_with_fewer_heads():
-    n = 5
-    random = np.random.RandomState(0)
-    q, k = random.randn(2, 2, 4, n, DEPTH)
-    with tf.Graph().as_default(), tf.Session() as session:
-        values = tiny_models.hparams(position="rotary@heads1-3:alibi", num_heads=4, hidden_size=16)
-        layout = Layout(n, n)
-        places = layout.query_positions()
-
-        def scores(scheme, q, k):
-            return scheme.scores(scheme.rotate(q, places, layout, "query"),
-                                 scheme.rotate(k, places, layout, "key"), layout)
-
-        got = scores(positions.build(values, "inputs").at(0), *map(tf.constant, (q, k)))
-        parts = []
-        for name, heads in (("rotary", slice(0, 3)), ("alibi", slice(3, 4))):
-            part = tiny_models.hparams(position=name, num_heads=len(range(4)[heads]),
-                                       hidden_size=len(range(4)[heads]) * DEPTH)
-            parts.append(scores(positions.build(part, "inputs"),
-                                *(tf.constant(x[:, heads]) for x in (q, k))))
-        got, *parts = session.run([got, *parts])
-    np.testing.assert_allclose(got, np.concatenate(parts, axis=1), atol=1e-6)
-
-
-@pytest.mark.parametrize("position", ["alibi", "rotary", "relative", "t5_bias"])
-def test_positions_to_the_encoder_cached_and_whole(position):
-    """Teacher-forced probabilities of a hypothesis are those that the search found."""
-    values = tiny_models.hparams(position="none", cross_position=position, num_hidden_layers=1)
-    inputs = tiny_models.sentences([5, 3])
-    with tf.Graph().as_default(), tf.Session() as session:
-        model = tiny_models.make(values, "infer")
-        found = model.infer(
-            {"inputs": tf.constant(inputs), "target_space_id": tf.constant(1)},
-            beam_size=3, top_beams=3, alpha=0.0, decode_length=4)
-        tiny_models.lively(session)
-        weights = session.run({v.op.name: v for v in tf.trainable_variables()})
-        ids, scores = session.run([found["outputs"], found["scores"]])
-    ids, scores = ids.reshape(6, -1), scores.ravel()
-    assert sum(1 in sentence[1:] for sentence in ids) > 1
-    with tf.Graph().as_default(), tf.Session() as session:
-        logits, _ = tiny_models.make(values)(tiny_models.features(
-            inputs.repeat(3, axis=0), ids[:, :, None, None]))
-        for variable in tf.trainable_variables():
-            variable.load(weights[variable.op.name], session)
-        log_probs = session.run(tf.nn.log_softmax(logits))[:, :, 0, 0]
-    for row, sentence, score in zip(log_probs, ids, scores, strict=True):
-        if 1 in sentence:
-            found = sum(row[t, sentence[t]] for t in range(list(sentence).index(1) + 1))
-            assert found == pytest.approx(score, abs=1e-4)
 
 
 def scaled_rate(kind, pair, channels, base, factor, length):
