@@ -54,7 +54,7 @@ def main() -> None:
         if os.path.isfile(options.out):
             with open(options.out, "rb") as old:
                 if old.read(4) not in (b"", b"\x89PNG"):
-                    raise UserError(f"{options.out} is no PNG file; name another file")
+                    raise UserError(f"{options.out} is not a PNG file; choose another name")
         hparams = registration.registered_hparams(options.hparams_set)
         preflight.parse_hparams(hparams, options.hparams)
         check_ranges(hparams)

@@ -157,7 +157,7 @@ def rows(path: str) -> list[dict[str, Any]]:
       `steps_per_second`, `train_minutes` and `directory`. Unknown values are None.
 
     Raises:
-      UserError: there is no run.
+      UserError: the path holds no run.
     """
     from rpr.report import study_reader
     results = _read(path)
@@ -190,7 +190,7 @@ def curves(path: str) -> dict[str, "np.ndarray"]:
       At most 200 records of a training are taken, evenly spaced.
 
     Raises:
-      UserError: there is no run.
+      UserError: the path holds no run.
     """
     import numpy as np
     records = [(arm.name, run.seed, curve, step, value) for arm in _read(path).arms

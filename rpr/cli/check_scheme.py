@@ -1,6 +1,6 @@
 """`rpr check-scheme`: the conformance checks of a position scheme."""
 from rpr.cli.arguments import Parser
-from rpr.t2t.registration import register
+from rpr.t2t.registration import register, registered_hparams
 from rpr.utils.console import QuietLogs, printable
 from rpr.utils.errors import UserError
 
@@ -17,13 +17,15 @@ def main(argv: list[str], logs: QuietLogs | None) -> int:
                         help="an hparam; may be repeated")
     args = parser.parse_args(argv)
     register(args.t2t_usr_dir)
-    from rpr.conformance.checks import check_scheme
+    from rpr.conformance.checks import HPARAMS_SET, check_scheme
+    from rpr.t2t.preflight import parse_hparams
+    parse_hparams(registered_hparams(HPARAMS_SET), ",".join(args.set), "set")
     failed = False
     try:
         for result in check_scheme(args.scheme, ",".join(args.set)):
-            outcome = result.problem and f"FAILED: {result.problem}" or result.note or "pass"
+            outcome = f"FAILED: {result.problem}" if result.problem else result.note or "pass"
             print(f"{result.side:<9}{result.check:<34}{printable(outcome)}", flush=True)
-            failed = failed or bool(result.problem)
+            failed |= bool(result.problem)
     except ValueError as error:
         raise UserError(str(error)) from None
     return int(failed)

@@ -17,6 +17,7 @@ from rpr.models import declarations
 from rpr.utils.errors import own_code_error
 from rpr.utils.interfaces import HParams
 
+HPARAMS_SET = "rpr_tiny"
 SIDES = {"inputs": "encoder", "targets": "decoder"}
 _WORDS, _HEADS, _HIDDEN = 6, 2, 16
 # float64 layers whose angles or sinusoids are float32, as in the models.
@@ -334,9 +335,9 @@ def check_scheme(position: str, hparams: str = "", logit: PairLogit | None = Non
       one result after the other, since they take seconds.
 
     Raises:
-      ValueError: there is no such scheme, or an hparam is out of range.
+      ValueError: the position names an unknown scheme, or an hparam is out of range.
     """
-    values = registry.hparams("rpr_tiny")
+    values = registry.hparams(HPARAMS_SET)
     values.parse(f"hidden_size={_HIDDEN},num_heads={_HEADS},num_hidden_layers=1,filter_size=16")
     values = _changed(values, position)
     values.parse(hparams)
@@ -371,7 +372,7 @@ def _is_possible(hparams: HParams, side: str) -> bool:
 
 
 def _changed(hparams: HParams, position: str) -> HParams:
-    values = registry.hparams("rpr_tiny")
+    values = registry.hparams(HPARAMS_SET)
     values.override_from_dict({name: value for name, value in hparams.values().items()
                                if name in values})
     values.position = position

@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 from tensor2tensor.utils import registry
 
 from rpr import positions
-from rpr.conformance.checks import Result, difference
+from rpr.conformance.checks import HPARAMS_SET, Result, difference
 from rpr.conformance.layer import MASKED
 from rpr.positions.layout import Layout
 from rpr.utils.interfaces import HParams
@@ -78,9 +78,9 @@ def check_attention(function: Attention, position: str, hparams: str = "", heads
       one result for each kind of input, with the smallest counter-example.
 
     Raises:
-      ValueError: there is no such scheme.
+      ValueError: the position names an unknown scheme, or it cannot be used in a decoder.
     """
-    values = registry.hparams("rpr_tiny")
+    values = registry.hparams(HPARAMS_SET)
     values.parse(f"num_heads={heads},hidden_size={heads * depth},max_length=512")
     values.position = position
     values.parse(hparams)

@@ -16,8 +16,8 @@ V_seeds has few degrees of freedom. Where two arms have equally many seeds, thei
 moderated: drawn towards the common variance of all arms of a study, the more the less these arms
 differ in spread (Smyth 2004). Arms of unequal numbers of seeds keep their own variances (Welch
 1947), because the arm with fewer seeds, whose variance counts most, may be the noisier one. The
-critical value is the mean of Cochran and Cox's (1950), which is too large, and Satterthwaite's
-(1946), which is too small. docs/statistics.md shows the calibration and the power.
+critical value is the mean of two: Cochran and Cox's (1950) is too large with few seeds, and
+Satterthwaite's (1946) is too small. docs/statistics.md shows the calibration and the power.
 
 Sentences of a document are alike in difficulty. Where the documents are known, they take the place
 of the sentences: the jackknife then leaves out one document at a time.
@@ -85,7 +85,7 @@ class Comparison:
       p: two-sided; None where one of the arms has a single run.
       basis: what the interval and p account for. "sentences": other test sentences, for these very
         runs. "seeds": other seeds and other sentences.
-      p_holm: p after Holm's correction over all tests of a table; None before `correct`.
+      p_holm: p after Holm's correction, see `correct`; None before it.
       seed_variance: estimated variance, over seeds, of the difference between one run of each arm;
         None where an arm has a single run.
       seed_freedom: degrees of freedom of `seed_variance`; None where that is None.
@@ -114,8 +114,8 @@ class Spread(NamedTuple):
     Attributes:
       variance: typical variance of an arm.
       freedom: its degrees of freedom.
-      prior: degrees of freedom with which it counts beside an arm's own variance; infinite where
-        nothing shows that the arms differ in spread.
+      prior: its weight against an arm's own variance, as degrees of freedom. It is infinite, so
+        that all arms get this variance, where nothing shows that the arms differ in spread.
     """
     variance: float
     freedom: float
@@ -306,7 +306,7 @@ def _p_value(size: float, error: float, parts: Sequence[_Part]) -> float:
         return 1.0
     if error == 0:
         return 0.0
-    from scipy.optimize import brentq  # 80 ms, which most commands need not wait
+    from scipy.optimize import brentq  # as above
 
     def excess(log_p: float) -> float:
         return _critical_value(parts, math.exp(log_p)) - size / error
@@ -326,7 +326,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def correct(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Fills in `p_holm` for all comparisons of a table (all arms, all metrics)."""
+    """Fills in `p_holm` for comparisons that are one family: those of a metric in a table."""
     tested = [comparison.p for comparison in comparisons if comparison.p is not None]
     corrected = iter(holm(tested))
     return [comparison if comparison.p is None
@@ -344,7 +344,7 @@ def seeds_needed(comparisons: Sequence[Comparison], units: int, difference: floa
     """Seeds per arm that detect a difference at p <= 0.05, at the variance observed.
 
     Only arms whose difference may be that small count: very different arms also differ more from
-    sentence to sentence. The test planned for has two arms alone.
+    sentence to sentence. The study that is planned has two arms.
 
     Args:
       comparisons: of one metric, whose variances are averaged; those of single runs are left out.

@@ -33,7 +33,7 @@ def run(name, *arguments):
     (["train_on_hosts", "a;b", "true"], "'a;b' is not HOST[:PORT]"),
     (["train.sbatch", "--worker_gpu=8"], "train.sbatch: not in a Slurm job; submit it: sbatch"),
     (["expression_graphs.py", "/dev/null/x"], "Not a directory"),
-    (["plot_learning_rate.py", __file__, "--hparams_set=rpr_small"], "is no PNG file"),
+    (["plot_learning_rate.py", __file__, "--hparams_set=rpr_small"], "is not a PNG file"),
     (["small_vectors.py", "x", "--problem=toy_reverse_repeats_5"], "not a problem of words"),
 ])
 def test_bad_input_ends_in_one_line(command, says):
