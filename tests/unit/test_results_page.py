@@ -1,5 +1,7 @@
 """docs/results.md agrees with the records in docs/results."""
 import importlib.util
+import json
+import re
 
 import pytest
 from conftest import ROOT
@@ -56,3 +58,25 @@ def test_a_changed_record_is_found(record):
     results.write_text(results.read_text().replace('"steps": 1000', '"steps": 999'))
     changed = make_results_page.render(PAGE, record.parent)
     assert all(changed[path] != text for path, text in pages.items())
+
+
+def intervals(results):
+    """(low, high) of every interval in the JSON of a report, as text, in both directions."""
+    if isinstance(results, list):
+        return set().union(*map(intervals, results))
+    if not isinstance(results, dict):
+        return set()
+    found = set().union(*map(intervals, results.values()))
+    if results.get("low") is not None:
+        low, high = results["low"], results["high"]
+        found |= {(f"{low:+.1f}", f"{high:+.1f}"), (f"{-high:+.1f}", f"{-low:+.1f}")}
+    return found
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/results.md", "docs/discussion.md"])
+def test_intervals_in_the_text_are_those_of_a_record(page):
+    recorded = set().union(*(intervals(json.loads(path.read_text(encoding="utf-8")))
+                             for path in (ROOT / "docs" / "results").rglob("results.json")))
+    text = (ROOT / page).read_text(encoding="utf-8").replace("\\", "").replace("\u2212", "-")
+    shown = set(re.findall(r"\[([-+]\d+\.\d), ([-+]\d+\.\d)\]", text))
+    assert shown and shown <= recorded, shown - recorded
