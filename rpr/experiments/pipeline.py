@@ -53,14 +53,15 @@ def complete_run(run: Run, run_dir: RunDirectory, skip_datagen: bool = False,
       UserError: the directory holds another run or is in use, the corpus changed, or a stage
         failed.
     """
+    source, there = RunDirectory(training_of or "", run_dir.data_dir), None
+    if training_of and not run_dir.is_trained():
+        there = sharing.check(run, run_dir, source)
     os.makedirs(run_dir.path, exist_ok=True)
     with locks.lock(run_dir.lock, wait=False) as lock:
         files.remove_temporary_files(run_dir.path)
         _check_config(run, run_dir)
-        if training_of and not run_dir.is_trained():
-            source = RunDirectory(training_of, run_dir.data_dir)
-            sharing.take(run, run_dir, source)
-            there = gin_files.load_run(source.config)
+        if there and not run_dir.is_trained():
+            sharing.take(run, there, run_dir, source)
             if all(getattr(run, name) == getattr(there, name) for name in sharing.SEARCH):
                 Pipeline(run, run_dir, lock).take_dev_scores(Pipeline(there, source, lock))
         if not skip_datagen:

@@ -86,12 +86,8 @@ def _needed(run: Run, there: Run) -> list[int]:
     return sorted({*range(first, there.train_steps + 1, run.checkpoint_steps), there.train_steps})
 
 
-def take(run: Run, run_dir: RunDirectory, source: RunDirectory) -> None:
-    """Lets an untrained run begin with the training of another one.
-
-    Args:
-      run, run_dir: the run and its directory, which is locked.
-      source: the directory of the other run.
+def check(run: Run, run_dir: RunDirectory, source: RunDirectory) -> Run:
+    """The run of another directory, whose training a run can share.
 
     Raises:
       UserError: it is another training, is not finished, or its checkpoints are gone.
@@ -103,6 +99,16 @@ def take(run: Run, run_dir: RunDirectory, source: RunDirectory) -> None:
     if problem:
         raise UserError(f"{run_dir.path} cannot share the training of {source.path}: {problem}")
     source.refuse_links()
+    return there
+
+
+def take(run: Run, there: Run, run_dir: RunDirectory, source: RunDirectory) -> None:
+    """Lets an untrained run begin with the training of another one, which `check` found.
+
+    Args:
+      run, there: the run, and the other one.
+      run_dir, source: their directories; the first one is locked.
+    """
     for name in ("data.json", "environment.json", "code.json"):
         _copy(source.file(name), run_dir.file(name))
     with open(source.metrics, "rb") as events, files.atomic_path(run_dir.metrics) as temporary:

@@ -107,6 +107,7 @@ def test_more_steps_give_the_same_bits_as_if_asked_for_at_once(undisturbed, tmp_
     line = refused("run", gin, f"--run_dir={tmp_path}/other", f"--training_of={longer}",
                    f"--data_dir={tmp_path}/runs/data", "--set", "run.seed=2")
     assert "is another training: seed = 2 (there: 1)" in line
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_run_from_python(undisturbed, capsys):

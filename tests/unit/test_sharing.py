@@ -31,6 +31,10 @@ def train(run_dir, run, schedule="constant*rsqrt_decay"):
         file.write('{"event": "decode", "cut": 3}\n')
 
 
+def take(run, run_dir, source):
+    sharing.take(run, sharing.check(run, run_dir, source), run_dir, source)
+
+
 class Workers:
     """Runs that end when `finish` is called; each trains unless it shares a training."""
 
@@ -40,7 +44,7 @@ class Workers:
     def start(self, key, argv, log, gpus):
         source = [arg.partition("=")[2] for arg in argv if arg.startswith("--training_of")]
         if source:
-            sharing.take(key.run, key.run_dir, run_directory.RunDirectory(source[0]))
+            take(key.run, key.run_dir, run_directory.RunDirectory(source[0]))
         else:
             self.trained.append(key.arm)
         self.running.append((key, None))
@@ -134,16 +138,16 @@ def test_what_cannot_be_shared_is_refused(tmp_path):
                            ({"train_steps": 20}, "40 steps, more than"),
                            ({"average_checkpoints": 3}, "its checkpoint at step 20 is gone")):
         with pytest.raises(UserError, match=reason):
-            sharing.take(dataclasses.replace(BASE, **change), new, source)
+            take(dataclasses.replace(BASE, **change), new, source)
     os.unlink(os.path.join(source.model, "model.ckpt-40.index"))
     os.symlink("model.ckpt-30.index", os.path.join(source.model, "model.ckpt-40.index"))
     os.makedirs(new.path)
     with pytest.raises(UserError, match="is a symbolic link"):
-        sharing.take(BASE, new, source)
+        take(BASE, new, source)
     assert not new.is_trained()
     with open(source.status, "w") as status:
         json.dump({"train": {"state": "running"}}, status)
     with pytest.raises(UserError, match="it is not finished"):
-        sharing.take(BASE, new, source)
+        take(BASE, new, source)
     with pytest.raises(UserError, match="there is no run in it"):
-        sharing.take(BASE, source, new)
+        take(BASE, source, new)
