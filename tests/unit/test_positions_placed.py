@@ -205,3 +205,33 @@ def test_positions_from_symbols_on_two_axes_cached_and_whole(monkeypatch):
         at = session.run(scheme.place(Layout(6, 6, causal=True, ids=ids)))
     assert at[:, :, 0].tolist() == [[0, 1, 0, 1, 2, 0], [0, 0, 0, 1, 2, 3]]
     assert at[:, :, 1].tolist() == [[0, 0, 1, 1, 1, 2], [0, 1, 2, 2, 2, 2]]
+
+
+def test_a_scheme_is_told_layer_training_mask_symbols_and_segments(monkeypatch):
+    seen = []
+
+    class Recorder(positions.Scheme):
+        def bias(self, layout, dtype):
+            seen.append((self, layout))
+
+    monkeypatch.setitem(positions.SCHEMES, "recorder", Recorder)
+    values = tiny_models.hparams(position="recorder", num_hidden_layers=2)
+    words = tiny_models.sentences([4, 4])
+    packed = {f"{side}_{name}": np.array([[1, 1, 2, 2]] * 2 if name == "segmentation" else
+                                         [[0, 1, 0, 1]] * 2, np.int32)
+              for side in ("inputs", "targets") for name in ("segmentation", "position")}
+    with tf.Graph().as_default(), tf.Session() as session:
+        tiny_models.make(values, "train")(tiny_models.features(words, words, **packed))
+        encoder, decoder = seen[:2], seen[2:]
+        for stack, ids in ((encoder, words), (decoder, np.pad(words[:, :-1], [(0, 0), (1, 0)] + [
+                (0, 0)] * 2))):
+            assert len({id(scheme) for scheme, _ in stack}) == 1
+            for number, (_, layout) in enumerate(stack):
+                assert (layout.layer, layout.layers, layout.training) == (number, 2, True)
+                assert layout.x.shape.as_list() == [2, 4, 32]
+                got = session.run([layout.segments, layout.query_positions(), layout.ids])
+                np.testing.assert_array_equal(got[0], packed["inputs_segmentation"])
+                np.testing.assert_array_equal(got[1], packed["inputs_position"])
+                np.testing.assert_array_equal(got[2], ids[:, :, 0, 0])
+                mask = session.run(layout.mask)
+                assert mask[0, 0, 0, 2] < -1e8 and mask[0, 0, 1, 0] == 0
