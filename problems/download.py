@@ -44,7 +44,7 @@ class Remote:
     Attributes:
       url: its address; the last part is its name on disk and on a mirror.
       digest: of its content, "sha256:..." ("md5:..." if its publisher gives nothing better).
-      size: in bytes; None if the publisher does not give it.
+      size: size in bytes; None if the publisher does not give it.
     """
     url: str
     digest: str

@@ -69,7 +69,7 @@ def write_split(pool: Pool, problem: TextProblem, split: str, samples: Iterable[
     """Writes the files of a split; train is shuffled, dev and test keep their order.
 
     Args:
-      pool: of `workers`.
+      pool: pool of processes, see `workers`.
       problem: a T2T text problem.
       split: "train", "dev" or "test".
       samples: its text, as the problem's `generate_samples` yields it.
@@ -193,7 +193,7 @@ def _finish(ordered: str, path: str, seed: str | None) -> int:
     Args:
       ordered: a file of frames in the order of the text; removed.
       path: the finished file.
-      seed: of the shuffle; None keeps the order.
+      seed: seed of the shuffle; None keeps the order.
     """
     starts = array.array("Q", _frame_starts(ordered))
     order = array.array("L", range(len(starts) - 1))

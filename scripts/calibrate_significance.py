@@ -46,10 +46,10 @@ class Condition(NamedTuple):
     """How the runs of the arms vary.
 
     Attributes:
-      deviations: of the seeds' effects in each arm, BLEU.
+      deviations: deviations of the seeds' effects in each arm, BLEU.
       interaction: share of a sentence's variance that all runs of an arm have in common.
-      correlation: of the seeds' effects between the arms.
-      sentence_deviation: of a run's score on a sentence, BLEU; in the additive design.
+      correlation: correlation of the seeds' effects between the arms.
+      sentence_deviation: deviation of a run's score on a sentence, BLEU; in the additive design.
     """
     name: str
     deviations: tuple[float, ...]
@@ -286,7 +286,7 @@ def document_rejection_rates(seeds: int, documents: int, trials: int) -> dict[st
 
     Args:
       seeds: runs per arm; with one, outputs are compared as in `rpr score`.
-      documents: in the test set.
+      documents: documents in the test set.
       trials: number of studies.
     """
     random = np.random.default_rng([seeds, documents])

@@ -56,7 +56,7 @@ class Cost(NamedTuple):
 
     Attributes:
       parameters: how many.
-      flops: of all matrix products, forward and backward.
+      flops: FLOPs of all matrix products, forward and backward.
       kept: bytes that the forward pass keeps for the backward pass.
     """
     parameters: int

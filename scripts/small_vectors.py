@@ -24,7 +24,7 @@ def embed(sentences: Sequence[Sequence[str]], dimension: int) -> tuple[list[str]
 
     Args:
       sentences: lists of words.
-      dimension: of a vector; smaller than the number of words.
+      dimension: length of a vector; smaller than the number of words.
 
     Returns:
       The words, most frequent first, and their vectors, float32 [words, dimension].

@@ -12,7 +12,7 @@ class Copy(NamedTuple):
     """A tensor that was copied between host and device, or between devices.
 
     Attributes:
-      name: of the tensor in the graph that runs.
+      name: name of the tensor in the graph that runs.
       size: bytes.
     """
     name: str
@@ -56,7 +56,7 @@ def peak_bytes(metadata: Any, device: str) -> int:
     """The largest amount of memory in use during a traced step.
 
     Args:
-      metadata: of the step.
+      metadata: metadata of the step.
       device: "gpu": all that the GPU's allocator holds when an operation ends, weights included;
         "cpu": what the step has allocated and not yet released, weights excluded.
     """

@@ -32,8 +32,8 @@ class AttentionLayer:
         Args:
           hparams: with `position` and the settings of its schemes.
           side: `inputs` (all words see each other) or `targets` (words see those before them).
-          dtype: of inputs and weights; half precision is returned as float32.
-          seed: of the weights.
+          dtype: dtype of inputs and weights; half precision is returned as float32.
+          seed: seed of the weights.
         """
         self._hparams, self._side, self._dtype = hparams, side, dtype
         with self._graph(seed) as graph:

@@ -299,7 +299,7 @@ class _Ngrams:
     """The n-grams of several lines for growing n, as far as they are known.
 
     Args:
-      tokens: of the lines.
+      tokens: the words of each line.
       sentences: index of the sentence of each line, int64 [lines].
       vocabulary: larger than each token.
 

@@ -22,9 +22,9 @@ class Resampled(NamedTuple):
     """The bootstrap of one system.
 
     Attributes:
-      mean: of the resampled scores.
+      mean: mean of the resampled scores.
       interval: half the width of their central 95%.
-      p_value: of the difference from the baseline; None for the baseline itself.
+      p_value: p of the difference from the baseline; None for the baseline itself.
     """
     mean: float
     interval: float
@@ -41,7 +41,7 @@ def paired_bootstrap(metrics: Sequence[Metric], systems: Sequence[Sequence[np.nd
       metrics: M metrics.
       systems: for each system the M arrays [sentences, counts]; the first is the baseline.
       samples: number of resamples.
-      seed: of the draws.
+      seed: seed of the draws.
 
     Returns:
       for each system a `Resampled` per metric.
@@ -77,7 +77,7 @@ def paired_randomization(metrics: Sequence[Metric], baseline: Sequence[np.ndarra
       metrics: M metrics.
       baseline, system: M arrays [sentences, counts].
       trials: in each, the outputs for half of the sentences are exchanged at random.
-      seed: of the exchanges.
+      seed: seed of the exchanges.
 
     Returns:
       a two-sided p-value per metric.

@@ -42,7 +42,7 @@ class Score:
         of their central 95%.
       difference, low, high: with the jackknife test: difference from the baseline and its 95%
         interval over test sentences, or over documents where they are known.
-      p_value: of the paired test against the baseline; None for the baseline or without a test.
+      p_value: p of the paired test against the baseline; None for the baseline or without a test.
       p_holm: with the jackknife test: p after Holm's correction over all systems and metrics.
     """
     score: float
@@ -62,7 +62,7 @@ class System:
     """The scores of one system.
 
     Attributes:
-      name: of the system.
+      name: name of the system.
       lines: number of sentences.
       exact: percentage of lines that equal one of their references, ignoring outer spaces.
       scores: {"bleu": Score, ...}.
@@ -99,7 +99,7 @@ def score(systems: Mapping[str, Sequence[str]], references: Mapping[str, Sequenc
         language also chooses the tokenizer.
       test: a key of `TESTS`, or None.
       samples: resamples or trials of sacreBLEU's tests; None: its defaults, 1,000 and 10,000.
-      seed: of sacreBLEU's tests.
+      seed: seed of sacreBLEU's tests.
       documents: name of each sentence's document, for the jackknife test.
 
     Returns:

@@ -80,7 +80,7 @@ class Comparison:
     """How an arm differs from the baseline in one metric.
 
     Attributes:
-      difference: of the means, arm minus baseline.
+      difference: difference of the means, arm minus baseline.
       low, high: 95% interval of the difference.
       p: two-sided; None where one of the arms has a single run.
       basis: what the interval and p account for. "sentences": other test sentences, for these very
@@ -127,7 +127,7 @@ def run_scores(metric: Metric, statistics_: np.ndarray,
     """The score and the jackknife pseudo-values of a run.
 
     Args:
-      metric: of the statistics.
+      metric: metric of the statistics.
       statistics_: [sentences, counts].
       documents: name of each sentence's document; None: each sentence stands for itself.
     """
@@ -347,7 +347,7 @@ def seeds_needed(comparisons: Sequence[Comparison], units: int, difference: floa
     sentence to sentence. The study that is planned has two arms.
 
     Args:
-      comparisons: of one metric, whose variances are averaged; those of single runs are left out.
+      comparisons: those by one metric, whose variances are averaged; single runs are left out.
       units: number of sentences, or of documents where these are the units.
       difference: true difference in points.
       power: probability of detecting it.

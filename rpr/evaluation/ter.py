@@ -52,7 +52,7 @@ class _Search:
       words: ids of the hypothesis after the moves so far.
       target: ids of the reference.
       moves: number of moves so far.
-      distance: of `words` from `target`.
+      distance: edit distance of `words` from `target`.
     """
 
     def __init__(self, hypothesis: Sequence[str], reference: Sequence[str]) -> None:
@@ -192,7 +192,7 @@ def edit_matrices(pairs: Sequence[Pair]) -> Iterator[tuple[int, list[list[int]]]
 
 class _Batch(NamedTuple):
     """Attributes:
-      indices: of the pairs, by ascending total length.
+      indices: indices of the pairs, by ascending total length.
       words: [most words, pairs], -1 where a list has ended.
       targets: [most targets, pairs], -2 where a list has ended.
       word_counts, target_counts: lengths of the lists, [pairs].

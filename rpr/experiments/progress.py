@@ -24,9 +24,9 @@ class Progress(NamedTuple):
     Attributes:
       state: "waiting", "running", "done" or "failed".
       stage: the last one that began, or "".
-      step: of its training.
+      step: step of its training.
       steps_per_second, loss: at the last record, or None.
-      bleu: of the finished run, else T2T's approximation on the development set at the last
+      bleu: BLEU of the finished run, else T2T's approximation on the development set at the last
         evaluation (0 to 100), else None.
       seconds: duration of its finished stages and of the one that is running, without the earlier
         attempts of a stage that was resumed.

@@ -97,7 +97,7 @@ def use_factored_loss(hparams: HParams, problem: ProblemHParams | None) -> None:
     subtracted. So does a model that needs its logits, or that has another loss.
 
     Args:
-      hparams: of the model, with its mode; changed in place.
+      hparams: hparams of the model, with its mode; changed in place.
       problem: the hparams of its problem, or None.
     """
     if (hparams.mode == tf.estimator.ModeKeys.TRAIN and hparams.activation_dtype == "float32"
@@ -162,7 +162,7 @@ def use_half_precision_logits(hparams: HParams, problem: ProblemHParams | None) 
     """Makes a model with half-precision activations compute its logits here.
 
     Args:
-      hparams: of the model; changed in place.
+      hparams: hparams of the model; changed in place.
       problem: the hparams of its problem, or None.
     """
     if (hparams.activation_dtype != "float32" and "targets" not in hparams.top
@@ -201,7 +201,7 @@ def use_one_table(hparams: HParams, problem: ProblemHParams | None) -> None:
     """Makes a model in training look its symbols up here, if the result is the same as T2T's.
 
     Args:
-      hparams: of the model, after `losses.use_factored_loss`; changed in place.
+      hparams: hparams of the model, after `losses.use_factored_loss`; changed in place.
       problem: the hparams of its problem, or None.
     """
     if (not hparams.get("factored_logits") or "targets" not in hparams.loss

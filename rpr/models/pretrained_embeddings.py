@@ -29,7 +29,7 @@ def use_pretrained_embeddings(hparams: HParams, vocabularies: Callable[[], dict[
     """Makes a model embed its symbols with the files that its hparams name, if any.
 
     Args:
-      hparams: of the model; changed in place.
+      hparams: hparams of the model; changed in place.
       vocabularies: a function that returns T2T's encoders by feature.
     """
     for feature in _pretrained_features(hparams):
@@ -84,9 +84,9 @@ def check(hparams: HParams, problem: Problem, data_dir: str) -> None:
     """Refuses files of vectors that do not fit the model, before a training writes anything.
 
     Args:
-      hparams: of the model.
+      hparams: hparams of the model.
       problem: a T2T problem.
-      data_dir: of the training.
+      data_dir: data directory of the training.
 
     Raises:
       UserError: one line with the hparam and the reason.

@@ -24,7 +24,7 @@ class _Masks:
     """The keys of the masks of one training step.
 
     Args:
-      seed: of the training.
+      seed: training seed.
       batch: int64 scalar, the number of the batch.
     """
 
@@ -49,7 +49,7 @@ def reproducible_masks(seed: int, batch: tf.Tensor) -> Iterator[None]:
     """Within this context the masks of `dropout` are a function of seed, batch and variable scope.
 
     Args:
-      seed: of the training.
+      seed: training seed.
       batch: int64 scalar, a number that no other batch of the training has.
     """
     _active.masks = _Masks(seed, batch)

@@ -24,7 +24,7 @@ def t5_bias(table: tf.Tensor, layout: Layout, max_distance: int) -> tf.Tensor:
 
     Args:
       table: [buckets, heads].
-      layout: where queries and keys stand. If it is causal, all buckets are for keys to the left;
+      layout: positions of queries and keys. If it is causal, all buckets are for keys to the left;
         otherwise each direction has half of them.
       max_distance: see `t5_buckets`.
 
@@ -63,9 +63,9 @@ def alibi(heads: int, layout: Layout, dtype: tf.DType = tf.float32, factor: floa
 
     Args:
       heads: number of heads.
-      layout: where queries and keys stand.
+      layout: positions of queries and keys.
       dtype: dtype of the result.
-      factor: of the slopes.
+      factor: factor of the slopes.
 
     Returns:
       [batch|1, heads, queries, keys].

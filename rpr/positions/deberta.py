@@ -38,7 +38,7 @@ def reachable_rows(embeddings: tf.Tensor, layout: Layout,
 
     Args:
       embeddings: [2 * buckets_per_side, ...], one row per bucket.
-      layout: where queries and keys stand.
+      layout: positions of queries and keys.
       max_distance: see `log_buckets`.
 
     Returns:
@@ -67,7 +67,7 @@ def score_terms(q: tf.Tensor, k: tf.Tensor, k_rows: tf.Tensor, q_rows: tf.Tensor
       k: [batch, heads, keys, depth].
       k_rows: k^r, [heads, labels, depth]: projections of the first result of `reachable_rows`.
       q_rows: q^r, [heads, labels, depth]: projections of the second one, scaled like q.
-      layout: where queries and keys stand.
+      layout: positions of queries and keys.
       buckets_per_side: see `log_buckets`.
       max_distance: see `log_buckets`.
 

@@ -65,7 +65,7 @@ def weighted_values(weights: tf.Tensor, v: tf.Tensor, table: tf.Tensor, layout: 
       weights: alpha, [batch, heads, queries, keys].
       v: [batch, heads, keys, depth].
       table: a^V, [2k + 1, depth] shared by the heads, or [heads, 2k + 1, depth].
-      layout: where queries and keys stand.
+      layout: positions of queries and keys.
       left: as for `add_scores`.
 
     Returns:
@@ -103,7 +103,7 @@ def clip_of(hparams: HParams, direction: str) -> int:
     """The clipping distance of one direction.
 
     Args:
-      hparams: of a model, of T2T's too.
+      hparams: hparams of a model, also of T2T's.
       direction: `left` or `right` of the query.
     """
     clip = hparams.get(f"max_relative_position_{direction}", -1)

@@ -37,7 +37,7 @@ class Band:
 
         Args:
           table: [left_clip + 1 + right_clip, depth], or [heads, ..., depth].
-          layout: where queries and keys stand; more than one query.
+          layout: positions of queries and keys; more than one query.
           left_clip: clipping distance for keys to the left of the query.
           right_clip: clipping distance for keys to the right.
         """

@@ -48,7 +48,7 @@ def frequency_factors(channels: int, base: float, scaling: str, factor: float, l
       base: base of the wavelengths.
       scaling: one of SCALINGS.
       factor: by how much longer the texts are, 1 or more.
-      length: of the texts of the training.
+      length: length of the training's texts.
 
     Returns:
       float64 [channels / 2].
@@ -86,7 +86,7 @@ def rotate(x: tf.Tensor, cosines: tf.Tensor, sines: tf.Tensor) -> tf.Tensor:
     Args:
       x: [batch, heads, length, depth].
       cosines: [(batch|1, 1,) length, pairs], 2 * pairs <= depth. Further channels are not rotated.
-      sines: of the same shape.
+      sines: float tensor of the same shape.
 
     Returns:
       [batch, heads, length, depth] of the dtype of x.

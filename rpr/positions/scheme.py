@@ -215,7 +215,7 @@ class Scheme:
           layout: see `Layout`. Without a cache the value is returned as it is.
           name: a name of `states`.
           value: [batch, ...], with one entry per query on the axis.
-          axis: of the queries, counted with the batch.
+          axis: axis of the queries, counted with the batch.
         """
         if layout.cache is None:
             return value
@@ -282,7 +282,7 @@ class _HeadsInitializer:
     With three axes the initializer itself would count the heads as fan-in.
 
     Attributes:
-      seed: of the values; None until `rpr.training.seeding` sets it.
+      seed: seed of the values; None until `rpr.training.seeding` sets it.
     """
 
     def __init__(self, initializer: Any) -> None:

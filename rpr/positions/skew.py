@@ -16,8 +16,8 @@ def skew(x: tf.Tensor, layout: Layout) -> tf.Tensor:
     Args:
       x: [..., queries, distances], for `layout.distances()`; or [..., 1, distances] where all
         queries have the same scores.
-      layout: where queries and keys stand. If it is causal, the result is undefined for keys to the
-        right of their query.
+      layout: positions of queries and keys. If it is causal, the result is undefined for keys
+        to the right of their query.
 
     Returns:
       [..., queries, keys] of the dtype of x.
@@ -44,7 +44,7 @@ def unskew(x: tf.Tensor, layout: Layout) -> tf.Tensor:
 
     Args:
       x: [..., queries, keys]; if the layout is causal, 0 for keys to the right of their query.
-      layout: where queries and keys stand.
+      layout: positions of queries and keys.
 
     Returns:
       [..., queries, distances] of the dtype of x, for `layout.distances()`; 0 where a query has no
@@ -72,7 +72,7 @@ def scores_by_distance(q: tf.Tensor, rows: tf.Tensor, layout: Layout) -> tf.Tens
       q: [batch, heads, len_q, depth], scaled by the caller.
       rows: r, one for each of `layout.distances()`: [distances, depth] shared by the heads, or
         [heads, distances, depth].
-      layout: where queries and keys stand.
+      layout: positions of queries and keys.
 
     Returns:
       [batch, heads, len_q, len_k] of the dtype of q.

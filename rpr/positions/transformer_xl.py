@@ -22,7 +22,7 @@ def scores(q: tf.Tensor, k: tf.Tensor, rows: tf.Tensor, u: tf.Tensor, v: tf.Tens
       rows: the projected sinusoids W r, [heads, distances, depth], for `layout.distances()`.
       u: the content bias [heads, depth], scaled like q.
       v: the position bias [heads, depth], scaled like q.
-      layout: where queries and keys stand.
+      layout: positions of queries and keys.
 
     Returns:
       [batch, heads, queries, keys] of the dtype of q.

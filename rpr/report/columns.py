@@ -34,7 +34,7 @@ class Note(NamedTuple):
     """A sentence about columns.
 
     Attributes:
-      keys: of the columns that it explains.
+      keys: columns that it explains.
       text: the sentence.
     """
     keys: tuple[str, ...]

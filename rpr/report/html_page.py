@@ -25,7 +25,7 @@ MOST_LINES = 200                                      # of a list of warnings or
 class Picture(NamedTuple):
     """Attributes:
       title: heading of the figure.
-      path: of its SVG file, relative to the page.
+      path: its SVG file, relative to the page.
       arm: name of the arm that it shows, or None for the whole study.
       wide: whether a narrow screen should scroll it instead of shrinking it.
     """

@@ -93,7 +93,7 @@ def analyse_models(run_dirs: Iterable[RunDirectory], usr_dir: str | None = None)
     """Analyses the models of finished runs that have no cached arrays.
 
     Args:
-      run_dirs: of the runs.
+      run_dirs: directories of the runs.
       usr_dir: the directory of the user's own code, for models trained with code from it.
 
     A model that cannot be analysed is reported in one line and left out. Runs that were copied

@@ -57,7 +57,7 @@ def plot_similarity(arrays: Arrays, kind: str) -> Figure:
     Each layer is a row, each table a square in it.
 
     Args:
-      arrays: of `model_analysis.load`.
+      arrays: result of `model_analysis.load`.
       kind: "keys" or "values".
     """
     layers = [(side, layer, tables) for side in SIDES

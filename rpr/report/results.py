@@ -89,7 +89,7 @@ class ArmResult:
     """The runs that differ only in their seed; averages are over the finished ones.
 
     Attributes:
-      name: of the arm.
+      name: name of the arm.
       settings: {name: value} of the settings that differ between arms; None where the arm's
         position scheme does not use the setting. Empty outside a study.
       paper_bleu: the published BLEU, or None.
@@ -101,7 +101,7 @@ class ArmResult:
       train_minutes: mean over runs.
       bleu, chrf: mean over runs with uncertainty; None while no run is done.
       bleu_difference, chrf_difference: compared with the baseline; None for the baseline itself.
-      letters: of the ranking by BLEU: arms that share a letter do not differ significantly. Empty
+      letters: ranking by BLEU: arms that share a letter do not differ significantly. Empty
         where nothing was tested.
       exact: mean over runs, percent.
       loss: mean development-set loss over runs, nats per sub-word.
@@ -159,6 +159,8 @@ class StudyResults:
       corpus: {"train source": {"path", "lines", "sha256"}}: the files that the data was made from.
       environments: the different software and hardware environments of the runs.
       study_gin: text of the study's gin file, or empty.
+      checks: what `rpr benchmark` found out about the baseline's scheme, with the fields of
+        `rpr.conformance.checks.Result`.
       sentences: number of test sentences.
       documents: number of documents in the test set, where they are known: the uncertainty is then
         over documents, else over sentences.
@@ -180,6 +182,7 @@ class StudyResults:
     corpus: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     environments: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     study_gin: str = ""
+    checks: list[dict[str, str]] = dataclasses.field(default_factory=list)
     sentences: int = 0
     documents: int = 0
     signatures: dict[str, str] = dataclasses.field(default_factory=dict)

@@ -16,6 +16,7 @@ MOST_RECORDS = 200                                    # training records of a ru
 _STUDY = {"baseline": str, "arms": [{"name": str, "changes": dict, "paper_bleu": (float, None),
                                      "runs": [{"seed": int, "directory": str}]}]}
 _REMEDY = "rpr study with the same gin file writes it again"
+_CHECKS = {"checks": [{"check": str, "side": str, "problem": str, "note": str}]}
 _CORPUS = {"sources": {"*": {"path?": str, "lines?": int, "sha256": str}}}
 
 
@@ -184,12 +185,13 @@ def _describe_study(results: StudyResults, path: str) -> None:
                 dates.append(datetime.datetime.fromtimestamp(started, datetime.UTC))
             except (OverflowError, OSError, ValueError):
                 raise UserError(f"{run_dir.status} is damaged: score.started is {started}, which "
-                                "is no time; remove it") from None
+                                "is not a valid time; remove it") from None
         if not results.corpus:
             results.corpus = files.read_json(run_dir.data, _CORPUS).get("sources", {})
     if len(problems) == 1:
         results.problem = problems.pop()
     results.date = f"{max(dates):%Y-%m-%d}" if dates else ""
+    results.checks = files.read_json(os.path.join(path, "checks.json"), _CHECKS).get("checks", [])
     study_gin = os.path.join(path, "study.gin")
     if os.path.isfile(study_gin) and not os.path.islink(study_gin):
         with open(study_gin, encoding="utf-8", errors="replace") as text:
@@ -255,7 +257,7 @@ def _earlier_seconds(events: list[metrics_log.Event], last_started: float) -> fl
     It ends at the checkpoint from which the next attempt went on: later events were dropped.
 
     Args:
-      events: of the run.
+      events: events of the run.
       last_started: when the last attempt began. It has no `start` event if it found the training
         finished.
     """

@@ -92,7 +92,7 @@ class DataOrder:
         `boundaries[i + 1]` belongs to bucket i + 1.
       batch_sizes: examples per batch of each bucket, one more than boundaries; none is larger than
         the one before.
-      seed: of the training.
+      seed: training seed.
       devices: they share a batch: each batch size is a multiple of this number, and there are at
         least as many examples.
     """

@@ -39,7 +39,7 @@ class Stream(NamedTuple):
     """Which batches of a training this process reads: first, first + step, first + 2 step, ...
 
     Attributes:
-      seed: of the training.
+      seed: training seed.
       first: the number of the batch to begin with.
       step: how many processes read, each its own share.
     """
@@ -54,8 +54,8 @@ def reproducible_input(problem: Problem, hparams: HParams, data_dir: str,
 
     Args:
       problem: the T2T problem.
-      hparams: of the model.
-      data_dir: of the problem's files.
+      hparams: hparams of the model.
+      data_dir: directory of the problem's files.
       stream: called whenever the Estimator starts reading.
       few_shapes: whether all batches of a bucket have one shape, see `few_boundaries`.
 
@@ -231,8 +231,8 @@ def _scan(paths: Sequence[str], length: Callable[[tf.Tensor], tf.Tensor], sessio
     Args:
       paths: the files.
       length: the lengths of a batch of records, int64 [batch, 3].
-      session_config: of the training. The first session of a process decides how many threads all
-        of them have.
+      session_config: session configuration of the training. The first session of a process
+        decides how many threads all of them have.
     """
     def measure(file: tf.Tensor, serialized: tf.Tensor) -> tf.Tensor:
         sizes = tf.to_int64(tf.strings.length(serialized))
