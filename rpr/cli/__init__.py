@@ -30,6 +30,7 @@ Experiments
   study GIN     the runs of a study (arms, seeds) on all GPUs or cores of this machine; resumable
   report DIR    a study, or the runs below DIR: tables with significance, plots, an HTML page
   verify RUN    repeats the first steps of a run and compares losses and weights bit for bit
+  benchmark NAME   a position scheme: checked, trained, and compared with the recorded others
   track DIR     sends the records of runs to Weights & Biases, MLflow or Aim
 
 T2T's programs, with T2T's flags and this project's models, hparams sets and problems
@@ -155,6 +156,7 @@ COMMANDS: dict[str, Command] = {
     "score": functools.partial(_run_module, "score"),
     "test-set": functools.partial(_run_module, "test_set"),
     "check-scheme": functools.partial(_launch_module, "check_scheme"),
+    "benchmark": functools.partial(_launch_module, "benchmark"),
     "list": functools.partial(_launch_module, "list")}
 
 

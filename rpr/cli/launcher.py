@@ -52,10 +52,13 @@ TRAINING = ("eval_throttle_|generate_data|iterations_per_loop|keep_checkpoint_|l
             "train_steps|warm_start_|xla_compile")
 
 
-def launch(module: str, argv: list[str]) -> None:
+def launch(module: str, argv: list[str]) -> Any:
     """Prepares T2T and the logs, then calls `main` of `rpr.cli.MODULE` with the arguments and them.
 
     With --verbose there are no logs: TensorFlow and T2T write to the terminal.
+
+    Returns:
+      what `main` returns, which becomes the exit code.
 
     Raises:
       UserError: bad input, or an error of TensorFlow that one line can explain.
@@ -65,7 +68,7 @@ def launch(module: str, argv: list[str]) -> None:
     logs, keeps_log = None if verbose else console.QuietLogs(), False
     try:
         compat.install()
-        importlib.import_module(f"rpr.cli.{module}").main(
+        return importlib.import_module(f"rpr.cli.{module}").main(
             [arg for arg in argv if arg != "--verbose"], logs)
     except (UserError, KeyboardInterrupt, SystemExit):
         raise

@@ -44,6 +44,16 @@ def test_a_value_out_of_range_is_refused(text, tmp_path):
     assert not (tmp_path / "model").exists()
 
 
+def test_a_scheme_that_fails_its_checks_ends_with_exit_code_1(tmp_path):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "__init__.py").write_text(
+        "from rpr import positions\n\n\n@positions.register('broken')\n"
+        "class Broken(positions.Scheme):\n    def bias(self, layout, dtype):\n"
+        "        return layout.offset.not_there\n")
+    done = rpr_command("check-scheme", "broken", f"--t2t_usr_dir={tmp_path}/own", check=False)
+    assert done.returncode == 1 and "FAILED: " in done.stdout and "own/__init__.py" in done.stdout
+
+
 def run_code(tmp_path, code):
     """In a fork: registering a scheme here would add it to the tests of all schemes."""
     (tmp_path / "code.py").write_text(code)

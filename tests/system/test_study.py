@@ -2,6 +2,7 @@
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -9,11 +10,13 @@ import sys
 import tarfile
 import time
 
+import make_record
 import pytest
-from conftest import python_script, refused, rpr_command
+from conftest import ROOT, python_script, refused, rpr_command
 from test_experiment import SETTINGS, STAGES, status
 
 from rpr.experiments import run_directory
+from rpr.report.study_reader import read_study
 
 TINY = {**SETTINGS, "train_steps": 20, "checkpoint_steps": 10, "eval_frequency": 1000}
 
@@ -145,6 +148,31 @@ def test_copied_runs_stay_whole_if_the_data_of_a_new_study_is_refused(finished, 
     done = rpr_command("study", gin, f"--study_dir={tmp_path}/new", check=False)
     assert done.returncode == 1 and "lines" in done.stderr
     assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_benchmark_trains_the_new_scheme_alone(finished, tmp_path):
+    gin, study_dir, _ = finished
+    record, page = tmp_path / "runs.tar.xz", tmp_path / "b" / "report.html"
+    make_record.pack_runs(study_dir, read_study(str(study_dir)), record, without_text=False)
+    done = rpr_command("benchmark", "log_distance", "--set=log_distance_c=0.5", f"--recipe={gin}",
+                       f"--record={record}", f"--study_dir={page.parent}",
+                       f"--t2t_usr_dir={ROOT}/docs/examples/log_distance")
+    assert "not recorded with all of the seeds [1]: bad, nan" in done.stderr.replace("\n", " ")
+    assert re.search(r"decoder *cached = whole *pass", done.stdout)
+    new, old = runs(page.parent).values()
+    assert status(old) == status(runs(study_dir)["relative"])
+    assert [name for name in status(new)] == STAGES
+    assert "<td>baseline</td>" in page.read_text() and "cached = whole" in page.read_text()
+    assert "2 of 2 runs" in rpr_command("study", "--status", page.parent).stderr
+
+
+def test_a_benchmark_needs_its_record(tmp_path):
+    (tmp_path / "x.tar.xz").write_text("")
+    for record, problem in (("there", "there is no such record"), ("x.tar.xz", "not an archive")):
+        message = refused("benchmark", "alibi", f"--record={tmp_path}/{record}",
+                          f"--study_dir={tmp_path}/b")
+        assert f"--record={tmp_path}/{record}" in message and problem in message
+    assert os.listdir(tmp_path) == ["x.tar.xz"]
 
 
 def test_a_run_that_another_process_holds_is_left_to_it(finished):

@@ -1,0 +1,122 @@
+"""`rpr benchmark`: what a position scheme does, beside the recorded runs of the others."""
+import argparse
+import dataclasses
+import json
+import os
+import re
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+from rpr.cli import check_scheme, study
+from rpr.cli.arguments import Parser, whole_number
+from rpr.experiments import gin_files, studies
+from rpr.experiments.config import Run, Study
+from rpr.utils import files
+from rpr.utils.console import QuietLogs, say
+from rpr.utils.errors import InvalidPath, UserError
+
+_RECIPE = "recipe:benchmark"
+_RECORD = Path(__file__).parents[2] / "docs" / "results" / "benchmark" / "runs.tar.xz"
+# What the other side has, where a scheme works on one side only.
+_OTHER_SIDE = "relative"
+
+
+def main(argv: list[str], logs: QuietLogs | None) -> None:
+    """`rpr benchmark NAME [--t2t_usr_dir=DIR] [--set NAME=VALUE ...]`."""
+    del logs
+    args = _parser().parse_args(argv)
+    study_dir = args.study_dir or os.path.join(
+        "runs", "benchmark-" + re.sub(r"[^A-Za-z0-9._]+", "-", ",".join([args.scheme, *args.set])))
+    files.refuse_pattern(study_dir)
+    recorded = _recorded(args.record)
+    results = check_scheme.show_checks(args)
+    failed = sum(bool(result.problem) for result in results)
+    if failed:
+        raise UserError(f"{args.scheme}: {failed} checks failed, so no model was trained")
+    settings = _study(args, {result.side for result in results}, set(recorded))
+    _unpack(args.record, recorded, studies.study_runs(*settings, study_dir))
+    checks = {"checks": [dataclasses.asdict(result) for result in results]}
+    files.write_atomically(os.path.join(study_dir, "checks.json"),
+                           json.dumps(checks, indent=1) + "\n")
+    gin = os.path.join(study_dir, "benchmark.gin")
+    files.write_atomically(gin, "".join(gin_files.as_gin(part) for part in settings[::-1]))
+    flags = {"study_dir": study_dir, "cores": args.cores, "t2t_usr_dir": args.t2t_usr_dir}
+    study.main([gin, *(f"--{name}={value}" for name, value in flags.items() if value)])
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="rpr benchmark", description="Checks a position scheme, trains it as "
+                    "the recorded runs of the other schemes were trained (gin/benchmark.gin), and "
+                    "reports it beside them. It can be stopped: the same command resumes.")
+    check_scheme.add_arguments(parser)
+    parser.add_argument("--study_dir", help="default: runs/benchmark-NAME")
+    parser.add_argument("--cores", type=whole_number(1), help="without a GPU: cores to use at "
+                        "most, one for each run (default: all)")
+    parser.add_argument("--recipe", type=gin_files.resolve, default=gin_files.resolve(_RECIPE),
+                        metavar="GIN", help="the study of the recorded runs (default: "
+                        f"{_RECIPE})")
+    parser.add_argument("--record", default=str(_RECORD), metavar="FILE", help="archive of the "
+                        "recorded runs (default: docs/results/benchmark/runs.tar.xz)")
+    return parser
+
+
+def _study(args: argparse.Namespace, sides: set[str], recorded: set[str]) -> tuple[Study, Run]:
+    """The study of the recorded arms and the scheme, which is its baseline.
+
+    The seeds are those with which the recipe's own baseline is recorded. Arms that are not
+    recorded with all of them are left out.
+    """
+    recipe, run = gin_files.load_study(args.recipe)
+    changes: dict[str, Any] = dict(pair.split("=", 1) for pair in args.set)
+    changes |= {"position": args.scheme} if len(sides) == 2 else {
+        f"{side}_position": args.scheme if side in sides else _OTHER_SIDE
+        for side in ("encoder", "decoder")}
+    seeds: dict[str, set[int]] = {arm: set() for arm in recipe.changes()}
+    for study_run in studies.study_runs(recipe, run, ""):
+        if _digest(study_run.name) in recorded:
+            seeds[study_run.arm].add(study_run.run.seed)
+    used = seeds[recipe.baseline]
+    if not used:
+        raise UserError(f"the record has no run of {recipe.baseline}")
+    arms = {arm: own for arm, own in recipe.changes().items() if used <= seeds[arm]}
+    left_out = ", ".join(recipe.changes().keys() - arms.keys())
+    if left_out:
+        say(f"not recorded with all of the seeds {sorted(used)}: {left_out}")
+    name = next((arm for arm, own in arms.items() if own == changes),
+                ",".join([args.scheme, *args.set]))
+    return Study(name, arms={name: changes} | arms, seeds=tuple(sorted(used))), run
+
+
+def _digest(name: str) -> str:
+    """The end of the name of a run's directory, which identifies its configuration and seed."""
+    return name.rpartition("-")[2]
+
+
+def _recorded(record: str) -> dict[str, str]:
+    """{digest: name} of the runs in an archive."""
+    try:
+        with tarfile.open(record) as tar:
+            paths = [name.split("/") for name in tar.getnames()]
+    except FileNotFoundError:
+        raise InvalidPath(record, "there is no such record; the repository has it") from None
+    except (OSError, tarfile.TarError) as error:
+        raise InvalidPath(record, f"not an archive of runs ({error})") from None
+    return {_digest(path[1]): path[1] for path in paths if path[0] == "runs" and len(path) > 2}
+
+
+def _unpack(record: str, recorded: dict[str, str], runs: list[studies.StudyRun]) -> None:
+    """Unpacks the recorded runs of a study that are not in its directory."""
+    missing = {recorded[_digest(run.name)]: run.run_dir.path for run in runs
+               if _digest(run.name) in recorded and not os.path.exists(run.run_dir.path)}
+    begun = {path: f"{path}.unpacked" for path in missing.values()}
+    for path in begun.values():                       # of an attempt that was killed
+        shutil.rmtree(path, ignore_errors=True)
+    with tarfile.open(record) as tar:
+        for member in tar:
+            folder, _, rest = member.name.removeprefix("runs/").partition("/")
+            if folder in missing and rest:
+                tar.extract(member.replace(name=rest), begun[missing[folder]], filter="data")
+    for path, unpacked in begun.items():
+        os.rename(unpacked, path)
