@@ -162,7 +162,8 @@ def test_a_benchmark_trains_the_new_scheme_alone(finished, tmp_path):
     new, old = runs(page.parent).values()
     assert status(old) == status(runs(study_dir)["relative"])
     assert [name for name in status(new)] == STAGES
-    assert "<td>baseline</td>" in page.read_text() and "cached = whole" in page.read_text()
+    assert "Checks of log_distance,log_distance_c=0.5" in page.read_text()
+    assert "cached = whole" in page.read_text()
     assert "2 of 2 runs" in rpr_command("study", "--status", page.parent).stderr
 
 

@@ -73,7 +73,8 @@ def intervals(results):
     return found
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/results.md", "docs/discussion.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/results.md", "docs/discussion.md",
+                                  "docs/which_scheme.md"])
 def test_intervals_in_the_text_are_those_of_a_record(page):
     recorded = set().union(*(intervals(json.loads(path.read_text(encoding="utf-8")))
                              for path in (ROOT / "docs" / "results").rglob("results.json")))
