@@ -1,0 +1,116 @@
+"""The test of arms on scores that were computed elsewhere: one number for each arm and seed."""
+import csv
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from rpr.evaluation import significance
+from rpr.evaluation.significance import Comparison, RunScores
+from rpr.utils import files
+from rpr.utils.errors import InvalidPath, InvalidValue
+
+MOST_BYTES = 100_000_000
+
+# {name of a table: {arm: {seed: mean score}}}
+Scores = dict[str, dict[str, dict[str, float]]]
+
+
+class Pair(NamedTuple):
+    """Two arms of a table.
+
+    Attributes:
+      table: name of the table.
+      first, second: names of the arms.
+      comparison: the second minus the first, corrected for the pairs of the table.
+      p_all: p after Holm's correction over the pairs of all tables; None without a p.
+    """
+    table: str
+    first: str
+    second: str
+    comparison: Comparison
+    p_all: float | None = None
+
+
+def read_scores(path: str, arm: str, seed: str, score: str, tables: Sequence[str] = ()) -> Scores:
+    """Reads a CSV file with a header and a row per run, or several, which are averaged.
+
+    Args:
+      path: the file.
+      arm, seed, score: names of its columns.
+      tables: columns whose values name a table of their own, such as the task.
+
+    Raises:
+      InvalidPath: the file is too large or no CSV, or a score is not a finite number.
+      InvalidValue: it lacks a column.
+    """
+    with files.open_regular(path) as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise InvalidPath(path, f"larger than {MOST_BYTES:,} bytes")
+    try:
+        rows = csv.DictReader(content.decode("utf-8-sig").splitlines(), strict=True)
+        columns = rows.fieldnames or []
+        for name, column in (("arm", arm), ("seed", seed), ("score", score),
+                             *(("tables", column) for column in tables)):
+            if column not in columns:
+                raise InvalidValue(name, column, f"must be a column of {path}: "
+                                   f"{', '.join(columns)}")
+        found: dict[tuple[str, str, str], list[float]] = {}
+        for row in rows:
+            key = ", ".join(row[column] or "" for column in tables), row[arm], row[seed]
+            value = float(row[score] or "nan")
+            if None in key or not math.isfinite(value):
+                raise ValueError(f"{row[score]!r} is not a score")
+            found.setdefault(key, []).append(value)
+    except (csv.Error, ValueError) as error:          # UnicodeDecodeError is one
+        if isinstance(error, InvalidValue):
+            raise
+        place = f"line {rows.line_num}: " if "rows" in locals() else ""
+        raise InvalidPath(path, f"{place}{error}") from None
+    scores: Scores = {}
+    for (table, name, number), values in found.items():
+        scores.setdefault(table, {}).setdefault(name, {})[number] = float(np.mean(values))
+    if not scores:
+        raise InvalidPath(path, "no rows")
+    return scores
+
+
+def judge(scores: Scores) -> list[Pair]:
+    """Compares all arms of each table that have two seeds or more.
+
+    Only other seeds are accounted for: the examples of a test set are not in the scores.
+    """
+    pairs = []
+    for table, arms in scores.items():
+        runs = {name: [RunScores(score, np.full(2, score)) for score in seeds.values()]
+                for name, seeds in arms.items() if len(seeds) > 1}
+        if len(runs) < 2:
+            continue
+        spread = significance.estimate_spread(runs.values())
+        names = list(itertools.combinations(runs, 2))
+        compared = significance.correct(
+            [significance.compare(runs[first], runs[second], spread) for first, second in names])
+        pairs += [Pair(table, *both, comparison)
+                  for both, comparison in zip(names, compared, strict=True)]
+    overall = significance.correct([pair.comparison for pair in pairs])
+    return [pair._replace(p_all=comparison.p_holm)
+            for pair, comparison in zip(pairs, overall, strict=True)]
+
+
+def outcomes(pairs: Sequence[Pair], p: str) -> Mapping[tuple[str, str], list[int]]:
+    """{(first, second): [tables where the second is ahead, behind, undecided]} at p <= 0.05.
+
+    Args:
+      pairs: result of `judge`.
+      p: which p counts: `p`, `p_holm` (of the table) or `p_all` (of all tables).
+    """
+    counts: dict[tuple[str, str], list[int]] = {}
+    for pair in pairs:
+        value = pair.p_all if p == "p_all" else getattr(pair.comparison, p)
+        decided = value is not None and value <= significance.LEVEL
+        place = (0 if pair.comparison.difference > 0 else 1) if decided else 2
+        counts.setdefault((pair.first, pair.second), [0, 0, 0])[place] += 1
+    return counts

@@ -1,0 +1,84 @@
+"""`rpr judge`: the test of arms on scores from a CSV file."""
+import random
+
+import numpy as np
+import pytest
+from conftest import ROOT, refused, rpr_command
+
+from rpr.evaluation import judging, significance
+from rpr.utils.errors import UserError
+
+PUBLISHED = ROOT.parent / "shared" / "published" / "kazemnejad2023.csv"
+
+
+def write(path, effects, tables=("copy", "sort"), lengths=(10, 20)):
+    """Four seeds per arm; the scores of a run are its mean plus and minus the same amount."""
+    dice = random.Random(0)
+    lines = ["task,scheme,run,length,accuracy"]
+    for table in tables:
+        for scheme, effect in effects.items():
+            for run in range(4):
+                mean = effect + dice.gauss(0, 0.02)
+                lines += [f"{table},{scheme},{run},{length},{mean + sign * 0.1}"
+                          for length, sign in zip(lengths, (1, -1), strict=True)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_the_comparison_is_that_of_the_means_of_the_runs(tmp_path):
+    path = write(tmp_path / "x.csv", {"none": 0.3, "rotary": 0.5, "alibi": 0.5})
+    scores = judging.read_scores(path, "scheme", "run", "accuracy", ["task"])
+    assert list(scores) == ["copy", "sort"] and list(scores["copy"]["none"]) == list("0123")
+    pairs = judging.judge(scores)
+    assert [(pair.table, pair.first, pair.second) for pair in pairs[:3]] == [
+        ("copy", "none", "rotary"), ("copy", "none", "alibi"), ("copy", "rotary", "alibi")]
+    values = {name: np.array(list(seeds.values())) for name, seeds in scores["copy"].items()}
+    for pair in pairs[:3]:
+        difference = values[pair.second].mean() - values[pair.first].mean()
+        assert pair.comparison.difference == pytest.approx(difference, abs=1e-12)
+        assert pair.comparison.low < difference < pair.comparison.high
+        assert pair.comparison.basis == "seeds"
+    assert judging.outcomes(pairs, "p_all") == {
+        ("none", "rotary"): [2, 0, 0], ("none", "alibi"): [2, 0, 0], ("rotary", "alibi"): [0, 0, 2]}
+    p_values = significance.holm([pair.comparison.p for pair in pairs])
+    assert [pair.p_all for pair in pairs] == p_values
+
+
+def test_the_command_prints_tables_and_counts(tmp_path):
+    path = write(tmp_path / "x.csv", {"none": 0.3, "rotary": 0.5})
+    shown = rpr_command("judge", path, "--arm=scheme", "--seed=run", "--score=accuracy",
+                        "--tables=task").stdout
+    assert "2 tables: ahead, behind, undecided" in shown
+    assert shown.splitlines()[-1] == ("significant pairs: 2 of 2 with p ≤ 0.05; 2 of 2 with Holm, "
+                                      "of a table; 2 of 2 with Holm, of all tables")
+
+
+def test_an_arm_with_one_seed_is_shown_and_not_tested(tmp_path):
+    path = write(tmp_path / "x.csv", {"none": 0.3, "rotary": 0.5}, tables=("copy",))
+    path.write_text(path.read_text() + "copy,alibi,0,10,0.9\n")
+    shown = rpr_command("judge", path, "--arm=scheme", "--seed=run", "--score=accuracy").stdout
+    assert shown.count("alibi") == 1 and "significant pairs: 1 of 1" in shown
+
+
+@pytest.mark.parametrize("text, problem", [
+    ("scheme,run\na,1\n", "--score=accuracy: must be a column of"),
+    ("scheme,run,accuracy\na,1,x\n", "line 2: could not convert string to float: 'x'"),
+    ("scheme,run,accuracy\na,1,1e999\n", "line 2: '1e999' is not a score"),
+    ("scheme,run,accuracy\na\n", "line 2: None is not a score"),
+    ("scheme,run,accuracy\n", "no rows"),
+    ("scheme,run,accuracy\n\xff\xfe", "codec can't decode"),
+])
+def test_damaged_files_are_refused_in_one_line(tmp_path, text, problem):
+    (tmp_path / "x.csv").write_bytes(text.encode("latin-1"))
+    line = refused("judge", tmp_path / "x.csv", "--arm=scheme", "--seed=run", "--score=accuracy")
+    assert problem in line and "x.csv" in line
+
+
+@pytest.mark.skipif(not PUBLISHED.exists(), reason="others' results are not part of the project")
+def test_published_results():
+    scores = judging.read_scores(str(PUBLISHED), "scheme", "seed", "accuracy", ["dataset", "split"])
+    pairs = judging.judge(scores)
+    assert len(scores) == 12 and len(pairs) == 120
+    assert judging.outcomes(pairs, "p_all")["none", "t5_relative_bias"] == [2, 0, 10]
+    with pytest.raises(UserError):
+        judging.read_scores(str(PUBLISHED.with_name("README.md")), "scheme", "seed", "accuracy")
