@@ -9,6 +9,7 @@ from rpr.positions import (
     contextual,
     deberta,
     labels,
+    normalizations,
     placement,
     relative,
     rotary,
@@ -21,5 +22,5 @@ from rpr.positions.scheme import Scheme
 from rpr.utils.settings import Setting
 
 __all__ = ["SCHEMES", "Layout", "Scheme", "Setting", "SumOfSchemes", "absolute", "bias", "build",
-           "contextual", "deberta", "declared_settings", "labels", "placement", "register",
-           "relative", "rotary", "transformer_xl"]
+           "contextual", "deberta", "declared_settings", "labels", "normalizations", "placement",
+           "register", "relative", "rotary", "transformer_xl"]

@@ -1,4 +1,4 @@
-"""What depends on the words: forgetting attention, contextual positions, DAPE, attention sinks."""
+"""Logits that depend on the words: forgetting attention, contextual positions, DAPE."""
 from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf
@@ -144,20 +144,3 @@ class Dape(Scheme):
         with tf.variable_scope("dape"):
             y = mlp(x, self._width, heads, lambda x: tf.nn.leaky_relu(x, 0.01))
         return total + tf.transpose(y, [0, 3, 1, 2])
-
-
-@register("sink")
-class Sink(Scheme):
-    """A learned logit per head that takes a share of the weights and has no value (gpt-oss 2025).
-
-    It has no positions: use it in a sum, such as sink+rotary.
-    """
-
-    def __init__(self, hparams: HParams, side: str) -> None:
-        self._heads = hparams.num_heads
-
-    def normalize(self, logits: tf.Tensor, layout: Layout) -> tf.Tensor:
-        sink = tf.get_variable("sink", [self._heads], logits.dtype, tf.zeros_initializer())
-        sink = tf.cast(sink, logits.dtype)                   # of the activations' type
-        sink = tf.broadcast_to(sink[:, None, None], tf.shape(logits[..., :1]))
-        return tf.nn.softmax(tf.concat([logits, sink], axis=3))[..., :-1]

@@ -98,7 +98,9 @@ def float32_ops(inputs):
 # Casts, the softmax in float32 with the bias, the mask, sums of many gradients, and reading shapes.
 FLOAT32_BY_DESIGN = {"Cast", "Softmax", "UnsortedSegmentSum", "AddV2", "Add", "Sub", "Mul", "Sum",
                      "Identity", "Reshape", "Shape", "BroadcastGradientArgs"}
-SUMS_OF_GATES = {
+# Sums of gates, and norms.
+FLOAT32_OF_SCHEMES = {
+    "differential": {"AddN", "Mean", "RealDiv", "Rsqrt", "RsqrtGrad", "Square", "Tile"},
     "forgetting": {"AddN", "ConcatV2", "Cumsum", "ExpandDims", "Neg", "SelectV2", "Sigmoid",
                    "Pad", "Slice", "Softplus", "SoftplusGrad", "StridedSlice", "StridedSliceGrad",
                    "Transpose"},
@@ -115,7 +117,8 @@ def outcome(position, compatibility, kind, dtype):
         assert {x.dtype.base_dtype for x in (*tensors, *variables)} == {dtype}
         assert all(dx is None or dx.dtype.base_dtype == dtype for dx in gradients)
         if dtype in HALVES and compatibility == "dot_product":
-            assert float32_ops(inputs) <= FLOAT32_BY_DESIGN | SUMS_OF_GATES.get(position, set())
+            allowed = FLOAT32_BY_DESIGN | FLOAT32_OF_SCHEMES.get(position, set())
+            assert float32_ops(inputs) <= allowed
         fetches = [tensors[-1], *(tf.convert_to_tensor(dx) for dx in gradients if dx is not None)]
         fetches = [tf.cast(x, tf.float64) for x in fetches]
         session.run([x.initializer for x in variables], {

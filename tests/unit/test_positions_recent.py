@@ -62,29 +62,68 @@ def kerple(get, x, logits, i, j, h, q, causal):
     return logits[h, i, j] - amplitude * math.log(1 + rate * abs(i - j))
 
 
+def softmax(logits):
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def by_pair(get, x, logits, q, k, v, causal, formula):
+    """The heads' outputs [HEADS, n, DEPTH] where the weights are the softmax of a formula."""
+    z, n = np.zeros_like(v), len(x)
+    for h in range(HEADS):
+        for i in range(n):
+            e = np.array([formula(get, x, logits, i, j, h, q, causal)
+                          for j in range(i + 1 if causal else n)])
+            z[h, i] = softmax(e) @ v[h, :len(e)]
+    return z
+
+
+def stick_breaking(get, x, logits, q, k, v, causal):
+    z = np.zeros_like(v)
+    for h in range(HEADS):
+        for i in range(len(x)):
+            left = 1.0
+            for j in reversed(range(i)):
+                share = sigmoid(logits[h, i, j])
+                z[h, i] += left * share * v[h, j]
+                left *= 1 - share
+            z[h, i] += left * v[h, i]                        # stick_breaking_remainder
+    return z
+
+
+def differential(get, x, logits, q, k, v, causal):
+    if causal:
+        logits = np.where(np.tri(len(x), dtype=bool), logits, -np.inf)
+    get = {name.removeprefix("differential/"): value for name, value in get.items()}
+    initial = 0.8 - 0.6                                      # of the first layer
+    factor = (math.exp(get["query_1"] @ get["key_1"]) - math.exp(get["query_2"] @ get["key_2"])
+              + initial)
+    weights = softmax(logits[0]) - factor * softmax(logits[1])
+    z = weights @ np.concatenate(v, axis=1)                  # the value has twice the depth
+    z *= (np.mean(z ** 2, axis=1, keepdims=True) + 1e-5) ** -0.5 * get["scale"].reshape(-1)
+    return np.stack(np.split((1 - initial) * z, 2, axis=1))
+
+
 FORMULAS = {"fire": fire, "kerple": kerple, "forgetting": forgetting, "cope": cope,
-            "dape+alibi": dape}
+            "dape+alibi": dape, "stick_breaking": stick_breaking, "differential": differential}
+WHOLE_LAYER = {"stick_breaking", "differential"}             # not a logit for each pair
 SETTINGS = dict(num_heads=HEADS, hidden_size=HIDDEN, fire_threshold=3.0, cope_positions=4,
-                dape_width=5, fire_width=5)
+                dape_width=5, fire_width=5, stick_breaking_remainder=True)
 
 
 def naive(position, get, x, causal):
     """The output of a layer without its last projection: [batch, length, HIDDEN]."""
     out = np.zeros_like(x)
     for b, words in enumerate(x):
-        n = len(words)
         q, k, v = (np.stack(np.split(words @ get[f"multihead_attention/{name}/kernel"], HEADS, 1))
                    for name in "qkv")
         q = q * DEPTH ** -0.5
         logits = q @ k.swapaxes(1, 2)
         inner = {name.removeprefix("multihead_attention/"): value for name, value in get.items()}
-        for h in range(HEADS):
-            for i in range(n):
-                seen = range(i + 1 if causal else n)
-                e = np.array([FORMULAS[position](inner, words, logits, i, j, h, q, causal)
-                              for j in seen])
-                weights = np.exp(e - e.max()) / np.exp(e - e.max()).sum()
-                out[b, i, h * DEPTH:(h + 1) * DEPTH] = weights @ v[h, :len(e)]
+        formula = FORMULAS[position]
+        z = (formula(inner, words, logits, q, k, v, causal) if position in WHOLE_LAYER else
+             by_pair(inner, words, logits, q, k, v, causal, formula))
+        out[b] = np.concatenate(z, axis=1)
     return out @ get["multihead_attention/output_transform/kernel"]
 
 
@@ -112,7 +151,7 @@ def gradient_by_differences(function, value, step=1e-5):
 
 @pytest.mark.parametrize("position, side", [
     (position, side) for position in FORMULAS for side in ("inputs", "targets")
-    if (position, side) != ("cope", "inputs")])
+    if all(side in positions.SCHEMES[name].sides for name in position.split("+"))])
 def test_a_layer_and_its_gradients_are_those_of_the_equations(position, side):
     random, n = np.random.RandomState(0), 5
     x, dz, causal = random.randn(2, n, HIDDEN), random.randn(2, n, HIDDEN), side == "targets"
