@@ -50,7 +50,9 @@ def _uncertainty(score: Score) -> str:
     if score.mean is not None:
         text += f"  mean {score.mean:6.2f} +- {score.interval:.2f}"
     if score.difference is not None:
-        text += f"  difference {score.difference:+.2f} [{score.low:+.2f}, {score.high:+.2f}]"
+        text += f"  difference {score.difference:+.2f}"
+    if score.low is not None:
+        text += f" [{score.low:+.2f}, {score.high:+.2f}]"
     if score.p_value is not None:
         p = p_text(score.p_value)
         text += f"  p {p if p.startswith('<') else '= ' + p}"

@@ -4,7 +4,6 @@ The references of a test set are those that sacreBLEU chooses for its name: `wmt
 scored against reference A alone, `wmt21/C` against C, and `wmt21/AC` against both.
 """
 import dataclasses
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -41,7 +40,8 @@ class Score:
       mean, interval: with sacreBLEU's bootstrap: mean of the resampled scores, and half the width
         of their central 95%.
       difference, low, high: with the jackknife test: difference from the baseline and its 95%
-        interval over test sentences, or over documents where they are known.
+        interval over test sentences, or over documents where they are known; no interval if there
+        is a single one.
       p_value: p of the paired test against the baseline; None for the baseline or without a test.
       p_holm: with the jackknife test: p after Holm's correction over all systems and metrics.
     """
@@ -75,11 +75,11 @@ class System:
     documents: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; attributes that are None or infinite are left out."""
+        """For JSON; attributes that are None are left out."""
         documents = {"documents": self.documents} if self.documents else {}
         return {"system": self.name, "lines": self.lines, **documents, "exact": self.exact, **{
             name: {key: value for key, value in dataclasses.asdict(score).items()
-                   if value is not None and not (isinstance(value, float) and math.isinf(value))}
+                   if value is not None}
             for name, score in self.scores.items()}}
 
 

@@ -1,26 +1,17 @@
 """Whether arms differ: random seeds and random test sentences in one test.
 
-An arm is a set of runs that differ only in their seed. The score of a run is written as a sum of
-independent effects: arm, seed, sentence, arm by sentence, and a residual of run by sentence. BLEU
-and chrF are not means over sentences, so jackknife pseudo-values (Tukey 1958; Efron and Tibshirani
-1993, chapter 11) stand for a run's score on a sentence. The variance of the difference between two
-arms' means is the sum of two parts:
+An arm is a set of runs that differ only in their seed. Jackknife pseudo-values (Tukey 1958; Efron
+and Tibshirani 1993, chapter 11) stand for a run's score on a sentence, or on a document where the
+documents are known. The variance of the difference between two arms' means is the sum
 
     V = V_seeds + max(V_sentences - V_residual, 0)
 
-V_seeds is the variance that the spread of the runs' scores implies, V_sentences the one that the
-spread of the paired sentences implies. Both contain the residual, so it is subtracted once, as in
-two-way clustered standard errors (Cameron, Gelbach and Miller 2011).
-
-V_seeds has few degrees of freedom. Where two arms have equally many seeds, their variances are
-moderated: drawn towards the common variance of all arms of a study, the more the less these arms
-differ in spread (Smyth 2004). Arms of unequal numbers of seeds keep their own variances (Welch
-1947), because the arm with fewer seeds, whose variance counts most, may be the noisier one. The
-critical value is the mean of two: Cochran and Cox's (1950) is too large with few seeds, and
-Satterthwaite's (1946) is too small. docs/statistics.md shows the calibration and the power.
-
-Sentences of a document are alike in difficulty. Where the documents are known, they take the place
-of the sentences: the jackknife then leaves out one document at a time.
+V_seeds follows from the spread of the runs' scores, V_sentences from that of the paired sentences.
+Both contain the residual of run by sentence, so it is subtracted once, as in two-way clustered
+standard errors (Cameron, Gelbach and Miller 2011). With equally many seeds in two arms, their
+variances over seeds are moderated (Smyth 2004); otherwise each keeps its own (Welch 1947). The
+critical value is the mean of Cochran and Cox's (1950) and Satterthwaite's (1946).
+docs/statistics.md has the reasons, the calibration and the power.
 """
 import dataclasses
 import math
@@ -67,12 +58,13 @@ class ArmScore:
     Attributes:
       mean: over its runs.
       deviation: sample standard deviation over the runs; None for one run.
-      low, high: 95% interval of the mean over test sentences, for these runs.
+      low, high: 95% interval of the mean over test sentences, for these runs; None where a single
+        sentence or document shows nothing of others.
     """
     mean: float
     deviation: float | None
-    low: float
-    high: float
+    low: float | None
+    high: float | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +73,7 @@ class Comparison:
 
     Attributes:
       difference: difference of the means, arm minus baseline.
-      low, high: 95% interval of the difference.
+      low, high: 95% interval of the difference; None where there is a single sentence or document.
       p: two-sided; None where one of the arms has a single run.
       basis: what the interval and p account for. "sentences": other test sentences, for these very
         runs. "seeds": other seeds and other sentences.
@@ -89,17 +81,18 @@ class Comparison:
       seed_variance: estimated variance, over seeds, of the difference between one run of each arm;
         None where an arm has a single run.
       seed_freedom: degrees of freedom of `seed_variance`; None where that is None.
-      sentence_variance: part of the variance that more seeds do not reduce.
+      sentence_variance: part of the variance that more seeds do not reduce; None where there is a
+        single sentence or document.
     """
     difference: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     p: float | None
     basis: Basis
     p_holm: float | None = None
     seed_variance: float | None = None
     seed_freedom: float | None = None
-    sentence_variance: float = 0.0
+    sentence_variance: float | None = 0.0
 
 
 class _Part(NamedTuple):
@@ -192,8 +185,7 @@ def compare(baseline: Sequence[RunScores], arm: Sequence[RunScores], spread: Spr
       spread: of all arms of the study; None: of these two.
 
     Returns:
-      a `Comparison`. Where an arm has a single run, there is no p-value: nothing shows how far
-      another seed would move the score. The interval then accounts for the test sentences only.
+      a `Comparison`; where an arm has a single run, without p and over test sentences only.
     """
     if min(len(baseline), len(arm)) == 1:
         part = _sentence_part(_mean(arm) - _mean(baseline))
@@ -231,14 +223,12 @@ def _compare_over_seeds(baseline: Sequence[RunScores], arm: Sequence[RunScores],
         _comparison(_mean_score(arm) - _mean_score(baseline), [*seeds, rest], "seeds"),
         seed_variance=sum(part.variance * len(runs) for part, runs
                           in zip(seeds, groups, strict=len(seeds) > 1)),
-        seed_freedom=_satterthwaite(seeds), sentence_variance=rest.variance)
+        seed_freedom=_satterthwaite(seeds),
+        sentence_variance=rest.variance if math.isfinite(rest.variance) else None)
 
 
 def _moderated_part(groups: Sequence[Sequence[RunScores]], spread: Spread) -> _Part:
-    """The variance of the difference of two means of as many runs, over seeds.
-
-    Two errors count: that of an arm's variance given the common one, and that of the common one.
-    """
+    """The variance, over seeds, of the difference between two means of equally many runs."""
     runs = len(groups[0])
     own = (runs - 1) / (runs - 1 + spread.prior)
     moderated = [own * statistics.variance(run.score for run in group)
@@ -246,6 +236,7 @@ def _moderated_part(groups: Sequence[Sequence[RunScores]], spread: Spread) -> _P
     variance = sum(moderated)
     if variance == 0:
         return _Part(0.0, spread.freedom)
+    # The error of an arm's variance given the common one, and that of the common one.
     error = (sum(value ** 2 for value in moderated) / (runs - 1 + spread.prior)
              + (2 * (1 - own) * spread.variance) ** 2 / spread.freedom)
     return _Part(variance / runs, variance ** 2 / error)
@@ -253,6 +244,8 @@ def _moderated_part(groups: Sequence[Sequence[RunScores]], spread: Spread) -> _P
 
 def _comparison(difference: float, parts: Sequence[_Part], basis: Basis) -> Comparison:
     error = math.sqrt(sum(part.variance for part in parts))
+    if math.isinf(error):
+        return Comparison(difference, None, None, 1.0, basis)
     half = _critical_value(parts, LEVEL) * error
     return Comparison(difference, difference - half, difference + half,
                       _p_value(abs(difference), error, parts), basis)
@@ -302,7 +295,7 @@ def _satterthwaite(parts: Sequence[_Part]) -> float:
 
 def _p_value(size: float, error: float, parts: Sequence[_Part]) -> float:
     """The level at which a difference of `size` is just significant."""
-    if size == 0 or math.isinf(error):
+    if size == 0:
         return 1.0
     if error == 0:
         return 0.0
@@ -336,7 +329,8 @@ def correct(comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 def may_be_small(comparison: Comparison, difference: float = 0.5) -> bool:
     """Whether the interval has a difference of at most so many points, in either direction."""
-    return comparison.low <= difference and comparison.high >= -difference
+    low, high = comparison.low, comparison.high
+    return low is None or high is None or low <= difference and high >= -difference
 
 
 def seeds_needed(comparisons: Sequence[Comparison], units: int, difference: float = 0.5,
@@ -364,8 +358,7 @@ def seeds_needed(comparisons: Sequence[Comparison], units: int, difference: floa
     if quantile is not None:
         freedom = statistics.fmean(comparison.seed_freedom or 1.0 for comparison in observed)
         seed_variance *= freedom / float(special.chdtri(freedom, quantile))
-    sentences = _Part(statistics.fmean(comparison.sentence_variance for comparison in observed),
-                      units - 1)
+    sentences = _sentence_variance(observed, units)
     for seeds in range(2, MOST_SEEDS + 1):
         if _is_detected([_Part(seed_variance / seeds, 2 * (seeds - 1)), sentences], difference,
                         power):
@@ -376,16 +369,22 @@ def seeds_needed(comparisons: Sequence[Comparison], units: int, difference: floa
 def is_test_set_too_small(comparisons: Sequence[Comparison], units: int, difference: float = 0.5,
                           power: float = 0.8) -> bool:
     """Whether no number of seeds detects a difference; arguments as in `seeds_needed`."""
-    variances = [comparison.sentence_variance
-                 for comparison in _of_close_arms(comparisons, difference)]
-    return bool(variances) and not _is_detected([_Part(statistics.fmean(variances), units - 1)],
-                                                difference, power)
+    observed = _of_close_arms(comparisons, difference)
+    return bool(observed) and not _is_detected([_sentence_variance(observed, units)], difference,
+                                               power)
 
 
 def _of_close_arms(comparisons: Sequence[Comparison], difference: float) -> list[Comparison]:
     """Those that show a variance over seeds, of arms whose difference may be that small."""
     return [comparison for comparison in comparisons
             if comparison.seed_variance is not None and may_be_small(comparison, difference)]
+
+
+def _sentence_variance(comparisons: Sequence[Comparison], units: int) -> _Part:
+    """The mean over comparisons; infinite for a single unit."""
+    variances = [math.inf if comparison.sentence_variance is None else comparison.sentence_variance
+                 for comparison in comparisons]
+    return _Part(statistics.fmean(variances), max(units - 1, 1))
 
 
 def _is_detected(parts: Sequence[_Part], difference: float, power: float) -> bool:

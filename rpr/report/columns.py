@@ -125,7 +125,8 @@ def _mean(score: ArmScore | None) -> str:
 def _difference(comparison: Comparison | None) -> str:
     if comparison is None:
         return ""
-    return f"{comparison.difference:+.1f} [{comparison.low:+.1f}, {comparison.high:+.1f}]"
+    interval = "" if comparison.low is None else f" [{comparison.low:+.1f}, {comparison.high:+.1f}]"
+    return f"{comparison.difference:+.1f}{interval}"
 
 
 def notes(results: StudyResults) -> list[Note]:

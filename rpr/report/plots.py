@@ -229,7 +229,8 @@ def plot_bleu_by_k(with_k: Sequence[ArmResult], without_k: Sequence[ArmResult]) 
     for number, arm in enumerate(without_k, 1):
         assert arm.bleu
         colour = f"C{number % 10}"
-        axes.axhspan(arm.bleu.low, arm.bleu.high, color=colour, alpha=0.15, lw=0)
+        if arm.bleu.low is not None and arm.bleu.high is not None:
+            axes.axhspan(arm.bleu.low, arm.bleu.high, color=colour, alpha=0.15, lw=0)
         axes.axhline(arm.bleu.mean, color=colour, lw=1.3, label=arm_label(arm))
     _plot_paper(axes, x, with_k, without_k)
     axes.set_xticks(x, [str(value) for value in k])
@@ -242,9 +243,9 @@ def plot_bleu_by_k(with_k: Sequence[ArmResult], without_k: Sequence[ArmResult]) 
 
 
 def _interval_bars(scores: Sequence[ArmScore]) -> list[list[float]]:
-    """Lengths of the error bars below and above the means."""
-    return [[score.mean - score.low for score in scores],
-            [score.high - score.mean for score in scores]]
+    """Lengths of the error bars below and above the means; 0 where there is no interval."""
+    return [[0.0 if score.low is None else score.mean - score.low for score in scores],
+            [0.0 if score.high is None else score.high - score.mean for score in scores]]
 
 
 def _plot_paper(axes: Axes, x: Sequence[float], with_k: Sequence[ArmResult],

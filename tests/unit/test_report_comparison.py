@@ -135,6 +135,24 @@ def test_empty_cut_and_short_translations_are_reported(tmp_path):
     assert "60 of 60 hypotheses are empty" in tables.to_markdown(results)
 
 
+def test_a_test_set_of_one_sentence_has_scores_and_no_intervals(tmp_path):
+    for name, share in (("a", 0.0), ("b", 0.6)):
+        for seed in (1, 2):
+            run = write_run(tmp_path, f"runs/{name}-{seed}", share, seed)
+            for text in run.glob("*.test.txt"):
+                text.write_text(text.read_text().splitlines()[7] + "\n")
+    write_study(tmp_path, {name: ({}, None, {seed: f"runs/{name}-{seed}" for seed in (1, 2)})
+                           for name in "ab"}, "a")
+    rpr_command("report", tmp_path, "--skip_model_analysis")
+    results = load_record(str(tmp_path))
+    first, second = results.arms
+    assert first.bleu.low is first.bleu.high is None and first.bleu.mean > second.bleu.mean
+    assert (second.bleu_difference.low, second.bleu_difference.p) == (None, 1.0)
+    text = tables.to_markdown(results)
+    assert f"{second.bleu_difference.difference:.1f} |" in text
+    assert "The test set is too small" in text
+
+
 def test_a_default_is_read_from_the_model(tmp_path):
     write_run(tmp_path, "runs/both-1")
     write_run(tmp_path, "runs/values-1", 0.3, relative_keys=False)

@@ -235,7 +235,10 @@ def arms_of_three_seeds(units):
 
 def test_one_unit_shows_nothing():
     compared = significance.compare(*arms_of_three_seeds(1))
-    assert (compared.low, compared.high, compared.p) == (-math.inf, math.inf, 1.0)
+    assert (compared.low, compared.high, compared.p) == (None, None, 1.0)
+    assert compared.sentence_variance is None and significance.may_be_small(compared)
+    assert significance.seeds_needed([compared], 1) is None
+    assert significance.is_test_set_too_small([compared], 1)
 
 
 @pytest.mark.parametrize("units", [2, 4])
