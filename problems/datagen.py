@@ -125,6 +125,9 @@ def _generate_or_check(problem: TextProblem, sources: dict[str, str], settings: 
     else:
         record = {"problem": problem.dataset_filename(), "sources": sources, "settings": settings,
                   **_generate(problem, data_dir, staging, tmp_dir)}
+        trained_length = getattr(problem, "trained_length", None)
+        if trained_length:
+            record["trained_length"] = trained_length
         files.write_atomically(os.path.join(staging, record_name),
                                json.dumps(record, indent=1, sort_keys=True) + "\n")
         _move_into_place(staging, data_dir, record_name)

@@ -153,8 +153,9 @@ def rows(path: str) -> list[dict[str, Any]]:
     Returns:
       a dict per run, with the keys `arm`, one per setting that differs between arms (None where
       the arm does not use it), `seed`, `state`, `bleu` and `chrf` (sacreBLEU, 0 to 100), `exact`
-      (percent), `loss` (development set, nats per sub-word), `parameters`, `steps`,
-      `steps_per_second`, `train_minutes` and `directory`. Unknown values are None.
+      (percent), the accuracy or edit distance of `run.metrics`, `loss` (development set, nats per
+      sub-word), `parameters`, `steps`, `steps_per_second`, `train_minutes` and `directory`. Unknown
+      values are None.
 
     Raises:
       UserError: the path holds no run.
@@ -171,7 +172,8 @@ def rows(path: str) -> list[dict[str, Any]]:
             found.append({
                 "arm": arm.name, **{name: arm.settings.get(name) for name in settings},
                 "seed": run.seed, "state": run.state, "bleu": run.bleu,
-                "chrf": scores.get("chrf", {}).get("score"), "exact": run.exact, "loss": run.loss,
+                "chrf": scores.get("chrf", {}).get("score"), "exact": run.exact,
+                **run.scores, "loss": run.loss,
                 "parameters": run.parameters, "steps": run.steps,
                 "steps_per_second": run.steps_per_second, "train_minutes": run.train_minutes,
                 "directory": os.path.join(path, run.path)})

@@ -1,11 +1,11 @@
-"""`rpr score`: BLEU, chrF and TER of one or more systems, with signatures and a paired test."""
+"""`rpr score`: scores of one or more systems, with signatures and a paired test."""
 import argparse
 import json
 import sys
 from collections.abc import Sequence
 
 from rpr.cli.arguments import Parser, whole_number
-from rpr.evaluation import scoring
+from rpr.evaluation import ALL_METRICS, scoring
 from rpr.evaluation.metrics import METRICS, MOSES
 from rpr.evaluation.scoring import Score, System
 from rpr.evaluation.significance import p_text
@@ -34,12 +34,13 @@ def as_text(systems: Sequence[System], test: str | None = None, samples: int | N
         for name, score in system.scores.items():
             result = score.details
             if test:
-                result = f"{METRICS[name]:<4} = {score.score:6.2f}{_uncertainty(score)}"
+                result = f"{ALL_METRICS[name]:<4} = {score.score:6.2f}{_uncertainty(score)}"
                 result += "  baseline" if system is systems[0] else ""
             lines.append(f"{system.name:<{width}}  {result}")
     lines += [f"{system.name:<{width}}  exact = {system.exact:.2f}% of its lines"
               for system in systems]
-    lines += [f"{METRICS[name]}: {score.signature}" for name, score in systems[0].scores.items()]
+    lines += [f"{ALL_METRICS[name]}: {score.signature}"
+              for name, score in systems[0].scores.items()]
     if test:
         lines += _explanation(test, systems[0], samples)
     return "\n".join(lines)
@@ -136,8 +137,9 @@ def _documents(args: argparse.Namespace, test: str | None) -> list[str] | None:
 
 def _parser() -> Parser:
     parser = Parser(
-        prog="rpr score", description="BLEU, chrF and TER with signatures. With two or more "
-        "systems the first\nis the baseline, and a paired test shows whether the others differ.")
+        prog="rpr score", description="BLEU, chrF, TER, accuracy or edit distance, with "
+        "signatures. With two or more\nsystems the first is the baseline, and a paired test shows "
+        "whether the others differ.")
     parser.add_argument("hypotheses", nargs="+", metavar="HYP",
                         help="detokenized text, one sentence per line; may be gzipped (.gz)")
     against = parser.add_mutually_exclusive_group(required=True)
@@ -160,8 +162,8 @@ def _parser() -> Parser:
                         "tests: resamples (default 1000) or trials (default 10000)")
     parser.add_argument("--seed", type=whole_number(0, 2 ** 63 - 1), default=scoring.SEED,
                         help=f"of sacreBLEU's tests (default {scoring.SEED})")
-    parser.add_argument("--metrics", help="separated by commas (default "
-                        f"{','.join(METRICS)}; ter is left out where a line has more than "
+    parser.add_argument("--metrics", help=f"some of {', '.join(ALL_METRICS)}, separated by commas "
+                        f"(default {','.join(METRICS)}; ter is left out where a line has more than "
                         f"{scoring.MOST_TER_WORDS:,} words)")
     parser.add_argument("--tokenize", help="sacreBLEU's tokenizer for BLEU (default 13a; zh, "
                         f"ja-mecab and ko-mecab for those languages), or {MOSES}: lower-cased "

@@ -5,8 +5,14 @@
 | `test_sets` | reading lines; sacreBLEU's test sets |
 | `metrics` | BLEU, chrF and TER as functions of sufficient statistics |
 | `ter` | edit counts of TER, in batches |
+| `ratio_metrics` | accuracy and edit distance: ratios of two sums |
 | `scoring` | scores of whole files with signatures, and a paired test (`rpr score`) |
 | `paired_tests` | sacreBLEU's bootstrap and randomization |
 | `significance` | arms of several seeds; jackknife, Holm's correction (`rpr report`) |
 | `length_checks` | hypotheses that are suspiciously short, long or repetitive |
 """
+
+# The name of each metric in settings, flags and JSON, and in text.
+ALL_METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER", "accuracy": "accuracy",
+               "token_accuracy": "token accuracy", "edit_distance": "edit distance"}
+LOWER_IS_BETTER = ("ter", "edit_distance")

@@ -13,6 +13,7 @@ import numpy as np
 from rpr.evaluation import significance
 from rpr.evaluation.metrics import METRICS, Metric
 from rpr.evaluation.paired_tests import paired_bootstrap, paired_randomization
+from rpr.evaluation.ratio_metrics import make_metric
 from rpr.utils.errors import UserError
 
 TESTS = {"jackknife": "paired jackknife t-test",      # ours, then sacreBLEU's by their own names
@@ -34,8 +35,8 @@ class Score:
     """One metric of one system.
 
     Attributes:
-      score: 0 to 100 (TER may exceed 100; lower is better).
-      signature: sacreBLEU's, which says how the score was computed.
+      score: 0 to 100 (TER and edit distance may exceed 100; lower is better).
+      signature: sacreBLEU's or in its form, which says how the score was computed.
       details: sacreBLEU's line, for BLEU with n-gram precisions, brevity penalty and lengths.
       mean, interval: with sacreBLEU's bootstrap: mean of the resampled scores, and half the width
         of their central 95%.
@@ -93,7 +94,7 @@ def score(systems: Mapping[str, Sequence[str]], references: Mapping[str, Sequenc
     Args:
       systems: {name: lines}; the first is the baseline of a paired test.
       references: {name: lines} of the same sentences; all are used.
-      metrics: of "bleu", "chrf" and "ter".
+      metrics: of `rpr.evaluation.ALL_METRICS`.
       tokenize: sacreBLEU's tokenizer for BLEU; None: chosen by the target language, mostly 13a.
       test_set, language_pair: where the references come from, for the signature; the target
         language also chooses the tokenizer.
@@ -112,7 +113,7 @@ def score(systems: Mapping[str, Sequence[str]], references: Mapping[str, Sequenc
     _check_lengths(systems, {**references, **({"documents": documents} if documents else {})})
     if test and len(systems) < 2:
         raise UserError("a paired test needs two or more systems, the baseline first")
-    made = [Metric(name, len(references), tokenize, language_pair) for name in metrics]
+    made = [make_metric(name, len(references), tokenize, language_pair) for name in metrics]
     statistics = sentence_statistics(made, systems, list(references.values()))
     source = {"test": test_set, "lang": test_set and language_pair}
     scores: dict[str, dict[str, Score]] = {name: {} for name in systems}

@@ -8,6 +8,7 @@ import typing
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from rpr.evaluation import ALL_METRICS
 from rpr.evaluation.test_sets import LANGUAGE_PAIR
 from rpr.utils.console import printable
 from rpr.utils.errors import UserError
@@ -25,7 +26,8 @@ TEXT_FILES = {"text_source": "RPR_TEXT_SOURCE", "text_target": "RPR_TEXT_TARGET"
 
 # Settings that may change when a run is resumed. Not the decoding batch: padding and the longest
 # hypothesis depend on it. Files may be moved: what counts is their content, which a run records.
-MUTABLE_FIELDS = {"eval_frequency", "bleu_frequency", "test_sets", "usr_dir", *TEXT_FILES}
+MUTABLE_FIELDS = {"eval_frequency", "bleu_frequency", "metrics", "test_sets", "usr_dir",
+                  *TEXT_FILES}
 LONGEST_TEXT = 10_000                                 # characters
 # Halves of surrogate pairs, but for those that stand for the bytes of a path.
 _HALF_PAIR = re.compile("[\ud800-\udc7f\udd00-\udfff]")
@@ -148,6 +150,9 @@ class Run:
     test_sets: tuple[str, ...] = setting("further test sets to decode and score: names of the "
                                          "problem's, or NAME:PAIR of sacreBLEU's, such as "
                                          "wmt21:en-de", ())
+    metrics: tuple[str, ...] = setting(f"what is computed of the test sets, of "
+                                       f"{', '.join(ALL_METRICS)}; a report compares the arms by "
+                                       "the first; empty: BLEU, chrF and TER", ())
     language_pair: str = setting("such as en-de; test_set needs it, and its target language "
                                  "chooses BLEU's tokenizer (zh, ja, ko)", "")
     worker_gpu: int = setting("GPUs of one run; each gets a batch of its own", 1, low=1, high=1024)
@@ -194,6 +199,12 @@ class Run:
         if len({"test", *map(file_name, self.test_sets)}) <= len(self.test_sets):
             raise UserError(f"run.test_sets = {shown(self.test_sets)}: different names are needed; "
                             "test is the problem's own test split")
+        for name in self.metrics:
+            if not isinstance(name, str) or name not in ALL_METRICS:
+                raise UserError(f"run.metrics: {shown(name)} is not one of "
+                                f"{', '.join(ALL_METRICS)}")
+        if len(set(self.metrics)) < len(self.metrics):
+            raise UserError(f"run.metrics = {shown(self.metrics)}: a metric is given twice")
         for name in TEXT_FILES:
             target = name.replace("source", "target")
             if bool(getattr(self, name)) != bool(getattr(self, target)):
@@ -236,6 +247,9 @@ class Study:
                                    "in all", {})
     seeds: tuple[int, ...] = setting("each arm is trained once with each", (1,))
     paper_bleu: dict[str, float] = setting("{arm: BLEU} of the paper, shown next to ours", {})
+    length_buckets: tuple[int, ...] = setting("longest source of each group in tables by length, "
+                                              "such as (10, 20, 40); longer sources are one more "
+                                              "group; empty: chosen by the report", ())
 
     def __post_init__(self) -> None:
         _check_types_and_ranges(self, "study")
@@ -256,6 +270,11 @@ class Study:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise UserError(f"study.seeds = {shown(self.seeds)}: different whole numbers are "
                             "needed")
+        for length in self.length_buckets:
+            _check_value(length, Setting("study.length_buckets: length", 1, minimum=1))
+        if sorted(set(self.length_buckets)) != list(self.length_buckets):
+            raise UserError(f"study.length_buckets = {shown(self.length_buckets)}: rising whole "
+                            "numbers are needed")
         changes = self.changes()
         for name, settings in changes.items():
             _check_arm(name, settings)
@@ -299,6 +318,9 @@ def _check_arm(name: Any, changes: dict[Any, Any]) -> None:
             _check_text(str(item), f"study: arm {name!r}: {setting_name}")
         if setting_name == "seed":
             raise UserError(f"study: arm {name!r} sets the seed; use study.seeds")
+        if setting_name == "metrics":
+            raise UserError(f"study: arm {name!r} sets metrics; all arms are compared by those of "
+                            "run.metrics")
         if setting_name == "usr_dir":                 # a record must not choose which code runs
             raise UserError(f"study: arm {name!r} sets usr_dir; all arms use run.usr_dir")
         if setting_name in (*TEXT_FILES, "text_vocab_size"):     # a study makes its data once

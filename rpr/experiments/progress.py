@@ -55,7 +55,8 @@ def of(study_run: StudyRun) -> Progress:
     now = time.time()
     return Progress(
         state, next(reversed(status), ""), train.get("step", 0), train.get("steps_per_second"),
-        train.get("loss"), scores["bleu"]["score"] if "bleu" in scores else bleu and 100 * bleu,
+        train.get("loss"), (scores.get("bleu", {}).get("score") if "step" in scores
+                            else bleu and 100 * bleu),
         sum(entry.get("seconds", now - entry.get("started", now) if state == "running" else 0.0)
             for entry in status.values()),
         reasons[-1] if reasons and state not in ("done", "running") else "")

@@ -1,6 +1,7 @@
 """What a run was made from: its corpus and the user's own code, recorded and compared.
 
-    RUN/data.json    {"problem", "sources": {"train source": {"path", "lines", "sha256"}}}
+    RUN/data.json    {"problem", "sources": {"train source": {"path", "lines", "sha256"}},
+                     "trained_length": N, where the problem says what its longest source is}
     RUN/code.json    {"usr_dir", "files": {"my_scheme.py": SHA-256}}
 """
 import contextlib
@@ -26,7 +27,7 @@ from rpr.utils.errors import InvalidValue, UserError
 _SOURCE = {"sha256": str, "path?": str, "lines?": int}
 _DATA = {"problem": str, "sources": {"*": _SOURCE}}
 _DATAGEN = {"sources": {"*": (str, {"*": (str, int, None)})},
-            "settings?": {"approx_vocab_size?": (int, None)}}
+            "settings?": {"approx_vocab_size?": (int, None)}, "trained_length?": int}
 _CODE = {"usr_dir": str, "files": {"*": str}}
 _TENSORFLOW = ("tensorflow", "tensorflow-cpu")
 _PACKAGES = ("numpy", "tensor2tensor", "sacrebleu", "gin-config")
@@ -41,7 +42,8 @@ def check_corpus(run: Run, run_dir: RunDirectory) -> None:
     Raises:
       UserError: names the file that changed, and what the run was made from.
     """
-    size, sources = _made_from(run, run_dir)
+    record, sources = _made_from(run, run_dir)
+    size = record.get("settings", {}).get("approx_vocab_size")
     if run.text_vocab_size and size not in (None, run.text_vocab_size):
         raise UserError(f"run.text_vocab_size = {run.text_vocab_size}: the data in "
                         f"{run_dir.data_dir} was made with {size}; take another directory")
@@ -64,7 +66,8 @@ def record_corpus(run: Run, run_dir: RunDirectory) -> None:
     """Writes RUN/data.json from the record of `rpr datagen`, unless it is there."""
     if os.path.exists(run_dir.data):
         return
-    (_, sources), paths = _made_from(run, run_dir), text_files(run)
+    record, sources = _made_from(run, run_dir)
+    paths = text_files(run)
     for name, facts in sources.items():
         if name in paths and "lines" not in facts:
             now = _file_facts(paths[name])
@@ -72,8 +75,9 @@ def record_corpus(run: Run, run_dir: RunDirectory) -> None:
                 raise UserError(f"{paths[name]}: it is not the {name} from which the data in "
                                 f"{run_dir.data_dir} was made")
             facts |= now
+    length = {"trained_length": record["trained_length"]} if "trained_length" in record else {}
     files.write_atomically(run_dir.data, json.dumps(
-        {"problem": run.problem, "sources": sources}, indent=1) + "\n")
+        {"problem": run.problem, "sources": sources, **length}, indent=1) + "\n")
 
 
 def text_files(run: Run) -> dict[str, str]:
@@ -142,14 +146,15 @@ def digests(usr_dir: str) -> dict[str, str]:
     return {os.path.relpath(path, usr_dir): files.sha256(path) for path in paths}
 
 
-def _made_from(run: Run, run_dir: RunDirectory) -> tuple[int | None, dict[str, dict[str, Any]]]:
-    """The vocabulary size and the sources in the record of `rpr datagen`, where it has them."""
+def _made_from(run: Run, run_dir: RunDirectory
+               ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """The record of `rpr datagen`, and the sources in it."""
     record = files.read_json(data_record(run, run_dir.data_dir), _DATAGEN,
                              "remove it and generate the data again")
     sources = {name: {"sha256": facts} if isinstance(facts, str) else dict(facts)
                for name, facts in record.get("sources", {}).items()}
-    return record.get("settings", {}).get("approx_vocab_size"), {
-        name: facts for name, facts in sources.items() if isinstance(facts.get("sha256"), str)}
+    return record, {name: facts for name, facts in sources.items()
+                    if isinstance(facts.get("sha256"), str)}
 
 
 def _file_facts(path: str) -> dict[str, Any]:

@@ -11,7 +11,8 @@
     RUN/reference.test.txt
     RUN/hypotheses.test.txt
     RUN/documents.test.txt        the document of each sentence, where the problem knows it
-    RUN/scores.json               BLEU, chrF, TER with their signatures, step, parameters, seconds
+    RUN/scores.json               BLEU, chrF, TER or run.metrics with signatures; step, parameters,
+                                  seconds
     RUN/*.NAME.txt, scores.NAME.json    the same of each further test set (run.test_sets)
     RUN/dev/hypotheses.STEP.txt   the development set, translated with the checkpoint at STEP
     RUN/dev/scores.STEP.json      (run.bleu_frequency), and its scores
@@ -22,6 +23,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from rpr.evaluation import ALL_METRICS
 from rpr.experiments import gin_files
 from rpr.experiments.config import Run, file_name
 from rpr.utils import files, locks
@@ -30,8 +32,9 @@ from rpr.utils.interfaces import ModelRequest
 
 _STATUS = {"*": {"state": ("running", "done", "failed"), "input?": str, "started?": float,
                  "attempts?": int, "seconds?": float, "code?": float, "reason?": str}}
-_SCORES = {"step?": int, "parameters?": (int, None), "bleu?": {"score": float},
-           "exact?": (float, None), "seconds?": {"*": (float, None)}}
+_SCORES = {"step?": int, "parameters?": (int, None), "exact?": (float, None),
+           "seconds?": {"*": (float, None)},
+           **{f"{name}?": {"score": float} for name in ALL_METRICS}}
 _DEV_SCORES = {"bleu": {"score": float}}
 _REMEDY = "remove it and run again: only the scores are computed again"
 
@@ -167,7 +170,9 @@ def stages(run: Run, run_dir: RunDirectory) -> Iterator[Stage]:
         yield Stage(f"decode{name}", _decode(run, run_dir, text, checkpoint, hypotheses, metrics),
                     hypotheses)
         scores = run_dir.record_of("scores.json", test_set)
-        yield Stage(f"score{name}", ["score", hypotheses, *references, f"--json={scores}"], scores)
+        chosen = [f"--metrics={','.join(run.metrics)}"] if run.metrics else []
+        yield Stage(f"score{name}", ["score", hypotheses, *references, *chosen,
+                                     f"--json={scores}"], scores)
 
 
 def dev_stages(run: Run, run_dir: RunDirectory, step: int) -> list[Stage]:

@@ -1,8 +1,9 @@
 """A study: arms that differ in some settings of a run, each trained with several seeds.
 
     STUDY/study.gin      the resolved study
-    STUDY/study.json     {"baseline": NAME, "arms": [{"name", "changes", "paper_bleu",
-                         "runs": [{"seed", "directory"}]}]}, directories relative to STUDY
+    STUDY/study.json     {"baseline": NAME, "length_buckets": [], "arms": [{"name", "changes",
+                         "paper_bleu", "runs": [{"seed", "directory"}]}]}, directories relative
+                         to STUDY
     STUDY/datagen.json   state of the data generation
     STUDY/data/          vocabulary and TFRecords, shared by the runs
     STUDY/runs/NAME/     a run; NAME ends in a hash of its configuration
@@ -201,7 +202,7 @@ def _record(study: Study, runs: list[StudyRun]) -> dict[str, Any]:
     for study_run in runs:
         entries.setdefault(study_run.arm, []).append(
             {"seed": study_run.run.seed, "directory": study_run.directory})
-    return {"baseline": study.baseline, "arms": [
+    return {"baseline": study.baseline, "length_buckets": study.length_buckets, "arms": [
         {"name": arm, "changes": changes, "paper_bleu": study.paper_bleu.get(arm),
          "runs": entries[arm]} for arm, changes in study.changes().items()]}
 

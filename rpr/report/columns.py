@@ -1,7 +1,10 @@
 """The columns of the result tables, and the notes that explain them."""
+import functools
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from rpr.evaluation import ALL_METRICS
 from rpr.evaluation.significance import (
     MOST_SEEDS,
     ArmScore,
@@ -10,7 +13,7 @@ from rpr.evaluation.significance import (
     may_be_small,
     p_text,
 )
-from rpr.report.results import ArmResult, StudyResults
+from rpr.report.results import BEYOND, FIELDS, ArmResult, StudyResults
 from rpr.utils.errors import InvalidValue
 
 # The paper's symbols for settings.
@@ -65,18 +68,23 @@ def _all_columns(results: StudyResults) -> list[Column]:
 
     several = any(len(arm.runs) > 1 for arm in arms)
     add("seeds", "seeds", "result", lambda arm: several and _seeds(arm))
-    add("bleu", "BLEU", "result", lambda arm: _mean(arm.bleu))
+    metric = results.metric
+    add(metric, ALL_METRICS[metric], "result", lambda arm: _mean(arm.score(metric)))
     add("paper", "paper", "result",
         lambda arm: arm.paper_bleu is not None and f"{arm.paper_bleu:.1f}")
     add("difference", "difference [95%]", "difference",
         lambda arm: "baseline" if arm.name == results.baseline
-        else _difference(arm.bleu_difference))
-    add("p", "p", "difference", lambda arm: arm.bleu_difference and p_text(arm.bleu_difference.p))
+        else _difference(arm.difference(metric)))
+    add("p", "p", "difference",
+        lambda arm: (found := arm.difference(metric)) and p_text(found.p))
     add("p_holm", "p (Holm)", "difference",
-        lambda arm: arm.bleu_difference and p_text(arm.bleu_difference.p_holm))
+        lambda arm: (found := arm.difference(metric)) and p_text(found.p_holm))
     add("rank", "rank", "difference", lambda arm: arm.letters)
-    add("chrf", "chrF", "result", lambda arm: _mean(arm.chrf))
-    add("exact", "exact", "result", lambda arm: arm.exact is not None and f"{arm.exact:.1f}%")
+    for other in results.metrics[1:]:
+        add(other, ALL_METRICS[other], "result",
+            functools.partial(lambda name, arm: _mean(arm.score(name)), other))
+    if "accuracy" not in results.metrics:
+        add("exact", "exact", "result", lambda arm: arm.exact is not None and f"{arm.exact:.1f}%")
     add("loss", "loss", "result", lambda arm: arm.loss is not None and f"{arm.loss:.2f}")
     add("parameters", "parameters", "cost", lambda arm: arm.parameters and f"{arm.parameters:,}")
     add("steps", "steps", "cost", lambda arm: arm.steps and f"{arm.steps:,}")
@@ -86,6 +94,42 @@ def _all_columns(results: StudyResults) -> list[Column]:
     add("minutes", "minutes", "cost", lambda arm: arm.train_minutes is not None
         and f"{arm.train_minutes:.1f}")
     return all_columns
+
+
+def length_columns(results: StudyResults) -> list[Column]:
+    """The table by source length: mean ± deviation over seeds; empty if nothing is known.
+
+    With a training length, the last columns are about all sources that are longer.
+    """
+    arms, trained = results.arms, results.trained_length
+    if len(results.buckets) < 2 or not any(run.by_length for arm in arms for run in arm.done):
+        return []
+    found = [Column("model", "model", [arm.name for arm in arms], "arm")]
+    for index, bucket in enumerate(results.buckets):
+        mark = " >" if trained and bucket.high > trained else ""
+        cells = [_over_seeds([run.by_length[index] for run in arm.done if run.by_length])
+                 for arm in arms]
+        found.append(Column(f"length_{bucket.low}", f"{bucket.low}–{bucket.high}{mark}", cells,
+                            "length"))
+    if any(arm.score(BEYOND) for arm in arms):
+        found += [
+            Column(BEYOND, f"all > {trained}", [_mean(arm.score(BEYOND)) for arm in arms],
+                   "length"),
+            Column("beyond_difference", "difference [95%]",
+                   ["baseline" if arm.name == results.baseline
+                    else _difference(arm.difference(BEYOND)) for arm in arms], "length"),
+            Column("beyond_p_holm", "p (Holm)",
+                   [p_text(difference.p_holm) if (difference := arm.difference(BEYOND)) else ""
+                    for arm in arms], "length")]
+    return [column for column in found if any(column.cells)]
+
+
+def length_title(results: StudyResults) -> str:
+    """The heading of the table by source length."""
+    title = f"{ALL_METRICS[results.metric]} by source length ({results.length_unit})"
+    if results.trained_length:
+        title += f"; > has longer ones than training ({results.trained_length})"
+    return title
 
 
 def choose(results: StudyResults, keys: Sequence[str]) -> list[Column]:
@@ -122,6 +166,13 @@ def _mean(score: ArmScore | None) -> str:
     return f"{score.mean:.1f}{deviation}"
 
 
+def _over_seeds(scores: Sequence[float]) -> str:
+    if not scores:
+        return ""
+    deviation = f" ± {statistics.stdev(scores):.1f}" if len(scores) > 1 else ""
+    return f"{statistics.fmean(scores):.1f}{deviation}"
+
+
 def _difference(comparison: Comparison | None) -> str:
     if comparison is None:
         return ""
@@ -136,13 +187,14 @@ def notes(results: StudyResults) -> list[Note]:
     arms = results.arms
     lines = []
     if any(len(arm.done) > 1 for arm in arms):
-        lines.append(Note(("bleu", "chrf"),
-                          "BLEU, chrF: mean ± standard deviation over the seeds."))
+        names = ", ".join(ALL_METRICS[name] for name in results.metrics)
+        lines.append(Note(tuple(results.metrics),
+                          f"{names}: mean ± standard deviation over the seeds."))
     lines += _notes_on_differences(results)
     if any(arm.letters for arm in arms):
         lines.append(Note(("rank",), "rank: arms that share a letter do not differ significantly "
                           "(p (Holm) ≤ 0.05)."))
-    if any(arm.exact is not None for arm in arms):
+    if any(arm.exact is not None for arm in arms) and "accuracy" not in results.metrics:
         lines.append(Note(("exact",), "exact: hypotheses that equal their reference."))
     if any(arm.loss is not None for arm in arms):
         lines.append(Note(("loss",), "loss: last evaluation on the development set, nats per "
@@ -157,13 +209,15 @@ def notes(results: StudyResults) -> list[Note]:
 
 def _notes_on_differences(results: StudyResults) -> list[Note]:
     """What the intervals and p-values account for."""
+    metric = ALL_METRICS[results.metric]
     if not results.baseline_arm.done:
-        return [Note(("bleu",), f"No differences yet: the baseline, {results.baseline}, is not "
-                     "done.")]
-    bases = {arm.bleu_difference.basis for arm in results.arms if arm.bleu_difference}
+        return [Note((results.metric,), f"No differences yet: the baseline, {results.baseline}, is "
+                     "not done.")]
+    bases = {found.basis for arm in results.arms if (found := arm.difference(results.metric))}
     if not bases:
         return []
-    difference = f"difference: BLEU minus that of {results.baseline}, with its 95% interval"
+    difference = f"difference: {metric} minus that of {results.baseline}, with its 95% interval"
+    unit = metric if results.metric in FIELDS else f"points of {metric}"
     units, text = "sentences", f"{results.sentences:,} test sentences"
     if results.documents:
         units, text = "documents", (f"{results.documents:,} documents of the test set "
@@ -178,18 +232,18 @@ def _notes_on_differences(results: StudyResults) -> list[Note]:
                           f"{units} and no p-value."))
     lines.append(Note(("p_holm",), "p (Holm): corrected for all pairs of arms."))
     if results.seeds_needed:
-        lines.append(Note(("difference",), "Between arms whose difference may be 0.5 BLEU or less, "
-                          "detecting 0.5 BLEU with a power of 0.8 needs "
+        lines.append(Note(("difference",), f"Between arms whose difference may be 0.5 {unit} or "
+                          f"less, detecting 0.5 {unit} with a power of 0.8 needs "
                           f"{results.seeds_needed:,} seeds per arm at the variance observed"
                           + (" (80% interval: {:,} to {:,}).".format(*results.seeds_range)
                              if results.seeds_range else ".")))
     elif is_test_set_too_small([pair.comparison for pair in results.pairs],
                                results.documents or results.sentences):
         lines.append(Note(("difference",), "The test set is too small for a difference of 0.5 "
-                          "BLEU: no number of seeds detects it with a power of 0.8."))
+                          f"{unit}: no number of seeds detects it with a power of 0.8."))
     elif any(may_be_small(pair.comparison) for pair in results.pairs):
         lines.append(Note(("difference",), "The seeds of an arm differ too much for a difference "
-                          f"of 0.5 BLEU: detecting it with a power of 0.8 needs more than "
+                          f"of 0.5 {unit}: detecting it with a power of 0.8 needs more than "
                           f"{MOST_SEEDS:,} seeds per arm."))
     return lines
 
@@ -211,3 +265,6 @@ def tables(results: StudyResults) -> Iterator[tuple[str, list[Column]]]:
                          ("cost", "cost")):
         if any(column.group == group for column in all_columns):
             yield title, [column for column in all_columns if column.group in ("arm", group)]
+    by_length = length_columns(results)
+    if by_length:
+        yield length_title(results), by_length

@@ -1,5 +1,6 @@
 """Scores the translations of all runs and compares the arms with each other."""
 import itertools
+import math
 import os
 import statistics
 import string
@@ -8,22 +9,30 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rpr.evaluation import significance, test_sets
+from rpr.evaluation import ALL_METRICS, LOWER_IS_BETTER, significance, test_sets
 from rpr.evaluation.length_checks import brevity_penalty
-from rpr.evaluation.metrics import METRICS, Metric
+from rpr.evaluation.metrics import Metric
+from rpr.evaluation.ratio_metrics import make_metric
 from rpr.evaluation.scoring import sentence_statistics
 from rpr.evaluation.significance import Comparison, RunScores
 from rpr.experiments import gin_files
 from rpr.experiments.config import Run
 from rpr.experiments.run_directory import RunDirectory, sacrebleu_test_set
 from rpr.report import model_analysis
-from rpr.report.results import ArmPair, Sample, StudyResults, make_buckets
+from rpr.report.results import (
+    BEYOND,
+    FIELDS,
+    MIN_SENTENCES,
+    ArmPair,
+    Sample,
+    StudyResults,
+    make_buckets,
+)
 from rpr.report.study_reader import run_directory_of
 from rpr.utils import files, metrics_log
 from rpr.utils.console import say
 from rpr.utils.errors import InvalidValue, UserError
 
-SCORED = ("bleu", "chrf")                             # of `evaluation.metrics.METRICS`
 MOST_RANKED_ARMS = 30                                 # with more, a ranking cannot be read
 MANY_RUNS = 50                                        # scoring takes long enough to say so
 SAMPLES, SAMPLE_WORDS, MOST_SAMPLED_ARMS = 6, (4, 40), 12
@@ -71,21 +80,25 @@ def score_runs(results: StudyResults, path: str, measure: Measure | None = None,
     results.sentences, results.documents = len(source), len(set(documents or ()))
     lengths = _fill_buckets(results, source, run_dirs)
     run = next(iter(runs.values()))
+    results.metrics = list(run.metrics or FIELDS)
     own_test_set, own_pair = sacrebleu_test_set(run, measure.test_set)
     language_pair = measure.language_pair or own_pair or run.language_pair
-    metrics = [Metric(name, len(references), measure.tokenize if name == "bleu" else None,
-                      language_pair) for name in SCORED]
+    metrics = [make_metric(name, len(references), measure.tokenize, language_pair)
+               for name in results.metrics]
     if len(hypotheses) > MANY_RUNS:
         say(f"scoring {len(hypotheses):,} runs")
     statistics_of = sentence_statistics(metrics, hypotheses, references)
     for metric in metrics:
-        name = metric.name
-        counts = statistics_of[name]
-        _fill_scores(results, metric, counts, documents)
-        if name == "bleu":
-            _fill_lengths(results, metric, counts, hypotheses, lengths)
-        results.signatures[METRICS[name]] = metric.signature(
+        counts = statistics_of[metric.name]
+        _fill_scores(results, metric, counts, documents, metric.name)
+        if metric.name == "bleu":
+            _fill_word_counts(results, counts)
+        results.signatures[ALL_METRICS[metric.name]] = metric.signature(
             test=own_test_set, lang=language_pair)
+    for arm in results.arms:
+        for done in arm.done:
+            done.empty = sum(not line.strip() for line in hypotheses[done.path])
+    _fill_lengths(results, metrics[0], statistics_of[results.metric], lengths, documents)
     _fill_samples(results, source, references[0], hypotheses, samples)
 
 
@@ -97,14 +110,21 @@ def _leave_own_test_set(results: StudyResults, run_dirs: Mapping[str, RunDirecto
         for run in arm.done:
             run_dirs[run.path].refuse_links(test_set)
             metrics = run_dirs[run.path].record_of("metrics.jsonl", test_set)
-            run.exact, run.cut = None, metrics_log.last(metrics).get("decode", {}).get("cut")
+            run.scores, run.exact = {}, None
+            run.cut = metrics_log.last(metrics).get("decode", {}).get("cut")
 
 
 def _fill_buckets(results: StudyResults, source: Sequence[str],
                   run_dirs: Mapping[str, RunDirectory]) -> np.ndarray:
     """Fills in the length buckets; returns the source lengths, int [sentences]."""
-    lengths, results.length_unit = model_analysis.source_lengths(source, run_dirs.values())
-    results.buckets = make_buckets(lengths)
+    trained = {files.read_json(run_dir.data, {"trained_length?": int}).get("trained_length")
+               for run_dir in run_dirs.values()}
+    if len(trained) == 1 and None not in trained:
+        results.trained_length, results.length_unit = trained.pop(), "tokens"
+        lengths = np.array([len(line.split()) for line in source])
+    else:
+        lengths, results.length_unit = model_analysis.source_lengths(source, run_dirs.values())
+    results.buckets = make_buckets(lengths, results.length_buckets)
     longest = {files.read_json(run_dir.file("model", "hparams.json"), {"max_length?": (int, None)}
                                ).get("max_length") for run_dir in run_dirs.values()}
     if results.length_unit == "sub-words" and len(longest) == 1:
@@ -113,21 +133,26 @@ def _fill_buckets(results: StudyResults, source: Sequence[str],
 
 
 def _fill_scores(results: StudyResults, metric: Metric, counts: Mapping[str, np.ndarray],
-                 documents: Sequence[str] | None) -> None:
-    """Fills in one metric's scores and how the arms differ in it."""
+                 documents: Sequence[str] | None, name: str) -> None:
+    """Fills in one metric's scores, under a name, and how the arms differ in it."""
     scores: dict[str, list[RunScores]] = {}
     for arm in results.arms:
         for run in arm.done:
             score = significance.run_scores(metric, counts[run.path], documents)
-            setattr(run, metric.name, score.score)
+            if name in FIELDS:
+                setattr(run, name, score.score)
+            else:
+                run.scores[name] = score.score
             scores.setdefault(arm.name, []).append(score)
-        if arm.done:
-            setattr(arm, metric.name, significance.arm_score(scores[arm.name]))
-    _compare(results, metric.name, scores)
+        if arm.done and name in FIELDS:
+            setattr(arm, name, significance.arm_score(scores[arm.name]))
+        elif arm.done:
+            arm.scores[name] = significance.arm_score(scores[arm.name])
+    _compare(results, name, scores)
 
 
 def _compare(results: StudyResults, metric: str, scores: Mapping[str, Sequence[RunScores]]) -> None:
-    """Compares the arms, and ranks them by BLEU; Holm's correction covers all pairs of a metric.
+    """Compares the arms, and ranks them by the first metric; Holm's correction covers all pairs.
 
     Where there are too many arms to rank, it covers the pairs with the baseline. Arms of one seed
     have no p-value.
@@ -143,8 +168,12 @@ def _compare(results: StudyResults, metric: str, scores: Mapping[str, Sequence[R
         significance.compare(scores[first], scores[second], spread) for first, second in pairs]),
         strict=True))
     for arm in results.arms:
-        setattr(arm, f"{metric}_difference", compared.get((results.baseline, arm.name)))
-    if metric == "bleu" and 2 <= len(several) <= MOST_RANKED_ARMS:
+        found = compared.get((results.baseline, arm.name))
+        if metric in FIELDS:
+            setattr(arm, f"{metric}_difference", found)
+        elif found:
+            arm.differences[metric] = found
+    if metric == results.metric and 2 <= len(several) <= MOST_RANKED_ARMS:
         _rank(results, {pair: found for pair, found in compared.items()
                         if set(pair) <= set(several)})
 
@@ -158,7 +187,9 @@ def _rank(results: StudyResults, compared: Mapping[tuple[str, str], Comparison])
                  for quantile in (0.1, 0.9))
     results.seeds_range = [low, high] if low and high else []
     tested = {name for pair in compared for name in pair}
-    means = {arm.name: arm.bleu.mean for arm in results.arms if arm.bleu and arm.name in tested}
+    sign = -1 if results.metric in LOWER_IS_BETTER else 1
+    means = {arm.name: sign * score.mean for arm in results.arms
+             if (score := arm.score(results.metric)) and arm.name in tested}
     letters = letters_of(means, [
         pair for pair, found in compared.items()
         if found.p_holm is not None and found.p_holm <= significance.LEVEL])
@@ -166,20 +197,29 @@ def _rank(results: StudyResults, compared: Mapping[tuple[str, str], Comparison])
         arm.letters = letters.get(arm.name, "")
 
 
+def _fill_word_counts(results: StudyResults, counts: Mapping[str, np.ndarray]) -> None:
+    """Fills in what BLEU's counts tell about the hypotheses' lengths."""
+    for run in (run for arm in results.arms for run in arm.done):
+        tokens, expected = counts[run.path][:, :2].T
+        run.brevity_penalty = round(brevity_penalty(tokens.sum(), expected.sum()), 4)
+        run.short = int(np.count_nonzero((tokens > 0) & (2 * tokens < expected)))
+
+
 def _fill_lengths(results: StudyResults, metric: Metric, counts: Mapping[str, np.ndarray],
-                  hypotheses: Mapping[str, Sequence[str]], lengths: np.ndarray) -> None:
-    """Fills in BLEU by source length, and what is known of the hypotheses' lengths."""
+                  lengths: np.ndarray, documents: Sequence[str] | None) -> None:
+    """Fills in the first metric by source length, and for sources longer than in training."""
     for arm in results.arms:
-        by_length = []
         for run in arm.done:
-            run_counts = counts[run.path]
-            by_length.append([metric.corpus_score(run_counts[bucket.contains(lengths)])[0]
-                              for bucket in results.buckets])
-            run.empty = sum(not line.strip() for line in hypotheses[run.path])
-            run.brevity_penalty = round(brevity_penalty(*run_counts[:, :2].sum(axis=0)), 4)
-            tokens, expected = run_counts[:, :2].T
-            run.short = int(np.count_nonzero((tokens > 0) & (2 * tokens < expected)))
-        arm.bleu_by_length = [statistics.fmean(column) for column in zip(*by_length, strict=True)]
+            run.by_length = [metric.corpus_score(counts[run.path][bucket.contains(lengths)])[0]
+                             for bucket in results.buckets]
+        if metric.name == "bleu":
+            arm.bleu_by_length = [statistics.fmean(column) for column in zip(
+                *(run.by_length for run in arm.done), strict=True)]
+    longer = lengths > (results.trained_length or math.inf)
+    if MIN_SENTENCES <= longer.sum() < len(longer):
+        names = None if documents is None else np.array(documents)[longer]
+        _fill_scores(results, metric, {path: rows[longer] for path, rows in counts.items()},
+                     names, BEYOND)
 
 
 def _fill_samples(results: StudyResults, source: Sequence[str], reference: Sequence[str],

@@ -18,6 +18,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: E402
 from matplotlib.backends.backend_svg import FigureCanvasSVG  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
+from rpr.evaluation import ALL_METRICS, LOWER_IS_BETTER  # noqa: E402
 from rpr.evaluation.significance import LEVEL, ArmScore  # noqa: E402
 from rpr.report import escaping  # noqa: E402
 from rpr.report.results import ArmResult, StudyResults  # noqa: E402
@@ -26,7 +27,8 @@ from rpr.utils import files  # noqa: E402
 K = "max_relative_position"
 SMOOTHED_RECORDS = 10                                 # of the training loss
 MOST_CURVES = 30                                      # arms; more cannot be told apart
-STUDY_FIGURES = ("curves", "bleu_by_k", "ranking", "bleu_by_length")       # of `draw_study`
+STUDY_FIGURES = ("curves", "bleu_by_k", "ranking",    # of `draw_study`
+                 *(f"{metric}_by_length" for metric in ALL_METRICS))
 MOST_LABELLED = 16                                    # arms; a larger matrix has colours, no text
 LONGEST_LABEL = 32
 PNG_DPI = 130
@@ -103,8 +105,15 @@ def draw_study(results: StudyResults) -> Iterator[Plot]:
         yield Plot("bleu_by_k", "BLEU by clipping distance", plot_bleu_by_k(with_k, without_k))
     if results.pairs:
         yield Plot("ranking", "Which arms differ", plot_ranking(results))
-    if any(arm.bleu_by_length for arm in results.arms) and len(results.buckets) > 1:
-        yield Plot("bleu_by_length", "BLEU by source length", plot_bleu_by_length(results))
+    if len(results.buckets) > 1 and any(arm.bleu_by_length or run.by_length
+                                        for arm in results.arms for run in arm.done):
+        yield Plot(f"{results.metric}_by_length",
+                   f"{_name(results)} by source length", plot_by_length(results))
+
+
+def _name(results: StudyResults) -> str:
+    name = ALL_METRICS[results.metric]
+    return name[0].upper() + name[1:]
 
 
 def plot_curves(results: StudyResults) -> Figure:
@@ -262,14 +271,17 @@ def _plot_paper(axes: Axes, x: Sequence[float], with_k: Sequence[ArmResult],
 
 
 def plot_ranking(results: StudyResults) -> Figure:
-    """A matrix: the difference in BLEU of each arm (row) from each other arm, and its p (Holm).
+    """A matrix: the difference of each arm (row) from each other arm, and its p (Holm).
 
-    Arms are sorted by BLEU. A coloured cell is significant at 5%. With many arms the cells have
+    The best arm is first. A coloured cell is significant at 5%. With many arms the cells have
     colours only.
     """
     tested = {name for pair in results.pairs for name in (pair.first, pair.second)}
-    arms = sorted((arm for arm in results.arms if arm.name in tested and arm.bleu),
-                  key=lambda arm: -(arm.bleu.mean if arm.bleu else 0.0))
+    sign = -1 if results.metric in LOWER_IS_BETTER else 1
+    means = {arm.name: sign * score.mean for arm in results.arms
+             if arm.name in tested and (score := arm.score(results.metric))}
+    arms = sorted((arm for arm in results.arms if arm.name in means),
+                  key=lambda arm: -means[arm.name])
     place = {arm.name: index for index, arm in enumerate(arms)}
     size = len(arms)
     differences = np.full((size, size), np.nan)
@@ -293,15 +305,15 @@ def plot_ranking(results: StudyResults) -> Figure:
             axes.text(column, row, f"{differences[row, column]:+.1f}\n"
                       f"p {_short_p(p_values[row, column])}", ha="center", va="center", fontsize=7)
     else:
-        figure.colorbar(image, label="difference in BLEU")
+        figure.colorbar(image, label=f"difference in {ALL_METRICS[results.metric]}")
     labels = [f"{arm_label(arm)} ({arm.letters})" for arm in arms]
     axes.set_yticks(range(size), labels)
     axes.set_xticks(range(size), [arm_label(arm) for arm in arms],
                     rotation=30 if labelled else 90, ha="left" if labelled else "center")
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
-    note = ("BLEU of the row minus BLEU of the column; p with Holm's correction over all pairs. "
-            "Colour: p ≤ 0.05. Arms that share a letter do not differ significantly.")
+    note = (f"{_name(results)} of the row minus that of the column; p with Holm's correction over "
+            "all pairs. Colour: p ≤ 0.05. Arms that share a letter do not differ significantly.")
     figure.supxlabel(textwrap.fill(note, int(figure.get_figwidth() / 0.06)), fontsize=8)
     return figure
 
@@ -310,16 +322,24 @@ def _short_p(p: float) -> str:
     return "<.001" if p < 0.001 else f"{p:.3f}".replace("0.", ".", 1) if p < 1 else "1"
 
 
-def plot_bleu_by_length(results: StudyResults) -> Figure:
-    """BLEU for each bucket of source lengths, and the number of sentences in it."""
+def plot_by_length(results: StudyResults) -> Figure:
+    """The first metric for each bucket of source lengths, and the number of sentences in it.
+
+    Lines are means over seeds, bands go from the smallest to the largest.
+    """
     figure, (axes, counts) = pyplot.subplots(
         2, 1, figsize=(8, 5), sharex=True, height_ratios=(4, 1), layout="constrained")
     x = range(len(results.buckets))
     featured = {arm.name for arm in results.featured(MOST_CURVES)}
     for arm, colour in zip(results.arms, arm_colours(results), strict=True):
-        if arm.bleu_by_length and arm.name in featured:
-            axes.plot(x, arm.bleu_by_length, "o-", ms=4, color=colour, label=arm_label(arm))
-    axes.set(ylabel="BLEU")
+        scores = np.array([run.by_length for run in arm.done if run.by_length]
+                          or [arm.bleu_by_length])
+        if scores.size and arm.name in featured:
+            axes.plot(x, scores.mean(axis=0), "o-", ms=4, color=colour, label=arm_label(arm))
+            if len(scores) > 1:
+                axes.fill_between(x, scores.min(axis=0), scores.max(axis=0), lw=0, alpha=0.2,
+                                  color=colour)
+    axes.set(ylabel=_name(results))
     axes.set_ylim(bottom=0)
     longest = results.trained_length
     for index, bucket in enumerate(results.buckets):

@@ -5,11 +5,12 @@ Tables, figures and pages only read these classes, so they can also be made from
 """
 import dataclasses
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from rpr.evaluation import ALL_METRICS, LOWER_IS_BETTER
 from rpr.evaluation.length_checks import length_warnings
 from rpr.evaluation.significance import ArmScore, Comparison
 from rpr.utils import files
@@ -19,6 +20,9 @@ BUCKET_WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 MAX_BUCKETS = 8                                       # of the most common lengths
 MIN_SENTENCES, MIN_SHARE = 10, 0.02                   # of each bucket
 RECORD_FILE = "results.json"
+FIELDS = ("bleu", "chrf")                             # metrics with fields of their own
+BEYOND = "beyond"                                     # the first metric, of longer sources than
+                                                      # those in training
 _REMEDY = "or it is of another version: make the report again"
 
 
@@ -51,6 +55,8 @@ class RunResult:
         too, each up to the checkpoint from which the next one went on.
       environment: index into `StudyResults.environments`; None if it was not recorded.
       bleu, chrf: sacreBLEU scores on the test set, 0 to 100.
+      scores: {metric: score} of other metrics, and of `BEYOND`.
+      by_length: the score in the first metric for each length bucket of the study.
       exact: percentage of hypotheses that equal their reference.
       empty: number of hypotheses without a word.
       short: number of hypotheses that are not empty and have less than half of their reference's
@@ -73,6 +79,8 @@ class RunResult:
     environment: int | None = None
     bleu: float | None = None
     chrf: float | None = None
+    scores: dict[str, float] = dataclasses.field(default_factory=dict)
+    by_length: list[float] = dataclasses.field(default_factory=list)
     exact: float | None = None
     empty: int | None = None
     short: int | None = None
@@ -101,11 +109,13 @@ class ArmResult:
       train_minutes: mean over runs.
       bleu, chrf: mean over runs with uncertainty; None while no run is done.
       bleu_difference, chrf_difference: compared with the baseline; None for the baseline itself.
-      letters: ranking by BLEU: arms that share a letter do not differ significantly. Empty
-        where nothing was tested.
+      scores, differences: the same of other metrics and of `BEYOND`, by name.
+      letters: ranking by the first metric: arms that share a letter do not differ
+        significantly. Empty where nothing was tested.
       exact: mean over runs, percent.
       loss: mean development-set loss over runs, nats per sub-word.
-      bleu_by_length: BLEU for each length bucket of the study, mean over runs.
+      bleu_by_length: BLEU for each length bucket of the study, mean over runs; empty where BLEU is
+        not the first metric.
     """
     name: str
     settings: dict[str, Any]
@@ -120,6 +130,8 @@ class ArmResult:
     chrf: ArmScore | None = None
     bleu_difference: Comparison | None = None
     chrf_difference: Comparison | None = None
+    scores: dict[str, ArmScore] = dataclasses.field(default_factory=dict)
+    differences: dict[str, Comparison] = dataclasses.field(default_factory=dict)
     letters: str = ""
     exact: float | None = None
     loss: float | None = None
@@ -129,6 +141,15 @@ class ArmResult:
     def done(self) -> list[RunResult]:
         """The finished runs."""
         return [run for run in self.runs if run.state == "done"]
+
+    def score(self, metric: str) -> ArmScore | None:
+        """The arm's score in a metric."""
+        return getattr(self, metric) if metric in FIELDS else self.scores.get(metric)
+
+    def difference(self, metric: str) -> Comparison | None:
+        """The comparison with the baseline in a metric; None for the baseline itself."""
+        return (getattr(self, f"{metric}_difference") if metric in FIELDS
+                else self.differences.get(metric))
 
 
 @dataclasses.dataclass
@@ -141,7 +162,7 @@ class Sample:
 
 @dataclasses.dataclass
 class ArmPair:
-    """How two arms differ in BLEU, second minus first; Holm's correction covers all pairs."""
+    """How two arms differ in the first metric, second minus first; Holm covers all pairs."""
     first: str
     second: str
     comparison: Comparison
@@ -164,10 +185,13 @@ class StudyResults:
       sentences: number of test sentences.
       documents: number of documents in the test set, where they are known: the uncertainty is then
         over documents, else over sentences.
+      metrics: what was scored, of `evaluation.ALL_METRICS`; arms are ranked by the first.
       signatures: {"BLEU": signature, "chrF": signature}; empty while no run is done.
       length_unit: unit of `buckets`: "words", or "sub-words" of the model.
+      length_buckets: study.length_buckets, the longest source of each bucket; [] if not chosen.
       buckets: length buckets of the test sources.
-      trained_length: max_length in sub-words if all models share it, else None.
+      trained_length: longest source in training, in `length_unit`, where it is known: what the
+        problem says, or max_length in sub-words if all models share it.
       seeds_needed: seeds per arm that would detect 0.5 BLEU at the variance observed between arms
         that may be that close; None if unknown.
       seeds_range: the same at the 10% and 90% quantiles of the variance over seeds; [] if unknown.
@@ -185,8 +209,10 @@ class StudyResults:
     checks: list[dict[str, str]] = dataclasses.field(default_factory=list)
     sentences: int = 0
     documents: int = 0
+    metrics: list[str] = dataclasses.field(default_factory=lambda: list(FIELDS))
     signatures: dict[str, str] = dataclasses.field(default_factory=dict)
     length_unit: str = ""
+    length_buckets: list[int] = dataclasses.field(default_factory=list)
     buckets: list[Bucket] = dataclasses.field(default_factory=list)
     trained_length: int | None = None
     seeds_needed: int | None = None
@@ -200,11 +226,19 @@ class StudyResults:
         """The arm that the others are compared with."""
         return next(arm for arm in self.arms if arm.name == self.baseline)
 
+    @property
+    def metric(self) -> str:
+        """The metric by which the arms are compared."""
+        return self.metrics[0]
+
     def featured(self, most: int) -> list[ArmResult]:
         """At most so many arms with finished runs: the baseline and the best, in their order."""
+        def place(arm: ArmResult) -> tuple[bool, float]:
+            score = arm.score(self.metric)
+            best = max(run.bleu or 0.0 for run in arm.done) if score is None else score.mean
+            return arm.name != self.baseline, best if self.metric in LOWER_IS_BETTER else -best
         done = [arm for arm in self.arms if arm.done]
-        best = sorted(done, key=lambda arm: (arm.name != self.baseline,
-                                             -max(run.bleu or 0.0 for run in arm.done)))[:most]
+        best = sorted(done, key=place)[:most]
         return [arm for arm in done if any(arm is chosen for chosen in best)]
 
     @property
@@ -221,15 +255,21 @@ class StudyResults:
                                                 run.brevity_penalty, run.short))]
 
 
-def make_buckets(lengths: np.ndarray) -> list[Bucket]:
+def make_buckets(lengths: np.ndarray, ends: Sequence[int] = ()) -> list[Bucket]:
     """Divides lengths into buckets of one round width; merges those with few sentences.
 
     Args:
       lengths: int [sentences].
+      ends: the longest length of each bucket; longer ones are one more. Empty: see above.
 
     Returns:
       Buckets in ascending order; each sentence falls into exactly one.
     """
+    if ends:
+        lows = [1, *(end + 1 for end in ends)]
+        chosen = [_bucket(low, high, lengths)
+                  for low, high in zip(lows, [*ends, int(lengths.max())], strict=True)]
+        return [bucket for bucket in chosen if bucket.sentences]
     common = np.quantile(lengths, 0.98) - lengths.min()
     width = next((width for width in BUCKET_WIDTHS if common <= width * MAX_BUCKETS),
                  BUCKET_WIDTHS[-1])
@@ -286,6 +326,8 @@ def unique(names: Iterable[str], what: str) -> set[str]:
 def _check_references(results: StudyResults) -> None:
     """Names of arms, indices and points that a report follows."""
     names = unique((arm.name for arm in results.arms), "an arm is called")
+    if not results.metrics or not set(results.metrics) <= set(ALL_METRICS):
+        raise ValueError(f"metrics are {results.metrics}")
     unique((run.path for arm in results.arms for run in arm.runs), "a run lies in")
     for name in (results.baseline, *(pair.first for pair in results.pairs),
                  *(pair.second for pair in results.pairs)):
@@ -296,6 +338,9 @@ def _check_references(results: StudyResults) -> None:
             raise ValueError(f"{arm.name}: BLEU of {len(arm.bleu_by_length)} lengths, there are "
                              f"{len(results.buckets)} buckets")
     for run in (run for arm in results.arms for run in arm.runs):
+        if len(run.by_length) not in (0, len(results.buckets)):
+            raise ValueError(f"{run.path}: scores of {len(run.by_length)} lengths, there are "
+                             f"{len(results.buckets)} buckets")
         if not (run.environment or 0) < max(len(results.environments), 1):
             raise ValueError(f"{run.path}: there is no environment {run.environment}")
         if any(len(point) != 2 for curve in (run.train_losses, run.dev_losses, run.dev_bleu)

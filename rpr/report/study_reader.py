@@ -5,6 +5,8 @@ import os
 import statistics
 from typing import Any
 
+from rpr.evaluation import ALL_METRICS
+from rpr.evaluation.metrics import METRICS
 from rpr.experiments import gin_files, run_directory
 from rpr.experiments.run_directory import RunDirectory
 from rpr.report.results import ArmResult, RunResult, StudyResults, unique
@@ -13,8 +15,9 @@ from rpr.utils.errors import InvalidPath, InvalidValue, UserError
 
 MOST_RECORDS = 200                                    # training records of a run, for its curve
 
-_STUDY = {"baseline": str, "arms": [{"name": str, "changes": dict, "paper_bleu": (float, None),
-                                     "runs": [{"seed": int, "directory": str}]}]}
+_STUDY = {"baseline": str, "length_buckets?": [int],
+          "arms": [{"name": str, "changes": dict, "paper_bleu": (float, None),
+                    "runs": [{"seed": int, "directory": str}]}]}
 _REMEDY = "rpr study with the same gin file writes it again"
 _CHECKS = {"checks": [{"check": str, "side": str, "problem": str, "note": str}]}
 _CORPUS = {"sources": {"*": {"path?": str, "lines?": int, "sha256": str}}}
@@ -55,6 +58,8 @@ def read_study(path: str, baseline: str | None = None, against: str | None = Non
         arms.sort(key=lambda arm: arm.name != baseline)
     results = StudyResults(os.path.basename(os.path.abspath(path)), baseline,
                            environments=environments, arms=arms)
+    results.length_buckets = files.read_json(os.path.join(path, "study.json"), _STUDY, _REMEDY
+                                             ).get("length_buckets", [])
     _describe_study(results, path)
     for arm in arms:
         _average_training(arm)
@@ -213,7 +218,10 @@ def _read_run(study_dir: str, path: str, environments: list[dict[str, Any]],
     done = "step" in scores
     run = RunResult(path, seed, "done" if done else run_directory.state(run_dir))
     run.steps, run.exact = scores.get("step"), scores.get("exact")
-    run.bleu = scores.get("bleu", {}).get("score") if done else None
+    if done:
+        run.bleu = scores.get("bleu", {}).get("score")
+        run.scores = {name: scores[name]["score"] for name in ALL_METRICS
+                      if name in scores and name not in METRICS}
     run.seconds = {stage: entry["seconds"] for stage, entry in status.items()
                    if "seconds" in entry}
     _read_metrics(run, events)

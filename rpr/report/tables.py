@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from rpr.evaluation.significance import ArmScore, Comparison
 from rpr.report import escaping
-from rpr.report.columns import SYMBOLS, Column, columns, notes, rows, signatures, tables
-from rpr.report.results import StudyResults
+from rpr.report.columns import (
+    SYMBOLS,
+    Column,
+    columns,
+    length_columns,
+    length_title,
+    notes,
+    rows,
+    signatures,
+    tables,
+)
+from rpr.report.results import BEYOND, FIELDS, StudyResults
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,6 +73,10 @@ def to_markdown(results: StudyResults, chosen: Sequence[Column] = ()) -> str:
                   [f"- **{escaping.to_markdown(line)}**" for line in results.warnings],
                   [f"- {escaping.to_markdown(line)}" for line in results.unfinished]):
         lines += ["", *block] if block else []
+    by_length = length_columns(results)
+    if by_length and not chosen:
+        lines += ["", f"{escaping.to_markdown(length_title(results))}:", "",
+                  *markdown_rows(by_length)]
     return "\n".join(lines) + "\n"
 
 
@@ -75,26 +89,44 @@ def to_json(results: StudyResults) -> str:
 def to_csv(results: StudyResults) -> str:
     """A row per arm, unrounded; scores of several runs are joined by semicolons."""
     out = io.StringIO()
-    metric_fields = [f"{metric}_{name}" for metric in ("bleu", "chrf")
+    metrics = [*dict.fromkeys([*FIELDS, *results.metrics])]
+    if any(arm.score(BEYOND) for arm in results.arms):
+        metrics.append(BEYOND)
+    metric_fields = [f"{metric}_{name}" for metric in metrics
                      for name in (*_names(ArmScore), *_names(Comparison, "difference_"))]
     settings = dict.fromkeys(name for arm in results.arms for name in arm.settings)
     settings.pop("name", None)
-    header = ["name", *settings, "runs", "done", *_CSV_TRAINING, *metric_fields, "bleu_runs",
-              "chrf_runs"]
+    header = ["name", *settings, "runs", "done", *_CSV_TRAINING, *metric_fields,
+              *(f"{metric}_runs" for metric in metrics)]
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(map(escaping.to_csv, header))
     for arm in results.arms:
         row: dict[str, Any] = {**arm.settings, "name": arm.name, "runs": len(arm.runs),
                                "done": len(arm.done)}
         row |= {name: getattr(arm, name) for name in _CSV_TRAINING}
-        for metric in ("bleu", "chrf"):
-            for part, prefix in ((getattr(arm, metric), ""),
-                                 (getattr(arm, f"{metric}_difference"), "difference_")):
+        for metric in metrics:
+            for part, prefix in ((arm.score(metric), ""),
+                                 (arm.difference(metric), "difference_")):
                 if part:
                     row |= {f"{metric}_{_column(name, prefix)}": value
                             for name, value in dataclasses.asdict(part).items()}
-            row[f"{metric}_runs"] = ";".join(str(getattr(run, metric)) for run in arm.done)
+            row[f"{metric}_runs"] = ";".join(
+                str(getattr(run, metric) if metric in FIELDS else run.scores.get(metric, ""))
+                for run in arm.done)
         writer.writerow([escaping.to_csv(row.get(name)) for name in header])
+    return out.getvalue()
+
+
+def lengths_to_csv(results: StudyResults) -> str:
+    """A row per finished run and length bucket, unrounded."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["name", "seed", "low", "high", "sentences", results.metric])
+    for arm in results.arms:
+        for run in arm.done:
+            for bucket, score in zip(results.buckets, run.by_length, strict=False):
+                writer.writerow([escaping.to_csv(arm.name), run.seed, bucket.low, bucket.high,
+                                 bucket.sentences, score])
     return out.getvalue()
 
 

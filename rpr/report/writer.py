@@ -14,7 +14,7 @@ from rpr.utils.console import Task
 
 
 def write_tables(results: StudyResults, path: str, chosen: Sequence[Column] = ()) -> None:
-    """Writes results.{json,csv,md,tex}.
+    """Writes results.{json,csv,md,tex}, and results_by_length.csv with the scores of each run.
 
     Args:
       results: with scores.
@@ -25,6 +25,9 @@ def write_tables(results: StudyResults, path: str, chosen: Sequence[Column] = ()
                          ("md", tables.to_markdown(results, chosen)),
                          ("tex", tables.to_latex(results, chosen))):
         files.write_atomically(os.path.join(path, f"results.{suffix}"), text)
+    if any(run.by_length for arm in results.arms for run in arm.done):
+        files.write_atomically(os.path.join(path, "results_by_length.csv"),
+                               tables.lengths_to_csv(results))
 
 
 def write_page(results: StudyResults, path: str, arms: Sequence[ArmResult]) -> str:

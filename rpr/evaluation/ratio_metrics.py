@@ -1,0 +1,123 @@
+"""Metrics that are the ratio of two sums over examples: accuracy and edit distance of tokens.
+
+They are for tasks with one right answer. Tokens are words, separated by white space. Of several
+references the one that gives an example the best ratio counts.
+
+| name | numerator | denominator |
+| --- | --- | --- |
+| `accuracy` | answers that equal the reference | answers |
+| `token_accuracy` | positions with the reference's token | the longer of the two lengths |
+| `edit_distance` | insertions, deletions and substitutions (Levenshtein 1966) | reference length |
+"""
+from collections.abc import Sequence
+
+import numpy as np
+
+from rpr.evaluation import ALL_METRICS, LOWER_IS_BETTER
+from rpr.evaluation.metrics import METRICS, Metric
+from rpr.utils.errors import InvalidValue
+
+NAMES = tuple(name for name in ALL_METRICS if name not in METRICS)
+_PAIRS = 100                                          # whose edits are counted together
+
+
+def make_metric(name: str, references: int = 1, tokenize: str | None = None,
+                language_pair: str | None = "") -> Metric:
+    """The metric of a name in `ALL_METRICS`.
+
+    Args:
+      name: the metric.
+      references: number of references per sentence.
+      tokenize, language_pair: see `Metric`; the metrics of this module have words as tokens.
+
+    Raises:
+      UserError: unknown metric or tokenizer.
+    """
+    if name not in ALL_METRICS:
+        raise InvalidValue("metrics", name, f"one of {', '.join(ALL_METRICS)}")
+    if name in NAMES:
+        return RatioMetric(name, references)
+    return Metric(name, references, tokenize if name == "bleu" else None, language_pair)
+
+
+class RatioMetric(Metric):
+    """A metric of this module, with the methods of `Metric`; scores are percentages."""
+
+    def __init__(self, name: str, references: int = 1) -> None:
+        self.name, self.counts, self._references = name, 2, references
+
+    def sentence_statistics(self, systems: Sequence[Sequence[str]],
+                            references: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """Numerator and denominator of every example: for each system [examples, 2], float64."""
+        expected = [[line.split() for line in lines] for lines in references]
+        return [self._best([self._count([line.split() for line in lines], words)
+                            for words in expected]) for lines in systems]
+
+    def _count(self, hypotheses: Sequence[list[str]], references: Sequence[list[str]]
+               ) -> np.ndarray:
+        pairs = list(zip(hypotheses, references, strict=True))
+        if self.name == "accuracy":
+            counts = [(int(words == expected), 1) for words, expected in pairs]
+        elif self.name == "token_accuracy":
+            counts = [(sum(map(str.__eq__, words, expected)), max(len(words), len(expected)))
+                      for words, expected in pairs]
+        else:
+            counts = [(edits, len(expected)) for edits, (_, expected)
+                      in zip(count_edits(pairs), pairs, strict=True)]
+        return np.array(counts, np.float64)
+
+    def _best(self, counts: Sequence[np.ndarray]) -> np.ndarray:
+        """The counts of the best reference of each example."""
+        ratios = np.array([self.scores(of_reference) for of_reference in counts])
+        best = ratios.argmin(axis=0) if self.name in LOWER_IS_BETTER else ratios.argmax(axis=0)
+        return np.stack(counts)[best, np.arange(len(best))]
+
+    def corpus_score(self, statistics: np.ndarray) -> tuple[float, str]:
+        """The score of [examples, 2], and a line with its sums."""
+        sums = statistics.sum(axis=0)
+        score = float(self.scores(sums))
+        return score, f"{ALL_METRICS[self.name]} = {score:.2f}% ({sums[0]:,.0f} of {sums[1]:,.0f})"
+
+    def scores(self, sums: np.ndarray) -> np.ndarray:
+        """Scores of sums: [..., 2] -> [...]. An empty answer to an empty reference is right."""
+        numerator, denominator = sums[..., 0], sums[..., 1]
+        empty = np.minimum(numerator, 1) if self.name in LOWER_IS_BETTER else 1.0
+        return 100 * np.where(denominator > 0, numerator / np.maximum(denominator, 1), empty)
+
+    def signature(self, **fields: object) -> str:
+        """In the form of sacreBLEU's signatures."""
+        parts = {"nrefs": self._references, "tok": "words", **fields}
+        return "|".join(f"{name}:{value}" for name, value in parts.items() if value)
+
+
+def count_edits(pairs: Sequence[tuple[list[str], list[str]]]) -> np.ndarray:
+    """The edit distance of each pair of token sequences, int64 [pairs]."""
+    edits = np.zeros(len(pairs), np.int64)
+    order = np.argsort([max(map(len, pair)) for pair in pairs], kind="stable")
+    for start in range(0, len(pairs), _PAIRS):        # of similar lengths, so padding is short
+        chosen = order[start:start + _PAIRS]
+        edits[chosen] = _edits_of_batch([pairs[index] for index in chosen])
+    return edits
+
+
+def _edits_of_batch(pairs: Sequence[tuple[list[str], list[str]]]) -> np.ndarray:
+    ids: dict[str, int] = {}
+    first, second = ([[ids.setdefault(token, len(ids)) for token in pair[side]] for pair in pairs]
+                     for side in (0, 1))
+    width = max(map(len, second))
+    columns = np.full((len(pairs), width), -1)
+    for row, tokens in zip(columns, second, strict=True):
+        row[:len(tokens)] = tokens
+    ends = np.array([len(tokens) for tokens in second])
+    steps = np.arange(width + 1)
+    distances = np.tile(steps, (len(pairs), 1))       # of the first i tokens from the first j
+    result = distances[np.arange(len(pairs)), ends]
+    for i in range(max(map(len, first))):
+        tokens = np.array([sequence[i] if i < len(sequence) else -2 for sequence in first])
+        new = distances + 1                           # a deletion
+        new[:, 1:] = np.minimum(new[:, 1:], distances[:, :-1] + (columns != tokens[:, None]))
+        # Insertions: new[j] is the least of new[k] + (j - k) for k <= j.
+        distances = np.minimum.accumulate(new - steps, axis=1) + steps
+        last = np.array([len(sequence) == i + 1 for sequence in first])
+        result[last] = distances[last, ends[last]]
+    return result

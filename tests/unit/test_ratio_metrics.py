@@ -1,0 +1,68 @@
+"""Accuracy and edit distance against counts by hand and a plain recursion."""
+import functools
+import json
+
+import numpy as np
+import pytest
+from conftest import rpr_command
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rpr.evaluation import scoring
+from rpr.evaluation.ratio_metrics import NAMES, count_edits, make_metric
+
+_WORDS = st.lists(st.sampled_from("abc"), max_size=6)
+
+
+def naive_edits(first, second):
+    @functools.cache
+    def edits(i, j):
+        if not i or not j:
+            return i + j
+        return min(edits(i - 1, j) + 1, edits(i, j - 1) + 1,
+                   edits(i - 1, j - 1) + (first[i - 1] != second[j - 1]))
+    return edits(len(first), len(second))
+
+
+@given(st.lists(st.tuples(_WORDS, _WORDS), min_size=1, max_size=8))
+def test_edits_are_those_of_the_recursion(pairs):
+    assert count_edits(pairs).tolist() == [naive_edits(*pair) for pair in pairs]
+
+
+def test_scores_by_hand():
+    hypotheses = ["a b c", "a b", " b  c ", ""]
+    reference = ["a b c", "a b c d", "a b c", "a"]
+    system, = scoring.score({"x": hypotheses}, {"y": reference}, NAMES)
+    assert {name: score.score for name, score in system.scores.items()} == pytest.approx({
+        "accuracy": 100 / 4, "token_accuracy": 100 * (3 + 2 + 0 + 0) / (3 + 4 + 3 + 1),
+        "edit_distance": 100 * (0 + 2 + 1 + 1) / (3 + 4 + 3 + 1)})
+    assert system.scores["accuracy"].details == "accuracy = 25.00% (1 of 4)"
+    assert system.scores["accuracy"].signature == "nrefs:1|tok:words"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_best_reference_counts(name):
+    metric = make_metric(name, 2)
+    both, = metric.sentence_statistics([["a b", "c"]], [["a b", "d"], ["x", "c"]])
+    assert metric.corpus_score(both)[0] == (0 if name == "edit_distance" else 100)
+
+
+def test_empty_lines():
+    counts, = make_metric("edit_distance").sentence_statistics([["", "a"]], [["", ""]])
+    np.testing.assert_array_equal(counts, [[0, 0], [1, 0]])
+    assert make_metric("edit_distance").scores(counts).tolist() == [0, 100]
+    assert make_metric("token_accuracy").scores(np.zeros(2)) == 100
+
+
+def test_rpr_score_has_accuracy_with_a_paired_test(tmp_path):
+    reference = [f"{number} {number % 7} {number % 3}" for number in range(60)]
+    for name, lines in (("ref", reference), ("good", reference[:50] + ["x"] * 10),
+                        ("bad", reference[:30] + ["x"] * 30)):
+        (tmp_path / name).write_text("".join(line + "\n" for line in lines))
+    done = rpr_command("score", tmp_path / "good", tmp_path / "bad", "--reference",
+                       tmp_path / "ref", "--metrics=accuracy,edit_distance",
+                       f"--json={tmp_path / 'scores.json'}")
+    assert "accuracy =  83.33  baseline" in done.stdout
+    _, bad = json.loads((tmp_path / "scores.json").read_text())
+    assert bad["accuracy"]["difference"] == pytest.approx(-100 / 3)
+    assert bad["accuracy"]["p_value"] < 1e-4 < bad["accuracy"]["p_holm"] * 1e3

@@ -1,0 +1,108 @@
+"""Reports of runs whose first metric is not BLEU, by length and beyond the training length."""
+import csv
+import json
+
+import numpy as np
+import pytest
+from report_runs import REFERENCE, SOURCE, damage, read_scored, write_run, write_study
+
+from rpr.evaluation import significance
+from rpr.evaluation.ratio_metrics import make_metric
+from rpr.report import columns, plots, tables, writer
+from rpr.report.results import BEYOND, load_record
+
+TRAINED = 12
+_LENGTHS = np.array([len(line.split()) for line in SOURCE])
+
+
+def answers(share_long, seed):
+    """Hypotheses that are right for short sources and damaged for some of the long ones."""
+    wrong = damage(REFERENCE, 0.9, seed)
+    dice = np.random.default_rng(seed).random(len(REFERENCE))
+    return [bad if length > TRAINED and luck < share_long else line for line, bad, length, luck
+            in zip(REFERENCE, wrong, _LENGTHS, dice, strict=True)]
+
+
+def make_study(folder, metrics):
+    arms = {}
+    for arm, share in (("good", 0.2), ("bad", 0.8)):
+        for seed in (1, 2, 3):
+            run = write_run(folder, f"runs/{arm}-{seed}", seed=seed,
+                            hypotheses=answers(share, seed + int(100 * share)))
+            with open(run / "config.gin", "a") as config:
+                config.write(f"run.metrics = {metrics}\n")
+            (run / "data.json").write_text(json.dumps(
+                {"problem": "p", "sources": {}, "trained_length": TRAINED}))
+        arms[arm] = ({}, None, {seed: f"runs/{arm}-{seed}" for seed in (1, 2, 3)})
+    write_study(folder, arms, "good")
+    record = json.loads((folder / "study.json").read_text())
+    (folder / "study.json").write_text(json.dumps(record | {"length_buckets": [6, 12, 20]}))
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("studies") / "accuracy"
+    make_study(folder, ("accuracy", "edit_distance"))
+    return folder, read_scored(folder)
+
+
+def test_arms_are_compared_by_the_first_metric(study):
+    folder, results = study
+    good, bad = results.arms
+    assert (results.metrics, good.bleu, results.length_unit) == (
+        ["accuracy", "edit_distance"], None, "tokens")
+    lines = (folder / bad.runs[0].path / "hypotheses.test.txt").read_text().splitlines()
+    right = [line == expected for line, expected in zip(lines, REFERENCE, strict=True)]
+    assert bad.runs[0].scores["accuracy"] == pytest.approx(100 * np.mean(right))
+    assert bad.difference("accuracy").p < 0.05 and good.difference("accuracy") is None
+    assert [pair.comparison for pair in results.pairs] == [bad.difference("accuracy")]
+    assert (good.letters, bad.letters) == ("a", "b")
+    assert [column.key for column in columns.columns(results)][:8] == [
+        "model", "seeds", "accuracy", "difference", "p", "p_holm", "rank", "edit_distance"]
+
+
+def test_what_is_beyond_the_training_length_is_tested_by_itself(study):
+    folder, results = study
+    metric, longer = make_metric("accuracy"), _LENGTHS > TRAINED
+    scores = [[significance.run_scores(metric, metric.sentence_statistics(
+        [(folder / run.path / "hypotheses.test.txt").read_text().splitlines()],
+        [REFERENCE])[0][longer]) for run in arm.runs] for arm in results.arms]
+    expected = significance.compare(*scores)
+    found = results.arms[1].difference(BEYOND)
+    assert (found.difference, found.p) == pytest.approx((expected.difference, expected.p))
+
+
+def test_the_table_by_length_has_the_chosen_buckets_and_marks_longer_ones(study):
+    _, results = study
+    shown = columns.length_columns(results)
+    assert [column.heading for column in shown] == [
+        "model", "1–6", "7–12", "13–20 >", "21–30 >", "all > 12", "difference [95%]", "p (Holm)"]
+    assert shown[1].cells == ["100.0 ± 0.0"] * 2
+    longest = [run.by_length[3] for run in results.arms[1].runs]
+    assert shown[4].cells[1] == f"{np.mean(longest):.1f} ± {np.std(longest, ddof=1):.1f}"
+    title = "accuracy by source length (tokens); > has longer ones than training (12)"
+    assert [title for title, _ in columns.tables(results)][-1] == title
+    assert "| 21–30 &gt; |" in tables.to_markdown(results)
+
+
+def test_files_have_the_values_of_each_seed_and_the_record_is_read_again(study):
+    folder, results = study
+    writer.write_tables(results, str(folder))
+    assert load_record(str(folder)) == results
+    rows = list(csv.DictReader((folder / "results_by_length.csv").open()))
+    assert len(rows) == 2 * 3 * 4
+    assert [float(row["accuracy"]) for row in rows[:4]] == results.arms[0].runs[0].by_length
+    _, bad = csv.DictReader((folder / "results.csv").open())
+    assert list(map(float, bad["accuracy_runs"].split(";"))) == [
+        run.scores["accuracy"] for run in results.arms[1].runs]
+    assert float(bad["beyond_difference"]) == results.arms[1].difference(BEYOND).difference
+    assert [plot.name for plot in plots.draw_study(results)] == [
+        "curves", "ranking", "accuracy_by_length"]
+
+
+def test_the_smallest_edit_distance_is_the_best(tmp_path):
+    make_study(tmp_path, ("edit_distance",))
+    results = read_scored(tmp_path)
+    good, bad = results.arms
+    assert good.score("edit_distance").mean < bad.score("edit_distance").mean
+    assert (good.letters, results.featured(1)[0].name) == ("a", "good")
