@@ -23,6 +23,13 @@ class LibreOfficeHelp(translation.TranslationProblem):
         del tmp_dir                                   # nothing to download
         return parallel_text.read_pairs(*self._paths(split))
 
+    def documents(self, split: str, tmp_dir: str) -> list[str] | None:
+        del tmp_dir
+        path = os.path.join(FOLDER, f"{split}.{self.pair}.pages.gz")
+        if not os.path.exists(path):                  # only the test set has it
+            return None
+        return [line.decode().strip() for line in parallel_text.raw_lines(path)]
+
     def sources(self, tmp_dir: str) -> dict[str, str]:
         del tmp_dir
         return {os.path.basename(path): files.sha256(path)

@@ -86,6 +86,17 @@ def test_test_text_lies_beside_the_data(ende):
                 lines_of(HELP / f"{split}.en-de.{language}.gz")
 
 
+@pytest.mark.parametrize("pair, pages", [("en-de", 49), ("en-fr", 47)])
+def test_the_pages_of_the_test_lines_are_known_and_each_is_in_one_piece(ende, pair, pages):
+    names = lines_of(HELP / f"test.{pair}.pages.gz")
+    assert len(names) == len(lines_of(HELP / f"test.{pair}.en.gz"))
+    assert len(set(names)) == pages == len(list(itertools.groupby(names)))
+    problem, data_dir = ende
+    if pair == "en-de":
+        assert lines_of(pathlib.Path(data_dir, f"{problem.name}.test.documents.txt")) == names
+        assert problem.documents("dev", "") is None
+
+
 @pytest.mark.parametrize(("name", "pair"), [("ende", "en-de"), ("enfr", "en-fr")])
 def test_text_can_be_written_and_turned_round(tmp_path, name, pair):
     source, target = (lines_of(HELP / f"test.{pair}.{language}.gz")
