@@ -54,10 +54,10 @@ def write_study(folder, arms, baseline):
     (folder / "study.gin").write_text("study.baseline = '<k>'\n")
 
 
-def read_scored(folder, baseline=None, against=None):
+def read_scored(folder, baseline=None, against=None, measure=None):
     """The results of a study, scored."""
     results = study_reader.read_study(str(folder), baseline, against and str(against))
-    comparison.score_runs(results, str(folder))
+    comparison.score_runs(results, str(folder), measure)
     return results
 
 

@@ -85,7 +85,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--against", metavar="RUN", help="a finished run in another directory, "
                         "scored on the same text: it becomes an arm and the baseline")
     parser.add_argument("--test_set", default="", metavar="NAME", help="score another of the test "
-                        "sets in run.test_sets; the report goes to DIR/reports/NAME")
+                        "sets in run.test_sets, or all: one test over the sentences of all test "
+                        "sets; the report goes to DIR/reports/NAME")
     parser.add_argument("--tokenize", metavar="NAME", help="tokenizer for BLEU, as in rpr score; "
                         "the report goes to DIR/reports/NAME")
     parser.add_argument("--language_pair", default="", metavar="PAIR", help="such as en-de; for "

@@ -80,6 +80,9 @@ def _all_columns(results: StudyResults) -> list[Column]:
     add("p_holm", "p (Holm)", "difference",
         lambda arm: (found := arm.difference(metric)) and p_text(found.p_holm))
     add("rank", "rank", "difference", lambda arm: arm.letters)
+    for name in dict.fromkeys(name for arm in arms for name in arm.by_test_set):
+        all_columns.append(Column(f"{metric} {name}", f"{ALL_METRICS[metric]} {name}", [
+            _of_test_set(arm, results.baseline_arm, name) for arm in arms], "test set"))
     for other in results.metrics[1:]:
         add(other, ALL_METRICS[other], "result",
             functools.partial(lambda name, arm: _mean(arm.score(name)), other))
@@ -173,6 +176,14 @@ def _over_seeds(scores: Sequence[float]) -> str:
     return f"{statistics.fmean(scores):.1f}{deviation}"
 
 
+def _of_test_set(arm: ArmResult, baseline: ArmResult, name: str) -> str:
+    """The score of one of several test sets, and the difference from the baseline."""
+    score, base = (each.by_test_set.get(name) for each in (arm, baseline))
+    if score is None:
+        return ""
+    return f"{score:.1f}" + ("" if base is None or arm is baseline else f" ({score - base:+.1f})")
+
+
 def _difference(comparison: Comparison | None) -> str:
     if comparison is None:
         return ""
@@ -222,6 +233,8 @@ def _notes_on_differences(results: StudyResults) -> list[Note]:
     if results.documents:
         units, text = "documents", (f"{results.documents:,} documents of the test set "
                                     f"({results.sentences:,} sentences)")
+    if results.baseline_arm.by_test_set:
+        text += ", all test sets together"
     if bases == {"sentences"}:
         return [Note(("difference",), f"{difference} over the {text}. There is no p-value: "
                      "one seed does not show how far another would move the score.")]
@@ -262,7 +275,7 @@ def tables(results: StudyResults) -> Iterator[tuple[str, list[Column]]]:
     """The columns as (title, columns) of tables of about 80 characters, without empty ones."""
     all_columns = columns(results)
     for title, group in (("results", "result"), (f"compared with {results.baseline}", "difference"),
-                         ("cost", "cost")):
+                         ("each test set", "test set"), ("cost", "cost")):
         if any(column.group == group for column in all_columns):
             yield title, [column for column in all_columns if column.group in ("arm", group)]
     by_length = length_columns(results)

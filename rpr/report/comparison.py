@@ -1,7 +1,6 @@
 """Scores the translations of all runs and compares the arms with each other."""
 import itertools
 import math
-import os
 import statistics
 import string
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,16 +8,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rpr.evaluation import ALL_METRICS, LOWER_IS_BETTER, significance, test_sets
+from rpr.evaluation import ALL_METRICS, LOWER_IS_BETTER, significance
 from rpr.evaluation.length_checks import brevity_penalty
 from rpr.evaluation.metrics import Metric
 from rpr.evaluation.ratio_metrics import make_metric
 from rpr.evaluation.scoring import sentence_statistics
 from rpr.evaluation.significance import Comparison, RunScores
 from rpr.experiments import gin_files
-from rpr.experiments.config import Run
-from rpr.experiments.run_directory import RunDirectory, sacrebleu_test_set
-from rpr.report import model_analysis
+from rpr.experiments.run_directory import RunDirectory
+from rpr.report import model_analysis, test_texts
 from rpr.report.results import (
     BEYOND,
     FIELDS,
@@ -31,7 +29,6 @@ from rpr.report.results import (
 from rpr.report.study_reader import run_directory_of
 from rpr.utils import files, metrics_log
 from rpr.utils.console import say
-from rpr.utils.errors import InvalidValue, UserError
 
 MOST_RANKED_ARMS = 30                                 # with more, a ranking cannot be read
 MANY_RUNS = 50                                        # scoring takes long enough to say so
@@ -42,7 +39,8 @@ class Measure(NamedTuple):
     """What is scored, and how.
 
     Attributes:
-      test_set: one of `run.test_sets`; empty: the runs' own test set.
+      test_set: one of `run.test_sets`; empty: the runs' own test set; `test_texts.ALL`: all
+        sentences of these, unless a test set has that name.
       tokenize: of BLEU, as in `rpr score --tokenize`; None: sacreBLEU's choice.
       language_pair: such as en-de; empty: that of the runs.
     """
@@ -69,20 +67,20 @@ def score_runs(results: StudyResults, path: str, measure: Measure | None = None,
     if not run_dirs:
         return
     runs = {name: gin_files.load_run(run_dir.config) for name, run_dir in run_dirs.items()}
+    names = test_texts.test_sets_of(runs, measure.test_set)
     if measure.test_set:
-        _leave_own_test_set(results, run_dirs, measure.test_set)
-    results.title = ", ".join(filter(None, (results.title, measure.test_set, measure.tokenize)))
-    source, references = _shared_test_set(runs, run_dirs, measure.test_set)
-    hypotheses = {name: _read_lines(run_dir.test_files(measure.test_set or "test")[2],
-                                    len(source)) for name, run_dir in run_dirs.items()}
-    documents = _shared_documents(next(iter(runs.values())), run_dirs, measure.test_set,
-                                  len(source))
+        _leave_own_test_set(results, run_dirs, names)
+    results.title = ", ".join(filter(None, (
+        results.title, measure.test_set if len(names) == 1 else " + ".join(
+            name or test_texts.OWN for name in names), measure.tokenize)))
+    texts = [test_texts.read_test_set(runs, run_dirs, name) for name in names]
+    source, references, hypotheses, documents = test_texts.joined(texts, names)
     results.sentences, results.documents = len(source), len(set(documents or ()))
     lengths = _fill_buckets(results, source, run_dirs)
     run = next(iter(runs.values()))
     results.metrics = list(run.metrics or FIELDS)
-    own_test_set, own_pair = sacrebleu_test_set(run, measure.test_set)
-    language_pair = measure.language_pair or own_pair or run.language_pair
+    own_test_set, language_pair = test_texts.sacrebleu_name(run, names)
+    language_pair = measure.language_pair or language_pair
     metrics = [make_metric(name, len(references), measure.tokenize, language_pair)
                for name in results.metrics]
     if len(hypotheses) > MANY_RUNS:
@@ -99,19 +97,26 @@ def score_runs(results: StudyResults, path: str, measure: Measure | None = None,
         for done in arm.done:
             done.empty = sum(not line.strip() for line in hypotheses[done.path])
     _fill_lengths(results, metrics[0], statistics_of[results.metric], lengths, documents)
+    if len(names) > 1:
+        _fill_test_sets(results, metrics[0], statistics_of[results.metric], {
+            name or test_texts.OWN: len(text.source)
+            for name, text in zip(names, texts, strict=True)})
     _fill_samples(results, source, references[0], hypotheses, samples)
 
 
 def _leave_own_test_set(results: StudyResults, run_dirs: Mapping[str, RunDirectory],
-                        test_set: str) -> None:
-    """Replaces what was recorded for the runs' own test set by what is known of another one."""
+                        names: Sequence[str]) -> None:
+    """Replaces what was recorded for the runs' own test set by what is known of these."""
     for arm in results.arms:
         arm.paper_bleu = arm.exact = None
         for run in arm.done:
-            run_dirs[run.path].refuse_links(test_set)
-            metrics = run_dirs[run.path].record_of("metrics.jsonl", test_set)
+            cut = []
+            for name in names:
+                run_dirs[run.path].refuse_links(name)
+                metrics = run_dirs[run.path].record_of("metrics.jsonl", name)
+                cut.append(metrics_log.last(metrics).get("decode", {}).get("cut"))
             run.scores, run.exact = {}, None
-            run.cut = metrics_log.last(metrics).get("decode", {}).get("cut")
+            run.cut = None if None in cut else sum(number or 0 for number in cut)
 
 
 def _fill_buckets(results: StudyResults, source: Sequence[str],
@@ -222,6 +227,17 @@ def _fill_lengths(results: StudyResults, metric: Metric, counts: Mapping[str, np
                      names, BEYOND)
 
 
+def _fill_test_sets(results: StudyResults, metric: Metric, counts: Mapping[str, np.ndarray],
+                    sentences: Mapping[str, int]) -> None:
+    """Fills in the first metric of each of several test sets, {name: number of sentences}."""
+    ends = np.cumsum(list(sentences.values()))[:-1]
+    for arm in results.arms:
+        scores = [[metric.corpus_score(part)[0] for part in np.split(counts[run.path], ends)]
+                  for run in arm.done]
+        arm.by_test_set = {name: statistics.fmean(column) for name, column
+                                in zip(sentences, zip(*scores, strict=True), strict=bool(scores))}
+
+
 def _fill_samples(results: StudyResults, source: Sequence[str], reference: Sequence[str],
                   hypotheses: Mapping[str, Sequence[str]], samples: int) -> None:
     """Chooses evenly spaced test sentences of medium length, with the arms' translations."""
@@ -234,52 +250,6 @@ def _fill_samples(results: StudyResults, source: Sequence[str], reference: Seque
     results.samples = [Sample(source[index], reference[index],
                               {arm.name: hypotheses[arm.done[0].path][index] for arm in arms})
                        for index in chosen]
-
-
-def _shared_test_set(runs: Mapping[str, Run], run_dirs: Mapping[str, RunDirectory],
-                     test_set: str) -> tuple[list[str], list[list[str]]]:
-    """The source lines, and the lines of each reference, that all runs share."""
-    for name, run in runs.items():
-        if test_set and test_set not in run.test_sets:
-            raise InvalidValue("test_set", test_set, f"{run_dirs[name].path} was not scored on it "
-                               f"(run.test_sets: {', '.join(run.test_sets) or 'none'})")
-    (first, run), *rest = runs.items()
-    of_sacrebleu = sacrebleu_test_set(run, test_set)
-    for name, other_run in rest:
-        if sacrebleu_test_set(other_run, test_set) != of_sacrebleu:
-            raise UserError(f"{run_dirs[name].path} was scored on other text than {first}")
-    if any(of_sacrebleu):
-        references = test_sets.test_set_references(*of_sacrebleu)
-        return test_sets.test_set_source(*of_sacrebleu), list(references.values())
-    source, reference, _ = run_dirs[first].test_files(test_set or "test")
-    source_lines = test_sets.read_lines(source)
-    lines = _read_lines(reference, len(source_lines))
-    for name, _ in rest:
-        if test_sets.read_lines(run_dirs[name].test_files(test_set or "test")[1]) != lines:
-            raise UserError(f"{run_dirs[name].path} was scored on other text than {first}")
-    return source_lines, [lines]
-
-
-def _shared_documents(run: Run, run_dirs: Mapping[str, RunDirectory], test_set: str, sentences: int
-                      ) -> list[str] | None:
-    """The document of each sentence; None where nothing or a single document is known."""
-    of_sacrebleu = sacrebleu_test_set(run, test_set)
-    if any(of_sacrebleu):
-        return test_sets.test_set_documents(*of_sacrebleu)
-    paths = [run_dir.documents_file(test_set or "test") for run_dir in run_dirs.values()]
-    names = {path: _read_lines(path, sentences) for path in paths if os.path.exists(path)}
-    for path, lines in names.items():
-        if lines != next(iter(names.values())):
-            raise UserError(f"{path} names other documents than {next(iter(names))}")
-    return test_sets.several_documents(next(iter(names.values()))) if names else None
-
-
-def _read_lines(path: str, sentences: int) -> list[str]:
-    """The lines of a file that has one per source sentence."""
-    lines = test_sets.read_lines(path)
-    if len(lines) != sentences:
-        raise UserError(f"{path} has {len(lines):,} lines, its source has {sentences:,}")
-    return lines
 
 
 def letters_of(means: Mapping[str, float], different: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -116,6 +116,8 @@ class ArmResult:
       loss: mean development-set loss over runs, nats per sub-word.
       bleu_by_length: BLEU for each length bucket of the study, mean over runs; empty where BLEU is
         not the first metric.
+      by_test_set: where several test sets are judged together, {test set: score in the first
+        metric}, mean over runs.
     """
     name: str
     settings: dict[str, Any]
@@ -136,6 +138,7 @@ class ArmResult:
     exact: float | None = None
     loss: float | None = None
     bleu_by_length: list[float] = dataclasses.field(default_factory=list)
+    by_test_set: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def done(self) -> list[RunResult]:

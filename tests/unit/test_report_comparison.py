@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_runs import (
     REFERENCE,
+    SOURCE,
     damage,
     read_scored,
     write_clipping_study,
@@ -151,6 +152,49 @@ def test_a_test_set_of_one_sentence_has_scores_and_no_intervals(tmp_path):
     text = tables.to_markdown(results)
     assert f"{second.bleu_difference.difference:.1f} |" in text
     assert "The test set is too small" in text
+
+
+def write_second_test_set(run, share, seed, documents=False):
+    """A test set "news" of run.test_sets, of 20 sentences."""
+    with open(run / "config.gin", "a") as config:
+        config.write("run.test_sets = ('news',)\n")
+    for kind, lines in (("source", SOURCE[:20]), ("reference", REFERENCE[:20]),
+                        ("hypotheses", damage(REFERENCE[:20], share, 9 + seed)),
+                        *([("documents", ["x", "y"] * 10)] if documents else [])):
+        (run / f"{kind}.news.txt").write_text("".join(line + "\n" for line in lines))
+
+
+def test_all_test_sets_are_judged_in_one_test(tmp_path):
+    arms = (("a", 0.1), ("b", 0.3))
+    for name, share in arms:
+        for seed in (1, 2):
+            write_second_test_set(write_run(tmp_path / "both", f"{name}-{seed}", share, seed),
+                                  share, seed)
+            joined = write_run(tmp_path / "joined", f"{name}-{seed}", share, seed)
+            for kind in ("source", "reference", "hypotheses"):
+                (joined / f"{kind}.test.txt").write_text("".join(
+                    (tmp_path / "both" / f"{name}-{seed}" / f"{kind}.{which}.txt").read_text()
+                    for which in ("test", "news")))
+    for folder in ("both", "joined"):
+        write_study(tmp_path / folder, {name: ({}, None, {
+            seed: f"{name}-{seed}" for seed in (1, 2)}) for name, _ in arms}, "a")
+    rpr_command("report", tmp_path / "both", "--test_set=all", "--skip_model_analysis")
+    together = load_record(str(tmp_path / "both" / "reports" / "all"))
+    expected = read_scored(tmp_path / "joined")
+    assert together.title == "both, test + news" and together.sentences == 80
+    assert together.arms[1].bleu_difference == expected.arms[1].bleu_difference
+    alone = [read_scored(tmp_path / "both", measure=comparison.Measure(name))
+             for name in ("", "news")]
+    assert together.arms[1].by_test_set == {
+        name: pytest.approx(results.arms[1].bleu.mean)
+        for name, results in zip(("test", "news"), alone, strict=True)}
+    text = tables.to_markdown(together)
+    assert "| BLEU test | BLEU news |" in text and "all test sets together" in text
+    write_second_test_set(tmp_path / "both" / "a-1", 0.1, 1, documents=True)
+    known = read_scored(tmp_path / "both", measure=comparison.Measure("all"))
+    assert known.documents == 60 + 2
+    with pytest.raises(UserError, match="test_set=all: the runs share no test set"):
+        read_scored(tmp_path / "joined", measure=comparison.Measure("all"))
 
 
 def test_a_default_is_read_from_the_model(tmp_path):
