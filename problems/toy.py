@@ -31,6 +31,9 @@ class Tokens(text_encoder.TokenTextEncoder):
                             f"{' '.join(known[:20])}") from None
 
 
+MOST_REPEATS = 100                                    # sources of other splits per example
+
+
 class GeneratedProblem(translation.TranslationProblem):
     """Random examples from a fixed seed over a fixed vocabulary: there are no files to read.
 
@@ -62,10 +65,15 @@ class GeneratedProblem(translation.TranslationProblem):
         del tmp_dir
         held_out: set[str] = set()
         for name in ("test", "dev", "train"):
-            rng, made = random.Random(f"{self.name} {name}"), 0
+            rng, made, refused = random.Random(f"{self.name} {name}"), 0, 0
             while made < self.sizes[name]:
                 pair = self.example(rng, name)
                 if pair[0] in held_out:
+                    refused += 1
+                    if refused > MOST_REPEATS * self.sizes[name]:
+                        raise UserError(f"{self.name}: too few different sources for {name}, since "
+                                        "no source occurs in two splits: make them longer, or "
+                                        "lower `sizes`")
                     continue
                 made += 1
                 if name != "train":
