@@ -17,8 +17,8 @@ from rpr.utils import files
 from rpr.utils.console import QuietLogs, say
 from rpr.utils.errors import InvalidPath, UserError
 
-_RECIPE = "recipe:benchmark"
-_RECORD = Path(__file__).parents[2] / "docs" / "results" / "benchmark" / "runs.tar.xz"
+_RECIPE = "recipe:small_schemes"
+_RECORDS = Path(__file__).parents[2] / "docs" / "results"
 # What the other side has, where a scheme works on one side only.
 _OTHER_SIDE = "relative"
 
@@ -30,13 +30,14 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
     study_dir = args.study_dir or os.path.join(
         "runs", "benchmark-" + re.sub(r"[^A-Za-z0-9._]+", "-", ",".join([args.scheme, *args.set])))
     files.refuse_pattern(study_dir)
-    recorded = _recorded(args.record)
+    record = args.record or str(_RECORDS / Path(args.recipe).stem / "runs.tar.xz")
+    recorded = _recorded(record)
     results = check_scheme.show_checks(args)
     failed = sum(bool(result.problem) for result in results)
     if failed:
         raise UserError(f"{args.scheme}: {failed} checks failed, so no model was trained")
     settings = _study(args, {result.side for result in results}, set(recorded))
-    _unpack(args.record, recorded, studies.study_runs(*settings, study_dir))
+    _unpack(record, recorded, studies.study_runs(*settings, study_dir))
     checks = {"checks": [dataclasses.asdict(result) for result in results]}
     files.write_atomically(os.path.join(study_dir, "checks.json"),
                            json.dumps(checks, indent=1) + "\n")
@@ -48,8 +49,8 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
 
 def _parser() -> Parser:
     parser = Parser(prog="rpr benchmark", description="Checks a position scheme, trains it as "
-                    "the recorded runs of the other schemes were trained (gin/benchmark.gin), and "
-                    "reports it beside them. It can be stopped: the same command resumes.")
+                    "the runs of the other schemes in the record of gin/small_schemes.gin were "
+                    "trained, and reports it beside them. The same command resumes it.")
     check_scheme.add_arguments(parser)
     parser.add_argument("--study_dir", help="default: runs/benchmark-NAME")
     parser.add_argument("--cores", type=whole_number(1), help="without a GPU: cores to use at "
@@ -57,8 +58,8 @@ def _parser() -> Parser:
     parser.add_argument("--recipe", type=gin_files.resolve, default=gin_files.resolve(_RECIPE),
                         metavar="GIN", help="the study of the recorded runs (default: "
                         f"{_RECIPE})")
-    parser.add_argument("--record", default=str(_RECORD), metavar="FILE", help="archive of the "
-                        "recorded runs (default: docs/results/benchmark/runs.tar.xz)")
+    parser.add_argument("--record", metavar="FILE", help="archive of the recorded runs (default: "
+                        "docs/results/NAME/runs.tar.xz, NAME being that of the recipe)")
     return parser
 
 
