@@ -210,8 +210,8 @@ def notes(results: StudyResults) -> list[Note]:
     if any(arm.loss is not None for arm in arms):
         lines.append(Note(("loss",), "loss: last evaluation on the development set, nats per "
                           "sub-word."))
-    lines.append(Note(("speed",), f"speed: steps/s divided by those of {results.baseline}; "
-                      "meaningful only if the machines were alike and equally busy."))
+    lines.append(Note(("speed",), f"speed: steps/s divided by those of {results.baseline}, "
+                      "for runs on the same machines; meaningful if these were equally busy."))
     if any(arm.paper_bleu is not None for arm in arms):
         lines.append(Note(("paper",), "paper: Shaw et al. 2018; other data, model size and BLEU "
                           "script."))

@@ -105,7 +105,7 @@ class ArmResult:
       parameters: number of trainable parameters.
       steps: training step of the decoded checkpoint.
       steps_per_second: mean over runs.
-      relative_speed: steps_per_second divided by the baseline's.
+      relative_speed: steps_per_second divided by the baseline's; None if its machines differ.
       train_minutes: mean over runs.
       bleu, chrf: mean over runs with uncertainty; None while no run is done.
       bleu_difference, chrf_difference: compared with the baseline; None for the baseline itself.

@@ -63,11 +63,24 @@ def read_study(path: str, baseline: str | None = None, against: str | None = Non
     _describe_study(results, path)
     for arm in arms:
         _average_training(arm)
-    speed = results.baseline_arm.steps_per_second
-    for arm in arms:
-        if arm.steps_per_second and speed:
-            arm.relative_speed = round(arm.steps_per_second / speed, 4)
+    fill_speeds(results)
     return results
+
+
+def fill_speeds(results: StudyResults) -> None:
+    """Fills in the speeds relative to the baseline's, for arms that ran on the same machines."""
+    def machines(arm: ArmResult) -> list[str]:
+        found = [results.environments[run.environment] for run in arm.runs
+                 if run.environment is not None]
+        names = sorted(str([record.get(name) for name in ("cpu", "cores", "gpus")])
+                       for record in found)
+        return names[:1] if len(set(names)) == 1 else names
+
+    speed = results.baseline_arm.steps_per_second
+    for arm in results.arms:
+        arm.relative_speed = None
+        if arm.steps_per_second and speed and machines(arm) == machines(results.baseline_arm):
+            arm.relative_speed = round(arm.steps_per_second / speed, 4)
 
 
 def run_directory_of(study_dir: str, run: RunResult) -> RunDirectory:

@@ -59,6 +59,17 @@ def test_an_arm_is_averaged_over_its_seeds(clipping):
     assert results.unfinished[1] == "runs/k4-1: failed (train: NaN in step 30_0)"
 
 
+def test_speeds_of_other_machines_are_not_compared(tmp_path):
+    cpus = {"a-1": "EPYC", "a-2": "Xeon", "b-1": "EPYC", "b-2": "Xeon",
+            "c-1": "Xeon", "c-2": "Xeon"}
+    for name, cpu in cpus.items():
+        run = write_run(tmp_path, name, seed=int(name[-1]))
+        (run / "environment.json").write_text(json.dumps({"cpu": cpu, "command": [name]}))
+    write_study(tmp_path, {arm: ({}, None, {1: f"{arm}-1", 2: f"{arm}-2"}) for arm in "abc"}, "a")
+    results = study_reader.read_study(str(tmp_path))
+    assert [arm.relative_speed for arm in results.arms] == [1.0, 1.0, None]
+
+
 def test_the_letters_and_the_corrected_p_agree(clipping):
     _, results = clipping
     for metric in ("bleu", "chrf"):
