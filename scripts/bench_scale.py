@@ -16,12 +16,12 @@ import os
 import pathlib
 import random
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from rpr.experiments import config, run_directory, studies
+from rpr.utils import processes
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CORPUS = ROOT / "problems" / "libreoffice_help"
@@ -77,8 +77,8 @@ def measure(row: Row, size: int) -> tuple[float, float]:
 def _run(argv: Sequence[str], folder: str) -> tuple[float, float]:
     with tempfile.TemporaryFile() as messages:
         process = subprocess.Popen(
-            [sys.executable, "-m", "rpr.cli", *argv], cwd=folder, stdout=subprocess.DEVNULL,
-            stderr=messages, env=os.environ | {"PYTHONPATH": str(ROOT)})
+            processes.command(argv), cwd=folder, stdout=subprocess.DEVNULL, stderr=messages,
+            env=os.environ | {"PYTHONPATH": str(ROOT)})
         _, status, usage = os.wait4(process.pid, 0)
         if status:
             messages.seek(0)

@@ -61,7 +61,7 @@ from tensor2tensor.models import transformer  # noqa: E402
 from tensor2tensor.utils import registry, trainer_lib  # noqa: E402
 
 from rpr.nn.dropout import reproducible_masks  # noqa: E402
-from rpr.utils import files  # noqa: E402
+from rpr.utils import files, processes  # noqa: E402
 
 VARIANTS = ("absolute", "relative", "t2t", "t2t_relative")
 STATEFUL = "relative_stateful"
@@ -352,15 +352,14 @@ def _starts(args):
     with tempfile.TemporaryDirectory() as folder:
         environment, problem = text_files(pathlib.Path(folder), lines=200)
         environment["RPR_TEXT_VOCAB_SIZE"] = "300"
-        subprocess.run([sys.executable, "-m", "rpr.cli", "datagen", *problem,
-                        f"--tmp_dir={folder}/tmp"], env=environment, check=True,
-                       capture_output=True)
+        subprocess.run(processes.command(["datagen", *problem, f"--tmp_dir={folder}/tmp"]),
+                       env=environment, check=True, capture_output=True)
         for turn in range(args.starts):
             for variant, program, model in (
-                    ("absolute", ["-m", "rpr.cli", "train", "--verbose"], "rpr_transformer"),
-                    ("t2t", ["-c", STOCK_TRAINER], "transformer")):
+                    ("absolute", processes.command(["train", "--verbose"]), "rpr_transformer"),
+                    ("t2t", [sys.executable, "-P", "-c", STOCK_TRAINER], "transformer")):
                 seconds = _first_step([
-                    sys.executable, *program, *problem, f"--model={model}", "--train_steps=2",
+                    *program, *problem, f"--model={model}", "--train_steps=2",
                     "--hparams_set=rpr_small_absolute", "--schedule=train",
                     f"--output_dir={folder}/{variant}-{turn}", "--worker_gpu=0"], environment)
                 records.append({"what": "start", "variant": variant, "seconds": seconds})

@@ -45,6 +45,8 @@ def install() -> None:
             raise ImportOrderError("rpr: TensorFlow has run eagerly in this process, and T2T "
                                    "needs graph mode, which would change how that code works: "
                                    "call rpr first, or in a process of its own")
+    # XLA's default is ./cuda_sdk_lib: in somebody else's directory, that runs their programs.
+    os.environ.setdefault("XLA_FLAGS", f"--xla_gpu_cuda_data_dir={sys.prefix}")
     _numpy_aliases()
     _tensorflow_aliases()
     _tensorflow_1_behavior()

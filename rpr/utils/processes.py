@@ -2,6 +2,7 @@
 import atexit
 import ctypes
 import functools
+import importlib.util
 import os
 import shutil
 import signal
@@ -12,7 +13,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 
-def spawn(argv: Sequence[str], *, module: str = "rpr.cli",
+def command(argv: Sequence[str], module: str = "rpr.cli.__main__") -> list[str]:
+    """The command line of `rpr ARGV`, or of another module, which is safe in any directory.
+
+    -P keeps Python from importing modules of the working directory. The module is given by its
+    path because TensorFlow takes the word after -m for a directory, and loads libraries below it.
+    """
+    spec = importlib.util.find_spec(module)
+    assert spec and spec.origin, module
+    return [sys.executable, "-P", os.path.abspath(spec.origin), *argv]
+
+
+def spawn(argv: Sequence[str], *, module: str = "rpr.cli.__main__",
           before: Callable[[], None] | None = None, **options: Any) -> subprocess.Popen:
     """Starts `rpr ARGV` as a process that is killed when this one dies, even by kill -9.
 
@@ -22,15 +34,14 @@ def spawn(argv: Sequence[str], *, module: str = "rpr.cli",
       before: called in the new process before it becomes Python.
       **options: options of `subprocess.Popen`; by default, the standard input is empty.
     """
-    parent = os.getpid()
+    end_with_parent = with_parent()
 
     def prepare() -> None:
-        die_with(parent)
+        end_with_parent()
         if before:
             before()
 
-    # -P: a directory named `problems` where the user works must not hide ours.
-    return subprocess.Popen([sys.executable, "-P", "-m", module, *argv], preexec_fn=prepare,
+    return subprocess.Popen(command(argv, module), preexec_fn=prepare,
                             **{"stdin": subprocess.DEVNULL, **options})
 
 

@@ -3,6 +3,7 @@
 All tensors of the last checkpoints and all hypotheses are equal, bit for bit. The environment
 variable RPR_DRILL_KILLS is the number of kills: 5 by default, at least 4.
 """
+import itertools
 import json
 import os
 import random
@@ -10,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from itertools import count
 
 from conftest import rpr_command
 from test_experiment import no_process_names, status
@@ -20,9 +20,10 @@ from rpr.utils import metrics_log
 
 KILLS = int(os.environ.get("RPR_DRILL_KILLS", "5"))
 LET_PASS = KILLS // 5
-# Which kill is of a kind that is given.
-AIMED = {KILLS // 4: "train", KILLS // 2: "run", 3 * KILLS // 4: "study"}
-VERBS = ("datagen", "train", "decode", "score")
+VERBS = ("datagen", "train", "average", "decode", "score")
+KINDS = ("train", "run", "study", "average", "decode", "score")
+# Which kill is of a kind that is given: all but every seventh.
+AIMED = {number: KINDS[number % 7 - 1] for number in range(KILLS) if number % 7}
 ARMS = {"relative": {}}
 
 
@@ -38,8 +39,11 @@ def family(pid):
     rows = [(int(row[0]), int(row[1]), row[2:]) for row in map(str.split, listed)]
     found = [(pid, "study")]
     for parent, _ in found:                           # grows while it is walked through
-        found += [(child, args[args.index("rpr.cli") + 1] if "rpr.cli" in args else "")
-                  for child, its_parent, args in rows if its_parent == parent]
+        for child, its_parent, args in rows:
+            if its_parent == parent:
+                verbs = [verb for program, verb in itertools.pairwise(args)
+                         if program.endswith("rpr/cli/__main__.py")]
+                found.append((child, "".join(verbs[:1])))
     return found
 
 
@@ -97,6 +101,12 @@ def results(study_dir):
     return {**record, "title": "", "date": "", "environments": [], "study_gin": ""}
 
 
+def names(study_dir):
+    """The files and directories of a study, but TensorBoard's, whose names hold the time."""
+    return {str(path.relative_to(study_dir)) for path in study_dir.rglob("*")
+            if ".tfevents." not in path.name}
+
+
 def last_checksums(run_dir):
     """{tensor: checksum} of the last checkpoint."""
     checkpoints = metrics_log.read_checksums(str(run_dir / "model"))
@@ -104,9 +114,10 @@ def last_checksums(run_dir):
 
 
 def test_killed_at_random_moments_it_ends_as_if_undisturbed(text, tmp_path):
-    gin = write_study(tmp_path / "drill.gin", ARMS, checkpoint_steps=5, average_checkpoints=1,
+    gin = write_study(tmp_path / "drill.gin", ARMS, checkpoint_steps=5, average_checkpoints=2,
                       eval_frequency=10)
-    whole, folders = tmp_path / "whole", (tmp_path / f"killed{number}" for number in count())
+    whole = tmp_path / "whole"
+    folders = (tmp_path / f"killed{number}" for number in itertools.count())
     study_dir = next(folders)
     began = time.time()
     subprocess.run(study(gin, whole), check=True)
@@ -128,6 +139,7 @@ def test_killed_at_random_moments_it_ends_as_if_undisturbed(text, tmp_path):
                 assert (runs(study_dir)[name] / file).read_bytes() == (
                     runs(whole)[name] / file).read_bytes()
             assert last_checksums(runs(study_dir)[name]) == last_checksums(runs(whole)[name])
+        assert names(study_dir) == names(whole)
         assert results(study_dir) == results(whole)
 
     while len(killed) < KILLS:

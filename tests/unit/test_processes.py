@@ -49,6 +49,15 @@ def test_a_child_whose_parent_was_killed_before_it_began_does_not_begin():
         processes.die_with, os.getpid()), check=False).returncode == 0
 
 
+def test_tensorflow_loads_no_library_of_the_working_directory():
+    """It loads libtfkernel*.so of the directory tensorflow/core/kernels below the first word after
+    `python` that is not an option; after -m, that is a path in the working directory."""
+    for module in ("rpr.cli.__main__", "rpr.report.model_analysis"):
+        program = next(word for word in processes.command([], module)[1:] if word[0] != "-")
+        assert os.path.isabs(program) and os.path.isfile(program)
+    assert "--xla_gpu_cuda_data_dir=/" in os.environ["XLA_FLAGS"]   # else ./cuda_sdk_lib
+
+
 def test_modules_in_the_working_directory_are_not_imported(tmp_path):
     names = ("numpy", "usercustomize", "sitecustomize", "tensorflow", "rpr", "sacrebleu", "gin")
     for name in names:
