@@ -123,8 +123,12 @@ def _generate_or_check(problem: TextProblem, sources: dict[str, str], settings: 
     elif _has_foreign_data(problem, data_dir, staging):
         checks.check_data(problem, data_dir, _shard_counts(problem))
     else:
-        record = {"problem": problem.dataset_filename(), "sources": sources, "settings": settings,
-                  **_generate(problem, data_dir, staging, tmp_dir)}
+        try:
+            record = {"problem": problem.dataset_filename(), "sources": sources,
+                      "settings": settings, **_generate(problem, data_dir, staging, tmp_dir)}
+        except BaseException:
+            shutil.rmtree(staging, ignore_errors=True)           # after a kill, the next call does
+            raise
         trained_length = getattr(problem, "trained_length", None)
         if trained_length:
             record["trained_length"] = trained_length

@@ -5,7 +5,7 @@ from rpr.cli.launcher import need, parse
 from rpr.utils import metrics_log
 from rpr.utils.console import QuietLogs, say
 from rpr.utils.errors import UserError
-from rpr.utils.files import refuse_pattern
+from rpr.utils.files import refuse_unusable
 
 
 def main(argv: list[str], logs: QuietLogs | None) -> None:
@@ -18,8 +18,8 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
     flags, _ = parse(argv, "rpr average (t2t-avg-all)", example="--model_dir=DIR")
     need(flags, "model_dir", "output_dir")
     model_dir, output_dir = map(os.path.expanduser, (flags.model_dir, flags.output_dir))
-    refuse_pattern(model_dir)
-    refuse_pattern(output_dir)
+    refuse_unusable(model_dir)
+    refuse_unusable(output_dir)
     if os.path.realpath(model_dir) == os.path.realpath(output_dir):
         raise UserError(f"--output_dir={output_dir}: averages would replace the checkpoints of "
                         "--model_dir; take another directory")
@@ -36,6 +36,8 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
     if len(found) < flags.n and not flags.wait_minutes:      # T2T would succeed and write nothing
         raise UserError(f"--n={flags.n}: --model_dir={flags.model_dir} holds {len(found)} "
                         f"checkpoints from step {min_steps} on")
+    if found:
+        averaging.averaged_variables([each.filename for each in found])
     if logs:
         logs.keep(os.path.join(output_dir, "average.log"))
     for path in averaging.average_all(model_dir, output_dir, flags.n, min_steps,

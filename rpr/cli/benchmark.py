@@ -29,7 +29,7 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
     args = _parser().parse_args(argv)
     study_dir = args.study_dir or os.path.join(
         "runs", "benchmark-" + re.sub(r"[^A-Za-z0-9._]+", "-", ",".join([args.scheme, *args.set])))
-    files.refuse_pattern(study_dir)
+    files.refuse_unusable(study_dir)
     record = args.record or str(_RECORDS / Path(args.recipe).stem / "runs.tar.xz")
     recorded = _recorded(record)
     results = check_scheme.show_checks(args)

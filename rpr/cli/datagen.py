@@ -26,7 +26,7 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
     need(flags, "data_dir")
     tmp_dir = download.private_directory(flags.tmp_dir)
     data_dir = os.path.expanduser(flags.data_dir)
-    files.refuse_pattern(data_dir)
+    files.refuse_unusable(data_dir)
     for path in (data_dir, tmp_dir):
         if os.path.exists(path) and not os.path.isdir(path):
             raise InvalidPath(path, "is a file; expected a directory")

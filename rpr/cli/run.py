@@ -19,9 +19,9 @@ def main(argv: list[str]) -> None:
     run = provenance.with_usr_dir(run, args.t2t_usr_dir, args.gin)
     name = os.path.splitext(os.path.basename(args.gin))[0]
     run_dir_path = os.path.abspath(args.run_dir or os.path.join("runs", name))
-    files.refuse_pattern(run_dir_path)
+    files.refuse_unusable(run_dir_path)
     data_dir = os.path.abspath(args.data_dir or os.path.join(os.path.dirname(run_dir_path), "data"))
-    files.refuse_pattern(data_dir)
+    files.refuse_unusable(data_dir)
     local_pool.this_machine().check([run])
     run_dir = RunDirectory(run_dir_path, data_dir)
     if not args.skip_datagen:                         # of a study, which has checked the run

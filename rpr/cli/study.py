@@ -41,7 +41,7 @@ def main(argv: list[str]) -> None:
     run = provenance.with_usr_dir(run, args.t2t_usr_dir, args.gin)
     name = os.path.splitext(os.path.basename(args.gin))[0]
     study_dir = os.path.abspath(args.study_dir or os.path.join("runs", name))
-    files.refuse_pattern(study_dir)
+    files.refuse_unusable(study_dir)
     smoke_dir = f"{study_dir}-smoke"
     if args.smoke:
         study, run = studies.shortened(study, run)

@@ -63,8 +63,8 @@ def _model(flags: FlagValues, rest: Sequence[str]) -> ModelRequest:
     """The model to train: that of the flags, with --hp_NAME VALUE among its hparams."""
     launcher.need(flags, "output_dir", "data_dir")
     data_dir, output_dir = map(os.path.expanduser, (flags.data_dir, flags.output_dir))
-    files.refuse_pattern(output_dir)
-    files.refuse_pattern(data_dir)
+    files.refuse_unusable(output_dir)
+    files.refuse_unusable(data_dir)
     if flags.metrics_file:
         file_checks.check_output(flags.metrics_file, of_json=True)
     if len(rest) % 2 or not all(name.startswith("--hp_") for name in rest[::2]):

@@ -10,7 +10,7 @@ from rpr.utils.console import say
 def main(argv: list[str]) -> int:
     """`rpr verify RUN_DIR [FLAGS]`; returns the exit code, 1 if anything differs."""
     args = _parser().parse_args(argv)
-    files.refuse_pattern(args.run_dir)
+    files.refuse_unusable(args.run_dir)
     run, request = find_model(args.run_dir, args.data_dir, args.t2t_usr_dir)
     run_dir = RunDirectory(args.run_dir, request.data_dir)
     run = with_usr_dir(run, args.t2t_usr_dir, run_dir.config)

@@ -175,6 +175,10 @@ def _registered(name: str, language_pair: str) -> str | None:
         return None
     directory = _directory(name, language_pair)
     if os.path.isdir(directory):
+        for file in ("source", "reference.0"):
+            if not os.path.isfile(os.path.join(directory, file)):
+                raise UserError(f"{directory}: an incomplete test set: it has no file {file}; "
+                                "remove it and register it again")
         return directory
     pairs = [pair for other, pair, _ in registered() if other == name]
     if pairs:

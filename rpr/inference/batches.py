@@ -43,7 +43,8 @@ class Batches:
     def prepared(self) -> Iterator[None]:
         """Makes the folder, or keeps the finished batches of an earlier call with equal settings.
 
-        No other process can prepare the folder until the context ends.
+        No other process can prepare the folder until the context ends. An error in it removes a
+        folder without a finished batch.
 
         Raises:
           UserError: the folder exists and is not ours, or another process decodes to this output.
@@ -60,7 +61,13 @@ class Batches:
             if key != self._key:
                 self._remove_files(but=(_KEY_FILE, _LOCK_FILE))
                 files.write_atomically(key_file, self._key)
-            yield
+            try:
+                yield
+            except BaseException:
+                if len(self.missing()) == len(self._batches):    # nothing to continue from
+                    self._remove_files()
+                    os.rmdir(self._folder)
+                raise
 
     def _is_ours(self) -> bool:
         if os.path.islink(self._folder) or not os.path.isdir(self._folder):

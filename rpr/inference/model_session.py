@@ -13,7 +13,7 @@ from tensor2tensor.utils import registry
 
 from rpr import positions
 from rpr.models import incremental
-from rpr.t2t import preflight
+from rpr.t2t import checkpoints, preflight
 from rpr.utils.errors import UserError
 from rpr.utils.interfaces import HParams
 
@@ -49,7 +49,7 @@ class ModelSession:
       seed: seed of the random initialisation.
 
     Raises:
-      UserError: the problem has no source text.
+      UserError: the problem has no source text, or the checkpoint is another model's.
     """
 
     def __init__(self, name: str, hparams: HParams, checkpoint: str | None = None,
@@ -95,6 +95,7 @@ class ModelSession:
             if checkpoint is None:
                 self._session.run(tf.global_variables_initializer())
             else:
+                checkpoints.check_variables(checkpoint, tf.global_variables())
                 tf.train.Saver().restore(self._session, checkpoint)
 
     @property

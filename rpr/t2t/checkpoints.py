@@ -8,12 +8,13 @@ import contextlib
 import glob
 import os
 import re
+from collections.abc import Iterable
 
 import tensorflow.compat.v1 as tf
 from tensor2tensor.utils import registry
 
 from rpr.utils.errors import InvalidPath
-from rpr.utils.files import refuse_pattern, write_atomically
+from rpr.utils.files import refuse_unusable, write_atomically
 
 STATE_FILE = "checkpoint"
 
@@ -39,7 +40,7 @@ def find_checkpoint(path_or_dir: str, model: str) -> str:
     elif not os.path.exists(path + ".index"):
         raise InvalidPath(path, "there is no such directory, and no checkpoint of that name (no "
                           f"{path}.index)")
-    refuse_pattern(path)
+    refuse_unusable(path)
     problem = damage(path)
     if problem:
         raise InvalidPath(path_or_dir, f"the checkpoint cannot be read: {problem}")
@@ -143,10 +144,13 @@ def damage(path: str) -> str | None:
     return None
 
 
+_OTHER_MODEL = "it was trained with another model or other hparams"
 _OTHER_HPARAMS = "it was trained with other hparams or another vocabulary"
 _CAUSES = (
     (r"Key (\S+) not found in checkpoint",
-     "it has no variable {}: it was trained with another model or other hparams"),
+     "it has no variable {}: " + _OTHER_MODEL),
+    (r"tensor_name = (\S+); expected dtype (\w+) does not equal original dtype (\w+)",
+     "{0} is {2} there, not {1}: " + _OTHER_MODEL),
     (r"Assign requires shapes of both tensors to match\. lhs shape= ?(\[[\d,]*\]) "
      r"rhs shape= ?(\[[\d,]*\])",
      "a variable of shape {} has shape {} there: " + _OTHER_HPARAMS),
@@ -155,6 +159,22 @@ _CAUSES = (
     (r"((?:Checksum does not match|Read (?:less|fewer) bytes|TensorBundle)[^\n]*)",
      "its data is damaged ({}); take another checkpoint"),
 )
+
+
+def check_variables(path: str, variables: Iterable[tf.Variable]) -> None:
+    """Refuses a checkpoint in which a variable of a graph is missing, or has another shape or type.
+
+    Restoring one does not always fail: some variables then have the shape of the checkpoint.
+    """
+    reader = tf.train.load_checkpoint(path)
+    shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    for variable in variables:
+        name, shape, kind = variable.op.name, variable.shape.as_list(), variable.dtype.base_dtype
+        if name not in shapes:
+            raise InvalidPath(path, f"it has no variable {name}: {_OTHER_MODEL}")
+        if shapes[name] != shape or types[name] != kind:
+            raise InvalidPath(path, f"{name} is {types[name].name} {shapes[name]} there, not "
+                              f"{kind.name} {shape}: {_OTHER_HPARAMS}")
 
 
 def explain(error: BaseException) -> str | None:

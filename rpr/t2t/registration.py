@@ -7,7 +7,7 @@ import pkgutil
 import sys
 import traceback
 
-from tensor2tensor.utils import registry
+from tensor2tensor.utils import hparam, registry
 from tensor2tensor.utils import usr_dir as t2t_usr_dir
 
 from rpr.utils.errors import InvalidPath, InvalidValue, nearest
@@ -33,7 +33,10 @@ def check_registered(kind: str, name: str | None) -> None:
 def registered_hparams(name: str | None) -> HParams:
     """The hparams of a registered set; refuses unknown names."""
     check_registered("hparams_set", name)
-    return registry.hparams(name)
+    hparams = registry.hparams(name)
+    if not isinstance(hparams, hparam.HParams):
+        raise InvalidValue("hparams_set", name, f"returns {type(hparams).__name__}, not HParams")
+    return hparams
 
 
 def find_problem(name: str | None) -> Problem:

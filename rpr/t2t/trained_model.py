@@ -8,7 +8,7 @@ from tensor2tensor.utils import hparams_lib, trainer_lib
 from rpr.problems.checks import check_data
 from rpr.t2t import checkpoints, preflight, registration
 from rpr.utils.errors import InvalidValue
-from rpr.utils.files import refuse_pattern
+from rpr.utils.files import refuse_unusable
 from rpr.utils.interfaces import HParams, ModelRequest
 
 
@@ -66,8 +66,8 @@ def find_trained_model(request: ModelRequest) -> TrainedModel:
         if not getattr(request, name):
             raise InvalidValue(name, None)
     output_dir, data_dir = map(os.path.expanduser, (request.output_dir, request.data_dir))
-    refuse_pattern(output_dir)
-    refuse_pattern(data_dir)
+    refuse_unusable(output_dir)
+    refuse_unusable(data_dir)
     registration.check_registered("model", request.model)
     problem = registration.find_problem(request.problem)
     hparams = build_hparams(request, decoding=True)

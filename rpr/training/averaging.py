@@ -22,6 +22,7 @@ from rpr.utils.errors import UserError
 
 _FILE_BYTES = 1 << 26                                 # least size of a data file of an average
 # Variables that only training needs: T2T's scopes, and TensorFlow's names for the loss scale.
+_FIXED = {"global_step": np.int64, "train_stats/problem_0_steps": np.int32}   # not averaged
 _TRAINING_SCOPES = ("training/", "losses_avg/", "current_loss_scale", "good_steps")
 
 
@@ -74,21 +75,14 @@ def write_mean(path: str, paths: Sequence[str], step: int) -> None:
       step: the value of `global_step`.
 
     Raises:
-      UserError: the checkpoints have different variables or shapes.
+      UserError: as `averaged_variables`.
     """
     for leftover in glob.glob(glob.escape(path) + ".part*"):
         os.unlink(leftover)
+    names = averaged_variables(paths)
     readers = [tf.train.load_checkpoint(source) for source in paths]
-    fixed = {"global_step": np.int64(step), "train_stats/problem_0_steps": np.int32(0)}
-    first, *others = ({name: shape for name, shape in reader.get_variable_to_shape_map().items()
-                       if name not in fixed and not name.startswith(_TRAINING_SCOPES)}
-                      for reader in readers)
-    for source, other in zip(paths[1:], others, strict=True):
-        for name in sorted({*first, *other}):
-            if first.get(name) != other.get(name):
-                raise UserError(f"{source} is of another model than {paths[0]}: {name} has "
-                                f"the shape {other.get(name)} instead of {first.get(name)}")
-    values: dict[str, Any] = dict(fixed)
+    values: dict[str, Any] = {name: kind(step if name == "global_step" else 0)
+                              for name, kind in _FIXED.items()}
     parts: list[str] = []
 
     def save() -> None:
@@ -96,7 +90,7 @@ def write_mean(path: str, paths: Sequence[str], step: int) -> None:
         write_checkpoint(parts[-1], values)
         values.clear()
 
-    for name in sorted(first):
+    for name in names:
         values[name] = _mean(readers, name)
         if sum(value.nbytes for value in values.values()) >= _FILE_BYTES:
             save()
@@ -111,6 +105,23 @@ def write_mean(path: str, paths: Sequence[str], step: int) -> None:
         suffix = f".data-{number:05d}-of-{len(parts):05d}"
         os.replace(path + ".part" + suffix, path + suffix)
     os.replace(path + ".part.index", path + ".index")     # last: it makes the checkpoint visible
+
+
+def averaged_variables(paths: Sequence[str]) -> list[str]:
+    """The names of the variables of checkpoints that are averaged, in order.
+
+    Raises:
+      UserError: the checkpoints have different variables or shapes.
+    """
+    first, *others = ({name: shape for name, shape in tf.train.list_variables(path)
+                       if name not in _FIXED and not name.startswith(_TRAINING_SCOPES)}
+                      for path in paths)
+    for path, other in zip(paths[1:], others, strict=True):
+        for name in sorted({*first, *other}):
+            if first.get(name) != other.get(name):
+                raise UserError(f"{path} is of another model than {paths[0]}: {name} has "
+                                f"the shape {other.get(name)} instead of {first.get(name)}")
+    return sorted(first)
 
 
 def _mean(readers: Sequence[Any], name: str) -> np.ndarray:

@@ -40,12 +40,15 @@ def say(text: str, style: str | None = None) -> None:
 
 def write_traceback(error: BaseException) -> str:
     """Writes a traceback to the kept log of this process, else to a new file; returns its path."""
-    path = QuietLogs.kept_path
-    if path is None:
-        descriptor, path = tempfile.mkstemp(prefix="rpr-", suffix=".log")
-        os.close(descriptor)
+    path = QuietLogs.kept_path or _new_log()
     with open_append(path) as log:
         log.write("".join(traceback.format_exception(error)).encode(errors="replace"))
+    return path
+
+
+def _new_log() -> str:
+    descriptor, path = tempfile.mkstemp(prefix="rpr-", suffix=".log")
+    os.close(descriptor)
     return path
 
 
@@ -53,16 +56,15 @@ class QuietLogs:
     """Sends the error stream to a log file; `terminal` keeps writing to the original stream.
 
     The log begins as a temporary file, because no directory may be created before the input has
-    been checked. `keep(path)` moves it.
+    been checked. It has no name, so that a kill leaves nothing behind. `keep(path)` moves it.
     """
 
-    kept_path: str | None = None                      # the log of this process that is not removed
+    kept_path: str | None = None                      # the log of this process that stays
 
     def __init__(self) -> None:
         self._out = os.dup(2)
-        descriptor, self.path = tempfile.mkstemp(prefix="rpr-", suffix=".log")
-        os.dup2(descriptor, 2)
-        os.close(descriptor)
+        self._begun = tempfile.TemporaryFile()
+        os.dup2(self._begun.fileno(), 2)
         terminal.file = os.fdopen(self._out, "w", buffering=1, closefd=False,
                                   errors="backslashreplace")
 
@@ -70,21 +72,21 @@ class QuietLogs:
         """Appends the log so far to `path` and continues it there."""
         os.makedirs(os.path.dirname(path), exist_ok=True)
         sys.stderr.flush()
-        with named_errors(path), open(self.path, "rb") as begun, open_append(path) as log:
-            shutil.copyfileobj(begun, log)
+        with named_errors(path), open_append(path) as log:
+            self._begun.seek(0)
+            shutil.copyfileobj(self._begun, log)
             log.flush()
             os.dup2(log.fileno(), 2)
-        os.unlink(self.path)
-        self.path = QuietLogs.kept_path = path
+        self._begun.close()
+        QuietLogs.kept_path = path
 
     def end(self, keep: bool = False) -> None:
-        """Restores the error stream; removes a temporary log unless `keep`."""
+        """Restores the error stream; `keep` gives a log without a path one."""
+        if keep and not self._begun.closed:
+            self.keep(_new_log())
         sys.stderr.flush()
         os.dup2(self._out, 2)
-        if keep:
-            QuietLogs.kept_path = self.path
-        elif self.path != QuietLogs.kept_path:
-            os.unlink(self.path)
+        self._begun.close()
 
 
 class Task:

@@ -101,6 +101,8 @@ def resource_error(error: BaseException) -> str | None:
 
     It is None for an error of Python or TensorFlow that has another cause.
     """
+    if _is_out_of_memory(error):
+        return "out of memory; finished stages and checkpoints are kept"
     if isinstance(error, OSError):
         if error.errno in _CANNOT_WRITE:
             cause = f"{error.filename or 'cannot write'}: {os.strerror(error.errno)}"
@@ -119,3 +121,11 @@ def resource_error(error: BaseException) -> str | None:
         if causes[0] in cause:
             return f"out of memory: {cause}; a smaller batch_size needs less"
     return f"{cause}; finished stages and checkpoints are kept, and the same command resumes"
+
+
+def _is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether Python, NumPy or the loader of libraries got no memory, or caused this error so."""
+    return error is not None and (
+        isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
+        or isinstance(error, ImportError) and "failed to map segment" in str(error)
+        or _is_out_of_memory(error.__cause__ or error.__context__))

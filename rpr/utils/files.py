@@ -17,6 +17,7 @@ from rpr.utils.schema import Schema, convert, parse
 
 _TEMPORARY = ".tmp"
 _PATTERN = "*?[]\\"                                    # characters
+_LONGEST_NAME, _LONGEST_PATH = 255, 3500              # bytes; 4,096 less the names in a directory
 
 
 def read_json(path: str, schema: Schema = dict, remedy: str = "remove it and run again") -> Any:
@@ -158,14 +159,20 @@ def is_below(directory: str, path: str) -> bool:
     return os.path.commonpath([real, os.path.realpath(path)]) == real
 
 
-def refuse_pattern(path: str) -> None:
-    """Refuses a path of checkpoints or data that TensorFlow would take for a pattern.
+def refuse_unusable(path: str) -> None:
+    """Refuses a directory of checkpoints or data that is too long, or a pattern to TensorFlow.
 
     TensorFlow looks for files that match the absolute path and then opens the path itself, so
     escaping does not help.
     """
+    absolute = os.path.abspath(path)
+    for what, text, most in (("path", absolute, _LONGEST_PATH),
+                             ("name", max(absolute.split(os.sep), key=len), _LONGEST_NAME)):
+        if len(os.fsencode(text)) > most:
+            raise UserError(f"{path[:60]}...: a {what} of {len(os.fsencode(text)):,} bytes; at "
+                            f"most {most:,} are possible")
     for character in _PATTERN:
-        if character in os.path.abspath(path):
+        if character in absolute:
             raise InvalidPath(path, f"TensorFlow takes {character} in a path for a pattern; take "
                               "another directory")
 

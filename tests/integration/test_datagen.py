@@ -95,6 +95,16 @@ def test_a_real_kill_9(undisturbed, tmp_path):
     assert content(data_dir) == content(undisturbed)
 
 
+def test_data_that_cannot_be_made_leaves_no_files_behind(environment, tmp_path, monkeypatch):
+    def fails(*_):
+        raise UserError("no samples")
+
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="no samples"):
+        patch.setattr(type(registry.problem(NAME)), "generate_samples", fails)
+        generate(tmp_path / "data")
+    assert content(tmp_path / "data") == {}
+
+
 class Killed(BaseException):
     pass
 

@@ -1,4 +1,5 @@
 """The documentation: links resolve, pages stay short, the commands in it exist with their flags."""
+import functools
 import pkgutil
 import re
 import shlex
@@ -55,10 +56,18 @@ def test_relative_links_resolve(page):
             assert anchor in anchors(linked), f"{page.name}: {linked.name} has no heading #{anchor}"
 
 
+@functools.cache
+def all_tests():
+    """The text of all tests."""
+    return "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py"))
+
+
 def lacks(name):
     """Why a name of ours in backticks is neither a file nor an object; None for all other text."""
     if re.search(r"\b[A-Z]{2,}\b", name):
         return None                                   # a place to fill in: docs/results/NAME
+    if re.fullmatch(r"test_\w{20,}", name):
+        return None if f"def {name}(" in all_tests() else "no such test"
     if re.fullmatch(r"(?:rpr|problems|hparams|gin|scripts|tests|docs)/[\w./*-]*", name):
         return None if any(ROOT.glob(name.rstrip("/"))) else "no such file"
     if re.fullmatch(r"rpr(?:\.\w+)+(?:\(\))?", name) and not name.endswith(".json"):

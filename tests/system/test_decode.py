@@ -89,6 +89,17 @@ def decoding_of(tmp_path, settings, sentences=None):
         return made
 
 
+def test_a_decoding_that_fails_leaves_only_finished_batches(tmp_path):
+    made = decoding_of(tmp_path, ["a checkpoint"])
+    with pytest.raises(ZeroDivisionError), made.prepared():
+        raise ZeroDivisionError
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(ZeroDivisionError), made.prepared():
+        made.save([0], iter([{"outputs": np.array([1])}] * 3), first_symbol)
+        raise ZeroDivisionError
+    assert decoding_of(tmp_path, ["a checkpoint"]).missing() == [1, 2]
+
+
 def first_symbol(prediction):
     return str(prediction["outputs"][0])
 

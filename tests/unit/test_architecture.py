@@ -196,9 +196,10 @@ def test_every_module_is_found_by_setuptools():
     assert walked == MODULES.keys() - {"rpr"}, "a folder lacks __init__.py"
 
 
-# Where command lines of child processes are built.
+# Where command lines of child processes, and XLA's, are built.
 COMMAND_LINES = {"experiments.pipeline", "experiments.run_directory", "experiments.scheduler",
-                 "experiments.verification", "experiments.provenance", "utils.processes"}
+                 "experiments.verification", "experiments.provenance", "utils.processes",
+                 "t2t.compat"}
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if package_of(name) != "cli"

@@ -4,7 +4,7 @@ import os
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import killed_before_the_index
+from conftest import killed_before_the_index, refused
 
 from rpr.training import averaging
 from rpr.utils.errors import UserError
@@ -98,3 +98,7 @@ def test_checkpoints_of_different_models_are_not_averaged(tmp_path):
                                         r"the shape \[3\] instead of \[2\]"):
         averaging.write_mean(str(tmp_path / "model.ckpt-3"), paths, 3)
     assert not list(tmp_path.glob("model.ckpt-3*"))
+    before = set(tmp_path.iterdir())
+    assert "is of another model" in refused("average", f"--model_dir={tmp_path}", "--n=2",
+                                            f"--output_dir={tmp_path}/average")
+    assert set(tmp_path.iterdir()) == before

@@ -119,15 +119,21 @@ def test_a_run_directory_says_where_its_checkpoints_are(directory, tmp_path):
         find(str(tmp_path / "none"))
 
 
-@pytest.mark.parametrize("shape, name, says", [
-    ([30, 21], "transformer/body/table", r"shape \[30,21\] has shape \[30,20\] there"),
-    ([30, 20], "transformer/body/other", "no variable transformer/body/other"),
+@pytest.mark.parametrize("shape, name, kind, says, checked", [
+    ([30, 21], "table", "float32", r"shape \[30,21\] has shape \[30,20\] there",
+     r"body/table is float32 \[30, 20\] there, not float32 \[30, 21\]: .* other hparams"),
+    ([30, 20], "other", "float32", "no variable transformer/body/other",
+     "it has no variable transformer/body/other: it was trained with another model"),
+    ([30, 20], "table", "float64", "transformer/body/table is float there, not double",
+     "is float32 .* there, not float64"),
 ])
-def test_errors_of_a_restore_are_explained(directory, shape, name, says):
+def test_errors_of_a_restore_are_explained(directory, shape, name, kind, says, checked):
     with tf.Graph().as_default(), tf.Session() as session:
-        tf.get_variable(name, shape)
+        variable = tf.get_variable(f"transformer/body/{name}", shape, kind)
         with pytest.raises((tf.errors.OpError, ValueError)) as raised:
             tf.train.Saver().restore(session, path(directory, 20))
+        with pytest.raises(UserError, match=checked):
+            checkpoints.check_variables(path(directory, 20), [variable])
     line = checkpoints.explain(raised.value)
     assert line and re.search(says, line) and "\n" not in line
 

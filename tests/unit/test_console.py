@@ -1,15 +1,18 @@
 """Messages on the terminal: as they are, without markup and without control codes."""
+import errno
 import io
 import os
 import subprocess
 import sys
+import tempfile
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from rpr.utils import console
+from rpr.utils import console, errors
 
 TITLE, CLIPBOARD = "\x1b]0;title\x07", "\x1b]52;c;cm0gLXJm\x07"
 
@@ -51,6 +54,20 @@ def shell(command, **env):
                           env={**os.environ, **env})
 
 
+def test_a_log_has_a_name_only_if_it_is_kept(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(console, "terminal", Console(stderr=True))
+    monkeypatch.setattr(console.QuietLogs, "kept_path", None)
+    logs = console.QuietLogs()
+    os.write(2, b"of TensorFlow\n")
+    assert os.listdir(tmp_path) == []                 # a kill would leave nothing behind
+    logs.end(keep=True)
+    path = console.write_traceback(ValueError("x"))
+    assert [str(left) for left in tmp_path.iterdir()] == [path]
+    with open(path) as log:
+        assert log.readlines() == ["of TensorFlow\n", "ValueError: x\n"]
+
+
 def test_a_closed_pipe_ends_quietly():
     done = shell(f"{sys.executable} -m rpr.cli run --help | true; echo ${{PIPESTATUS[0]}}")
     assert done.stdout.strip() in ("0", "141") and done.stderr == ""
@@ -66,6 +83,17 @@ def test_text_that_the_locale_cannot_encode(tmp_path):
     done = shell(f"{sys.executable} -m rpr.cli run {tmp_path}/größe.gin", LC_ALL="C")
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
     assert "no such gin file" in done.stderr
+
+
+@pytest.mark.parametrize("error", [
+    MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory"),
+    ImportError("libtensorflow_cc.so.2: failed to map segment from shared object"),
+    np.core._exceptions._ArrayMemoryError((1 << 40,), np.dtype(float))])
+def test_too_little_memory_is_named(error):
+    assert errors.resource_error(error).startswith("out of memory")
+    caused = ImportError("Error importing numpy")
+    caused.__cause__ = error
+    assert errors.resource_error(caused).startswith("out of memory")
 
 
 def test_an_unexpected_error_is_in_a_log(monkeypatch, capsys):
