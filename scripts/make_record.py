@@ -19,12 +19,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from rpr.report.plots import STUDY_FIGURES
+from rpr.report.plots import TITLES
 from rpr.report.results import RECORD_FILE, StudyResults, load_record
 from rpr.utils.errors import UserError
 
 TABLES = (RECORD_FILE, "results.csv", "results.tex")
-FIGURES = tuple(f"plots/{name}.png" for name in sorted(STUDY_FIGURES))
+FIGURES = tuple(f"plots/{name}.png" for name in sorted(TITLES))
 RUN_FILES = ("config.gin", "data.json", "environment.json", "status.json", "metrics*.jsonl",
              "scores*.json", "hypotheses.*.txt", "model/hparams.json", "dev/metrics.jsonl",
              "dev/scores.*.json", "dev/hypotheses.*.txt")

@@ -25,48 +25,49 @@ def main(argv: list[str]) -> None:
     args = _parser().parse_args(argv)
     from rich.console import Console
 
-    from rpr.report import columns, comparison, study_reader, tables, tensorboard, writer
+    from rpr.report import columns, comparison, html_page, study_reader, tables, tensorboard
     from rpr.report.results import load_record
     if args.language_pair:
         if not args.tokenize:
             raise UserError(f"--language_pair={args.language_pair}: only with --tokenize")
         test_sets.check_language_pair(args.language_pair)
-    is_record = _is_record(args.dir)
+    path, *others = args.dirs
+    is_record = any(map(_is_record, args.dirs))
     measure = comparison.Measure(args.test_set, args.tokenize, args.language_pair)
-    target = _directory_of(args.dir, measure)
+    target = _directory_of(path, measure)
     samples = args.sample_translations
     if is_record:
-        if any((args.baseline, args.against, *measure, args.plot_model, samples is not None)):
-            raise UserError(f"{args.dir} holds a record without its runs: --baseline, --against, "
-                            "--test_set, --tokenize, --plot_model and --sample_translations need "
-                            "the runs")
-        results, arms = load_record(args.dir), []
+        if any((others, args.arms, args.baseline, args.against, *measure, args.plot_model,
+                samples is not None)):
+            raise UserError(f"{next(filter(_is_record, args.dirs))} holds a record without its "
+                            "runs: several directories, --arms, --baseline, --against, --test_set, "
+                            "--tokenize, --plot_model and --sample_translations need the runs")
+        results, arms = load_record(path), []
     else:
-        results = study_reader.read_study(args.dir, args.baseline, args.against)
-        outside = studies.runs_outside(
-            args.dir, [run.path for arm in results.arms for run in arm.runs])
-        if outside:
+        results = study_reader.read_study(path, args.baseline, args.against, others, args.arms)
+        outside = studies.runs_outside(path, [run.path for arm in results.arms for run in arm.runs])
+        if outside and not args.arms:
             say("not in this report, since the study leaves their arms or seeds out: "
                 f"{', '.join(outside)}", style="yellow")
         arms = _arms_to_draw(results, args.plot_model)
-        if target != args.dir:
+        if target != path:
             arms = []
         elif not args.skip_model_analysis:
             from rpr.report import model_analysis
             model_analysis.analyse_models(
-                [study_reader.run_directory_of(args.dir, arm.done[0]) for arm in arms],
+                [study_reader.run_directory_of(path, arm.done[0]) for arm in arms],
                 args.t2t_usr_dir)
-        comparison.score_runs(results, args.dir, measure,
+        comparison.score_runs(results, path, measure,
                               comparison.SAMPLES if samples is None else samples)
         os.makedirs(target, exist_ok=True)
     chosen = columns.choose(results, args.columns.split(",")) if args.columns else []
     console = Console()
     if not console.is_terminal:
         console.width = 200                           # a file or pipe gets every column unwrapped
-    writer.write_tables(results, target, chosen)
-    page = writer.write_page(results, target, arms)
-    if not is_record and target == args.dir:
-        tensorboard.write_events(results, args.dir)
+    tables.write_tables(results, target, chosen)
+    page = html_page.write_page(results, target, arms)
+    if not is_record and target == path:
+        tensorboard.write_events(results, path)
     # Printed last: a reader that closes the pipe then loses no file.
     tables.print_tables(console, results)
     console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
@@ -74,16 +75,20 @@ def main(argv: list[str]) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
-        prog="rpr report", description="Compares the runs of a study, or all runs in a directory. "
+        prog="rpr report", description="Compares the runs of studies, or all runs in a directory. "
         "Writes into DIR: results.{md,tex,csv,json} with scores and significance, "
         "plots/*.{png,svg}, report.html with all of them, and event files for TensorBoard's "
         "HParams plugin. Runs that are not finished are listed without scores. A directory that "
         "has only the results.json of an earlier report is shown again.")
-    parser.add_argument("dir", help="a study's directory, or a directory of run directories")
+    parser.add_argument("dirs", nargs="+", metavar="DIR", help="a study's directory, or a "
+                        "directory of run directories; with several, all arms are compared, and "
+                        "the report is written into the first one")
+    parser.add_argument("--arms", action="append", default=[], metavar="NAME,...",
+                        help="compare only these arms; may be repeated")
     parser.add_argument("--baseline", help="the arm that the others are compared with (default: "
                         "the study's baseline); in a directory of runs, the name of a run")
-    parser.add_argument("--against", metavar="RUN", help="a finished run in another directory, "
-                        "scored on the same text: it becomes an arm and the baseline")
+    parser.add_argument("--against", metavar="DIR", help="a finished run, or a study, "
+                        "scored on the same text: its arms join, and it gives the baseline")
     parser.add_argument("--test_set", default="", metavar="NAME", help="score another of the test "
                         "sets in run.test_sets, or all: one test over the sentences of all test "
                         "sets; the report goes to DIR/reports/NAME")

@@ -32,6 +32,9 @@ def length_warnings(sentences: int, empty: int | None, cut: int | None, penalty:
         warnings.append(f"{empty:,} of {sentences:,} hypotheses are empty")
     if cut and cut > MOST_CUT * sentences:
         warnings.append(f"{cut:,} of {sentences:,} hypotheses stop at the length limit")
+    if empty and cut and empty + cut > sentences:
+        warnings.append("some of these are both: sub-words without text up to the limit, as of a "
+                        "model that has hardly been trained or has diverged")
     if penalty is not None and penalty < LEAST_BREVITY_PENALTY:
         warnings.append(f"brevity penalty {penalty:.2f}: the hypotheses are shorter than the "
                         "references"

@@ -62,11 +62,15 @@ def resolve(run: Run, changes: dict[str, Any], seed: int) -> Run:
     own = {name: value if isinstance(value, str) else str(value).replace(" ", "")    # as T2T's
            for name, value in changes.items() if name not in _FIELDS}
     if own or "hparams" not in fields:
-        hparams = dict(pair.split("=", 1) for pair in _pairs(fields.get("hparams", run.hparams))
-                       if "=" in pair)
+        hparams = hparam_values(fields.get("hparams", run.hparams))
         fields["hparams"] = ",".join(f"{name}={value}"
                                      for name, value in sorted((hparams | own).items()))
     return dataclasses.replace(run, **fields, seed=seed)
+
+
+def hparam_values(hparams: str) -> dict[str, str]:
+    """{name: value} of NAME=VALUE,NAME=[VALUE,VALUE]."""
+    return dict(pair.split("=", 1) for pair in _pairs(hparams) if "=" in pair)
 
 
 def _pairs(hparams: str) -> list[str]:

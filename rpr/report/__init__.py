@@ -6,9 +6,9 @@
 | `study_reader` | reads them from run directories |
 | `comparison` | scores, differences with their significance, letters of the ranking |
 | `model_analysis` | reads tables and attention out of trained models (a process per model) |
-| `columns`, `tables` | rows and columns, printed and in Markdown, CSV, JSON, LaTeX |
+| `columns`, `tables` | rows and columns, printed and written as Markdown, CSV, JSON, LaTeX |
 | `plots`, `model_plots` | figures of a study and of one model |
-| `html_page`, `writer` | `report.html` in one self-contained file; writing all files of a report |
+| `html_page` | draws the figures and writes `report.html`, one self-contained file |
 | `escaping` | makes names and texts of any origin safe in each format |
 | `tensorboard` | event files for TensorBoard's HParams plugin |
 """

@@ -21,11 +21,9 @@ SYMBOLS = {"max_relative_position": "k", "relative_keys": "a^K", "relative_value
 
 
 class Column(NamedTuple):
-    """Attributes:
-      key: name by which it is chosen.
-      heading: shown at the top.
-      cells: one text per arm, empty if there is no value.
-      group: "arm", "result", "difference" or "cost".
+    """A column with one text per arm, empty where there is no value.
+
+    Its `group` is "arm", "result", "difference" or "cost"; `--columns` names its `key`.
     """
     key: str
     heading: str
@@ -34,12 +32,7 @@ class Column(NamedTuple):
 
 
 class Note(NamedTuple):
-    """A sentence about columns.
-
-    Attributes:
-      keys: columns that it explains.
-      text: the sentence.
-    """
+    """A sentence about the columns with these keys."""
     keys: tuple[str, ...]
     text: str
 
@@ -61,13 +54,15 @@ def _all_columns(results: StudyResults) -> list[Column]:
     all_columns = [Column("model", "model", [arm.name for arm in arms], "arm")]
     for name in dict.fromkeys(name for arm in arms for name in arm.settings):
         all_columns.append(Column(name, SYMBOLS.get(name, name),
-                                  [_setting(arm.settings.get(name)) for arm in arms], "arm"))
+                                  [setting_text(arm.settings.get(name)) for arm in arms], "arm"))
 
     def add(key: str, heading: str, group: str, cell: Callable[[ArmResult], Any]) -> None:
         all_columns.append(Column(key, heading, [cell(arm) or "" for arm in arms], group))
 
     several = any(len(arm.runs) > 1 for arm in arms)
-    add("seeds", "seeds", "result", lambda arm: several and _seeds(arm))
+    add("seeds", "seeds", "result", lambda arm: several and (
+        str(len(arm.done)) if len(arm.done) == len(arm.runs) else
+        f"{len(arm.done)} of {len(arm.runs)}"))
     metric = results.metric
     add(metric, ALL_METRICS[metric], "result", lambda arm: _mean(arm.score(metric)))
     add("paper", "paper", "result",
@@ -151,15 +146,11 @@ def choose(results: StudyResults, keys: Sequence[str]) -> list[Column]:
     return chosen
 
 
-def _setting(value: Any) -> str:
+def setting_text(value: Any) -> str:
+    """The value of a setting; empty if it is None."""
     if value is None:
         return ""
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
-
-
-def _seeds(arm: ArmResult) -> str:
-    return f"{len(arm.done)}" if len(arm.done) == len(arm.runs) else (
-        f"{len(arm.done)} of {len(arm.runs)}")
 
 
 def _mean(score: ArmScore | None) -> str:
@@ -225,6 +216,10 @@ def _notes_on_differences(results: StudyResults) -> list[Note]:
         return [Note((results.metric,), f"No differences yet: the baseline, {results.baseline}, is "
                      "not done.")]
     bases = {found.basis for arm in results.arms if (found := arm.difference(results.metric))}
+    scores = {score.mean for arm in results.arms if (score := arm.score(results.metric))}
+    if not bases and len(scores) == 1 < len(results.arms):
+        return [Note((results.metric,), f"All arms have {scores.pop():.1f} {metric} and are not "
+                     "compared.")]
     if not bases:
         return []
     difference = f"difference: {metric} minus that of {results.baseline}, with its 95% interval"

@@ -160,8 +160,10 @@ def _compare(results: StudyResults, metric: str, scores: Mapping[str, Sequence[R
     """Compares the arms, and ranks them by the first metric; Holm's correction covers all pairs.
 
     Where there are too many arms to rank, it covers the pairs with the baseline. Arms of one seed
-    have no p-value.
+    have no p-value. Where all scores are equal, as of untrained models, nothing is compared.
     """
+    if len({run.score for runs in scores.values() for run in runs}) < 2:
+        return
     several = [name for name in sorted(scores, key=lambda name: name != results.baseline)
                if len(scores[name]) > 1]
     pairs = (list(itertools.combinations(several, 2)) if len(several) <= MOST_RANKED_ARMS else [])
@@ -213,18 +215,24 @@ def _fill_word_counts(results: StudyResults, counts: Mapping[str, np.ndarray]) -
 def _fill_lengths(results: StudyResults, metric: Metric, counts: Mapping[str, np.ndarray],
                   lengths: np.ndarray, documents: Sequence[str] | None) -> None:
     """Fills in the first metric by source length, and for sources longer than in training."""
+    inside = [bucket.contains(lengths) for bucket in results.buckets]
+    names = [None if documents is None else np.array(documents)[some] for some in inside]
     for arm in results.arms:
-        for run in arm.done:
-            run.by_length = [metric.corpus_score(counts[run.path][bucket.contains(lengths)])[0]
-                             for bucket in results.buckets]
+        scores = [[significance.run_scores(metric, counts[run.path][some], units)
+                   for some, units in zip(inside, names, strict=True)] for run in arm.done]
+        for run, by_length in zip(arm.done, scores, strict=True):
+            run.by_length = [score.score for score in by_length]
+        means = [significance.arm_score(some) for some in zip(*scores, strict=True)]
         if metric.name == "bleu":
-            arm.bleu_by_length = [statistics.fmean(column) for column in zip(
-                *(run.by_length for run in arm.done), strict=True)]
+            arm.bleu_by_length = [score.mean for score in means]
+        arm.interval_by_length = [
+            [score.mean if end is None else end for end in (score.low, score.high)]
+            for score in means]
     longer = lengths > (results.trained_length or math.inf)
     if MIN_SENTENCES <= longer.sum() < len(longer):
-        names = None if documents is None else np.array(documents)[longer]
+        units = None if documents is None else np.array(documents)[longer]
         _fill_scores(results, metric, {path: rows[longer] for path, rows in counts.items()},
-                     names, BEYOND)
+                     units, BEYOND)
 
 
 def _fill_test_sets(results: StudyResults, metric: Metric, counts: Mapping[str, np.ndarray],

@@ -11,7 +11,7 @@ from rpr.utils.console import printable
 # A spreadsheet evaluates cells that start so; some take ";" for the end of a cell.
 _FORMULA = re.compile("(^|;[ \"']*)(?=[=+\\-@\t\r\uff1d\uff0b\uff0d\uff20])")
 _LATEX = {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}",
-          "`": r"\textasciigrave{}", '"': r"\textquotedbl{}", "±": r"$\pm$", "×": r"$\times$",
+          "`": r"\textasciigrave{}", '"': "{''}", "±": r"$\pm$", "×": r"$\times$", "≤": r"$\le$",
           "|": r"\textbar{}\allowbreak{}", "<": r"\textless{}", ">": r"\textgreater{}",
           **{sign: "\\" + sign for sign in "&%$#_{}"}}
 

@@ -1,10 +1,12 @@
-"""report.html: tables and figures in one file that needs no network and no other file.
+"""Draws the figures and writes report.html, which needs no network and no other file.
 
 The layout is in page.html.jinja. jinja2 escapes every value there, after its control codes have
 been replaced.
 """
 import base64
+import contextlib
 import difflib
+import hashlib
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -12,10 +14,14 @@ from typing import Any, NamedTuple
 
 import jinja2
 from markupsafe import Markup
+from matplotlib.figure import Figure
 
-from rpr.report import columns
+from rpr.report import columns, model_analysis, model_plots, plots
 from rpr.report.escaping import plain
-from rpr.report.results import StudyResults
+from rpr.report.results import ArmResult, RunResult, StudyResults
+from rpr.report.study_reader import run_directory_of
+from rpr.utils import files
+from rpr.utils.console import Task
 
 MOST_EMBEDDED = 4_000_000                             # bytes of figures; the rest is linked
 MOST_GIN = 100_000                                    # characters of the study's gin file
@@ -23,10 +29,11 @@ MOST_LINES = 200                                      # of a list of warnings or
 
 
 class Picture(NamedTuple):
-    """Attributes:
-      title: heading of the figure.
-      path: its SVG file, relative to the page.
-      arm: name of the arm that it shows, or None for the whole study.
+    """A figure as part of the page.
+
+    Attributes:
+      path: SVG file, relative to the page.
+      arm: arm whose model it shows; None: the whole study.
       wide: whether a narrow screen should scroll it instead of shrinking it.
     """
     title: str
@@ -35,15 +42,78 @@ class Picture(NamedTuple):
     wide: bool
 
 
+def write_page(results: StudyResults, path: str, arms: Sequence[ArmResult]) -> str:
+    """Draws all figures into PATH/plots and writes PATH/report.html, whose path it returns.
+
+    Models of `arms` are drawn if they were analysed.
+    """
+    pictures: list[Picture] = []
+    with Task("figures", None, "figures") as task:
+        for kind, figure in plots.draw_study(results):
+            pictures.append(_save(figure, kind, plots.TITLES[kind], path))
+            task.update(len(pictures))
+        _remove_others(pictures, path)
+        models = [model_analysis.load(run_directory_of(path, arm.done[0])) for arm in arms]
+        highest = model_plots.highest_shares(models)
+        for arm, arrays in zip(arms, models, strict=True):
+            run = arm.done[0]
+            for kind, figure in model_plots.draw_model(arrays, highest):
+                pictures.append(_save(figure, _plot_name(kind, run), model_plots.TITLES[kind], path,
+                                      arm.name))
+                task.update(len(pictures))
+    page = os.path.join(path, "report.html")
+    drawn = {picture.path for picture in pictures}
+    earlier = [picture for picture in _earlier_pictures(results, path) if picture.path not in drawn]
+    files.write_atomically(page, render_page(results, pictures, path, earlier))
+    return page
+
+
+def _remove_others(pictures: Sequence[Picture], path: str) -> None:
+    """Removes the figures of the study that an earlier report drew and this one does not."""
+    drawn = {os.path.splitext(picture.path)[0] for picture in pictures}
+    for name in plots.TITLES:
+        stem = os.path.join("plots", name)
+        for suffix in (".svg", ".png") if stem not in drawn else ():
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(path, stem + suffix))
+
+
+def _earlier_pictures(results: StudyResults, path: str) -> Iterator[Picture]:
+    """Figures of models that earlier reports drew, unless the run was scored again since."""
+    for arm in results.arms:
+        for run in arm.done[:1]:
+            scores = run_directory_of(path, run).scores
+            for kind, title in model_plots.TITLES.items():
+                picture = os.path.join("plots", f"{_plot_name(kind, run)}.svg")
+                file = os.path.join(path, picture)
+                if os.path.isfile(file) and os.path.isfile(scores) and (
+                        os.path.getmtime(file) >= os.path.getmtime(scores)):
+                    yield Picture(title, picture, arm.name, False)
+
+
+def _plot_name(kind: str, run: RunResult) -> str:
+    name = os.path.basename(run.path)
+    if run.path.startswith(os.pardir):                # of another study, which may use the name too
+        name += f"-{hashlib.sha256(run.path.encode()).hexdigest()[:6]}"
+    return f"{kind}_{name}"
+
+
+def _save(figure: Figure, name: str, title: str, path: str, arm: str | None = None) -> Picture:
+    """Writes and closes a figure; returns it as part of the page."""
+    wide = figure.get_figwidth() > 7
+    plots.save(figure, os.path.join(path, "plots", name))
+    return Picture(title, os.path.join("plots", f"{name}.svg"), arm, wide)
+
+
 def render_page(results: StudyResults, pictures: Sequence[Picture], directory: str,
                 linked: Sequence[Picture] = ()) -> str:
     """The page as HTML.
 
     Args:
-      results: with scores.
-      pictures: those of single arms are folded, one block per arm.
+      results: results with scores.
+      pictures: figures; those of single arms are folded, one block per arm.
       directory: where the page will be written.
-      linked: figures of other models, which the page links.
+      linked: figures of other models, which are not embedded.
     """
     models = _by_arm(pictures)
     facts = filter(None, (results.date, results.problem,
@@ -53,6 +123,7 @@ def render_page(results: StudyResults, pictures: Sequence[Picture], directory: s
         results=results, facts=" · ".join(facts), most_lines=MOST_LINES,
         pictures=pictures, embedded=_embedded(pictures, directory), models=models,
         linked=_by_arm(linked), environments=list(_environments(results)),
+        differing=list(dict.fromkeys(name for arm in results.arms for name in arm.configuration)),
         some_are_not_drawn=any(arm.done and arm.name not in models for arm in results.arms),
         gin_lines=results.study_gin[:MOST_GIN].split("\n"))
 
@@ -65,12 +136,12 @@ def _environment() -> jinja2.Environment:
     environment.globals |= {"tables": columns.tables, "rows": columns.rows, "zip": zip,
                             "notes": columns.notes, "signatures": columns.signatures,
                             "differences": differences}
-    environment.filters |= {"number": _number, "signs": _signs, "heading": _heading}
+    environment.filters |= {"number": _number, "signs": _signs, "heading": _heading,
+                            "setting": columns.setting_text}
     return environment
 
 
 def _by_arm(pictures: Sequence[Picture]) -> dict[str, list[Picture]]:
-    """The figures of single arms."""
     arms: dict[str, list[Picture]] = {}
     for picture in pictures:
         if picture.arm:

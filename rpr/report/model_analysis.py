@@ -34,16 +34,13 @@ if TYPE_CHECKING:                                     # it imports TensorFlow
 MAX_DISTANCE = 16                                     # larger distances count as this one
 SIDES = ("encoder", "decoder")
 KINDS = ("keys", "values")
+CACHE = "learned.npz"                                 # of a run directory
 _LARGEST = 1 << 28                                    # bytes of all arrays
-
-
-def _cache_path(run_dir: RunDirectory) -> str:
-    return run_dir.file("learned.npz")
 
 
 def load(run_dir: RunDirectory) -> dict[str, np.ndarray]:
     """The cached arrays of a run; empty if there are none or they are older than its scores."""
-    path = _cache_path(run_dir)
+    path = run_dir.file(CACHE)
     if os.path.islink(path) or not os.path.isfile(path):
         return {}
     if os.path.getmtime(path) < os.path.getmtime(run_dir.scores):
@@ -69,7 +66,7 @@ def source_lengths(source: Sequence[str],
 
     Args:
       source: lines of the test set.
-      run_dirs: the runs of the study.
+      run_dirs: runs of the study.
 
     Returns:
       int [sentences], and the unit's name. Sub-words include the end-of-sentence symbol, as T2T's
@@ -92,12 +89,8 @@ def _digest(lines: Sequence[str]) -> str:
 def analyse_models(run_dirs: Iterable[RunDirectory], usr_dir: str | None = None) -> None:
     """Analyses the models of finished runs that have no cached arrays.
 
-    Args:
-      run_dirs: directories of the runs.
-      usr_dir: the directory of the user's own code, for models trained with code from it.
-
     A model that cannot be analysed is reported in one line and left out. Runs that were copied
-    without their checkpoints are left out together.
+    without their checkpoints are left out together. `usr_dir` holds the user's own code.
     """
     new = [run_dir for run_dir in run_dirs if not load(run_dir)]
     missing = [run_dir for run_dir in new if _has_checkpoint(run_dir)]
@@ -121,51 +114,39 @@ def _has_checkpoint(run_dir: RunDirectory) -> bool:
     return os.path.exists(f"{checkpoint}.index")
 
 
-def attention_by_distance(run_directory: str, data_dir: str, sentences: int = 64,
-                          max_distance: int = MAX_DISTANCE, usr_dir: str | None = None
-                          ) -> dict[str, np.ndarray]:
-    """How far the heads of a run's model look, over sentences of its test set.
+def attention_by_distance(model: "Inspector", source: Sequence[str], target: Sequence[str],
+                          max_length: int, sentences: int = 64,
+                          max_distance: int = MAX_DISTANCE) -> dict[str, np.ndarray]:
+    """How far the heads of a model look.
 
     The decoder reads the references, so that all models of a study are compared on the same text.
 
     Args:
-      run_directory: as `rpr run` makes it.
-      data_dir: holds its vocabulary and TFRecords.
-      sentences: number of test sentences, evenly spaced; those longer than the model's max_length
-        are skipped.
+      model: a model with self-attention.
+      source, target: lines of the test set and its reference.
+      max_length: longer sentences are skipped, in sub-words.
+      sentences: number of evenly spaced test sentences.
       max_distance: larger distances count as this one.
-      usr_dir: the directory of the user's own code.
 
     Returns:
       {"encoder": a, "decoder": a}, each float64 [layers, heads, 2 * max_distance + 1]: the share of
       attention that a query i gives to the keys at distance j - i = -max_distance ...
       max_distance, averaged over all queries that are not padding. The shares of a head sum to 1.
+
+    Raises:
+      UserError: the model has no self-attention, or every sentence is too long.
     """
-    from rpr.inference.inspector import Inspector
-    from rpr.t2t import registration, trained_model
-    registration.register(usr_dir)
-    run, request = find_model(run_directory, data_dir, usr_dir)
-    trained = trained_model.find_trained_model(request)
-    if run.test_set:
-        source = test_sets.test_set_source(run.test_set, run.language_pair)
-        target = next(iter(test_sets.test_set_references(run.test_set, run.language_pair).values()))
-    else:
-        run_dir = RunDirectory(run_directory, data_dir)
-        source, target = map(test_sets.read_lines, (run_dir.source, run_dir.reference))
-    model = Inspector(trained, beam_size=1)
     if not model.has_self_attention:
-        raise UserError(f"{run_directory}: a model {trained.name} has no self-attention")
+        raise UserError("the model has no self-attention")
     pairs = list(zip(source, target, strict=True))
     chosen = [pairs[index] for index in
               np.linspace(0, len(pairs) - 1, min(sentences, len(pairs))).astype(int)]
     encoded = [(model.encode(source_line), model.encode(target_line, "targets"))
                for source_line, target_line in chosen]
-    encoded = sorted((pair for pair in encoded
-                      if max(map(len, pair)) <= trained.hparams.max_length),
+    encoded = sorted((pair for pair in encoded if max(map(len, pair)) <= max_length),
                      key=lambda pair: max(map(len, pair)))
     if not encoded:
-        raise UserError(f"{run_directory}: no test sentence of at most max_length="
-                        f"{trained.hparams.max_length} tokens")
+        raise UserError(f"no test sentence of at most max_length={max_length} tokens")
     return _mean_shares(model, encoded, max_distance)
 
 
@@ -190,7 +171,7 @@ def _mean_shares(model: "Inspector", pairs: Sequence[tuple[list[int], list[int]]
 
 def _analyse(run_dir: RunDirectory, usr_dir: str | None) -> dict[str, np.ndarray]:
     """All arrays of a run, whose data is next to it."""
-    from rpr.inference.inspector import relative_tables
+    from rpr.inference.inspector import Inspector, relative_tables
     from rpr.positions import relative
     from rpr.t2t import registration, trained_model
     registration.register(usr_dir)
@@ -199,13 +180,17 @@ def _analyse(run_dir: RunDirectory, usr_dir: str | None) -> dict[str, np.ndarray
     arrays = relative_tables(run_dir.checkpoint(run))
     if arrays:
         arrays["clip_left"] = np.array(relative.clip_of(trained.hparams, "left"))
-    source = (test_sets.test_set_source(run.test_set, run.language_pair) if run.test_set
-              else test_sets.read_lines(run_dir.source))
+    if run.test_set:
+        source = test_sets.test_set_source(run.test_set, run.language_pair)
+        target = next(iter(test_sets.test_set_references(run.test_set, run.language_pair).values()))
+    else:
+        source, target = map(test_sets.read_lines, (run_dir.source, run_dir.reference))
     encoder = trained.hparams.problem_hparams.vocabulary["inputs"]
     arrays["source_lengths"] = np.array([len(encoder.encode(line)) + 1 for line in source])
     arrays["source_sha256"] = np.array(_digest(source))
     try:
-        attention = attention_by_distance(run_dir.path, request.data_dir, usr_dir=usr_dir)
+        attention = attention_by_distance(Inspector(trained, beam_size=1), source, target,
+                                          trained.hparams.max_length)
     except UserError as error:                        # a model that does not record attention
         print(error, file=sys.stderr)
         attention = {}
@@ -219,7 +204,7 @@ def main(path: str, usr_dir: str = "") -> None:
     compat.install()                                  # before anything imports T2T
     run_dir = RunDirectory(path)
     arrays = _analyse(run_dir, usr_dir or None)
-    with files.atomic_path(_cache_path(run_dir)) as path, open(path, "wb") as out:
+    with files.atomic_path(run_dir.file(CACHE)) as path, open(path, "wb") as out:
         np.savez(out, **arrays)
 
 

@@ -1,5 +1,6 @@
 """Figures of one trained model, drawn from the arrays of `model_analysis.load`."""
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,13 @@ TITLES = {"attention": "Attention by relative distance",
 Arrays = Mapping[str, np.ndarray]
 
 
-def draw_model(arrays: Arrays) -> Iterator[tuple[str, Figure]]:
-    """Yields (name, figure) of what one model learned; the names are those of `TITLES`."""
+def draw_model(arrays: Arrays, highest: Mapping[str, float]) -> Iterator[tuple[str, Figure]]:
+    """Yields (name, figure) of what one model learned; the names are those of `TITLES`.
+
+    `highest` are the `highest_shares` of all models that are shown together.
+    """
     if any(f"{side}_attention" in arrays for side in SIDES):
-        yield "attention", plot_attention(arrays)
+        yield "attention", plot_attention(arrays, highest)
     kinds = [kind for kind in KINDS if any(f"{side}_{kind}" in arrays for side in SIDES)]
     if kinds:
         yield "norms", plot_norms(arrays)
@@ -64,7 +68,7 @@ def plot_similarity(arrays: Arrays, kind: str) -> Figure:
               for layer, tables in enumerate(arrays.get(f"{side}_{kind}", ()))]
     heads = max(len(tables) for _, _, tables in layers)
     figure, panels = pyplot.subplots(
-        len(layers), 1, squeeze=False, layout="constrained",
+        len(layers), 1, squeeze=False, layout="compressed",      # room for labels of square images
         figsize=(max(4.0, 1.5 * heads + 1.8), 1.6 * len(layers) + 0.5))
     for axes, (side, layer, tables) in zip(panels[:, 0], layers, strict=True):
         left = _clip_left(arrays, tables[0])
@@ -98,25 +102,40 @@ def _cosines(table: np.ndarray, left: int, side: str) -> np.ndarray:
     return vectors @ vectors.T
 
 
-def plot_attention(arrays: Arrays) -> Figure:
-    """The share of attention by relative distance; a panel per layer, a line per head."""
+def highest_shares(models: Iterable[Arrays]) -> dict[str, float]:
+    """{side: largest share of attention at one distance} of several models: a common scale."""
+    highest: dict[str, float] = {}
+    for arrays, side in itertools.product(models, SIDES):
+        if f"{side}_attention" in arrays:
+            share = float(arrays[f"{side}_attention"][..., 1:-1].max())
+            highest[side] = max(share, highest.get(side, 0.0))
+    return highest
+
+
+def plot_attention(arrays: Arrays, highest: Mapping[str, float]) -> Figure:
+    """The share of attention by relative distance; a panel per layer, a line per head.
+
+    The last entries stand for all larger distances together: text, as a point would look like a
+    peak.
+    """
     names = [side for side in SIDES if f"{side}_attention" in arrays]
     layers = max(len(arrays[f"{side}_attention"]) for side in names)
     figure, panels = _panels(len(names), layers)
     for row, side in zip(panels, names, strict=True):
         for layer, (axes, heads) in enumerate(zip(row, arrays[f"{side}_attention"], strict=False)):
+            last = 0 if side == "decoder" else MAX_DISTANCE - 1
             for head, shares in enumerate(heads):     # [2 * MAX_DISTANCE + 1]
-                last = MAX_DISTANCE + 1 if side == "decoder" else 2 * MAX_DISTANCE + 1
-                axes.plot(range(-MAX_DISTANCE, last - MAX_DISTANCE), shares[:last],
+                axes.plot(range(1 - MAX_DISTANCE, last + 1), shares[1:MAX_DISTANCE + last + 1],
                           color=f"C{head % 10}", lw=1, marker=".", label=f"head {head}")
             axes.set_title(f"{side}, layer {layer}")
-            ticks = [-MAX_DISTANCE, -MAX_DISTANCE // 2, 0, MAX_DISTANCE // 2, MAX_DISTANCE]
-            ticks = ticks[:3 if side == "decoder" else 5]
-            axes.set_xticks(ticks, [f"≤{tick}" if tick == -MAX_DISTANCE else
-                                    f"≥{tick}" if tick == MAX_DISTANCE else str(tick)
-                                    for tick in ticks])
-        row[0].set(ylabel="share of attention")
-        row[0].set_ylim(bottom=0)                     # last: it ends autoscaling of the whole row
+            axes.set_xticks(range(-12, last + 1, 4))
+            for place, shares, sign in ((0.02, heads[:, 0], "≤ −"), (0.98, heads[:, -1], "≥ ")):
+                if sign == "≤ −" or side == "encoder":
+                    axes.text(place, 0.97, f"{sign}{MAX_DISTANCE}:\n{shares.min():.0%} to "
+                              f"{shares.max():.0%}", transform=axes.transAxes, va="top", fontsize=7,
+                              ha="left" if place < 0.5 else "right", color="0.35")
+        row[0].set_ylabel("share of attention")
+        row[0].set_ylim(0, 1.05 * highest[side])
     for axes in panels[-1]:
         axes.set_xlabel("distance j − i")
     add_legend(figure, panels[0][0])

@@ -5,7 +5,7 @@ import os
 import statistics
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -27,31 +27,17 @@ from rpr.utils import files  # noqa: E402
 K = "max_relative_position"
 SMOOTHED_RECORDS = 10                                 # of the training loss
 MOST_CURVES = 30                                      # arms; more cannot be told apart
-STUDY_FIGURES = ("curves", "bleu_by_k", "ranking",    # of `draw_study`
-                 *(f"{metric}_by_length" for metric in ALL_METRICS))
+TITLES = {"curves": "Learning curves", "bleu_by_k": "BLEU by clipping distance",
+          "ranking": "Which arms differ",
+          **{f"{metric}_by_length": f"{name[0].upper()}{name[1:]} by source length"
+             for metric, name in ALL_METRICS.items()}}
 MOST_LABELLED = 16                                    # arms; a larger matrix has colours, no text
 LONGEST_LABEL = 32
 PNG_DPI = 130
+# Arms differ in colour, marker and line style, so that many are told apart, also in grey.
+MARKERS, LINES = "os^Dv*PX<>p", ("-", "--", "-.", ":")
 pyplot.rcParams.update({"axes.grid": True, "grid.alpha": 0.3, "axes.spines.top": False,
                         "axes.spines.right": False, "svg.hashsalt": "rpr", "font.size": 9})
-
-
-class Plot(NamedTuple):
-    """Attributes:
-      name: file name without suffix.
-      title: heading in the report.
-      figure: `save` closes it.
-      arm: name of the arm that it shows, or None for the whole study.
-    """
-    name: str
-    title: str
-    figure: Figure
-    arm: str | None = None
-
-    @property
-    def wide(self) -> bool:
-        """Whether a narrow screen should scroll the figure instead of shrinking it."""
-        return self.figure.get_figwidth() > 7
 
 
 def save(figure: Figure, target: str) -> None:
@@ -74,18 +60,22 @@ def add_legend(figure: Figure, axes: Axes) -> None:
         figure.legend(handles, labels, loc="outside right upper", frameon=False)
 
 
-def arm_colours(results: StudyResults) -> list:
+def arm_styles(results: StudyResults) -> list[dict[str, Any]]:
+    """Colour, marker and line style of each arm, as arguments of `Axes.plot`."""
+    return [{"color": colour, "marker": MARKERS[index % len(MARKERS)],
+             "linestyle": LINES[index // 4 % len(LINES)], "label": arm_label(arm)}
+            for index, (arm, colour) in enumerate(zip(results.arms, _colours(results.arms),
+                                                      strict=True))]
+
+
+def _colours(arms: Sequence[ArmResult]) -> list:
     """A colour per arm: a sequential scale if the arms are values of one numeric setting."""
-    arms = results.arms
     values: list[Any] = [arm.settings.get(name) for arm in arms for name in arm.settings]
     if len(values) == len(arms) > 2 and all(type(value) in (int, float) for value in values):
         order = sorted(range(len(arms)), key=lambda index: values[index])
         scale = matplotlib.colormaps["viridis"]
         return [scale(0.95 * order.index(index) / (len(arms) - 1)) for index in range(len(arms))]
-    if len(arms) <= 10:
-        return [f"C{index}" for index in range(len(arms))]
-    scale = matplotlib.colormaps["turbo"]
-    return [scale(index / (len(arms) - 1)) for index in range(len(arms))]
+    return [f"C{index % 10}" for index in range(len(arms))]
 
 
 def arm_label(arm: ArmResult) -> str:
@@ -96,19 +86,18 @@ def arm_label(arm: ArmResult) -> str:
     return escaping.to_figure(short)
 
 
-def draw_study(results: StudyResults) -> Iterator[Plot]:
-    """Draws every figure of the study for which there is data, one after the other."""
+def draw_study(results: StudyResults) -> Iterator[tuple[str, Figure]]:
+    """Yields (name, figure) where there is data; the names are those of `TITLES`."""
     if any(run.train_losses for arm in results.arms for run in arm.runs):
-        yield Plot("curves", "Learning curves", plot_curves(results))
+        yield "curves", plot_curves(results)
     with_k, without_k = split_by_k(results)
     if len(with_k) > 1:
-        yield Plot("bleu_by_k", "BLEU by clipping distance", plot_bleu_by_k(with_k, without_k))
+        yield "bleu_by_k", plot_bleu_by_k(with_k, without_k)
     if results.pairs:
-        yield Plot("ranking", "Which arms differ", plot_ranking(results))
+        yield "ranking", plot_ranking(results)
     if len(results.buckets) > 1 and any(arm.bleu_by_length or run.by_length
                                         for arm in results.arms for run in arm.done):
-        yield Plot(f"{results.metric}_by_length",
-                   f"{_name(results)} by source length", plot_by_length(results))
+        yield f"{results.metric}_by_length", plot_by_length(results)
 
 
 def _name(results: StudyResults) -> str:
@@ -119,10 +108,9 @@ def _name(results: StudyResults) -> str:
 def plot_curves(results: StudyResults) -> Figure:
     """Training loss, development loss and BLEU of each arm: mean and range over its seeds.
 
-    They are those of its finished runs; of all its runs while none is finished.
-
-    The y axis of the losses leaves out the first steps, where the loss of every arm falls steeply.
-    The panel of BLEU is there if checkpoints were scored (run.bleu_frequency).
+    Shows finished runs; all runs of an arm while none is finished. The y axis of the losses leaves
+    out the first steps, where every loss falls steeply. BLEU is there if checkpoints were scored
+    (run.bleu_frequency).
     """
     has_bleu = any(run.dev_bleu for arm in results.arms for run in arm.runs)
     count = 3 if has_bleu else 2
@@ -132,15 +120,15 @@ def plot_curves(results: StudyResults) -> Figure:
     arms = results.arms
     if len(arms) > MOST_CURVES:
         arms = results.featured(MOST_CURVES) or arms[:MOST_CURVES]
-    colours = {arm.name: colour for arm, colour
-               in zip(results.arms, arm_colours(results), strict=True)}
+    styles = {arm.name: style for arm, style in zip(results.arms, arm_styles(results), strict=True)}
     for arm in arms:
-        colour, label = colours[arm.name], arm_label(arm)
+        style = styles[arm.name]
         runs = arm.done or arm.runs                   # curves end where the shortest one does
-        shown += _plot_range(panels[0], [_smooth(run.train_losses) for run in runs], colour, label)
-        shown += _plot_range(panels[1], [run.dev_losses for run in runs], colour, label, "o")
+        shown += _plot_range(panels[0], [_smooth(run.train_losses) for run in runs],
+                             style | {"marker": ""})
+        shown += _plot_range(panels[1], [run.dev_losses for run in runs], style)
         if has_bleu:
-            _plot_range(panels[2], [run.dev_bleu for run in runs], colour, label, "o")
+            _plot_range(panels[2], [run.dev_bleu for run in runs], style)
     panels[0].set(title=f"training (mean of {SMOOTHED_RECORDS} records)",
                   ylabel="loss (nats per sub-word)")
     panels[1].set(title="development set", ylabel="loss (nats per sub-word)")
@@ -153,16 +141,13 @@ def plot_curves(results: StudyResults) -> Figure:
     for axes in panels[:2] if shown else ():
         margin = 0.05 * (max(shown) - min(shown)) or 0.1
         axes.set_ylim(min(shown) - margin, max(shown) + margin)
-    add_legend(figure, panels[0])
+    add_legend(figure, max(panels[1::-1], key=lambda axes: len(axes.lines)))
     return figure
 
 
-def _plot_range(axes: Axes, curves: Sequence[Sequence[Sequence[float]]], colour: Any, label: str,
-                marker: str | None = None) -> list[float]:
-    """Draws the mean of the curves of several seeds, and their range as a band.
-
-    Returns:
-      the means without those of the first steps.
+def _plot_range(axes: Axes, curves: Sequence[Sequence[Sequence[float]]], style: dict[str, Any]
+                ) -> list[float]:
+    """Draws the mean and range of the curves of several seeds; returns the means after the start.
     """
     steps, values = _on_common_steps(curves)
     if not len(steps):
@@ -170,8 +155,8 @@ def _plot_range(axes: Axes, curves: Sequence[Sequence[Sequence[float]]], colour:
     mean = values.mean(axis=0)
     if len(values) > 1:
         axes.fill_between(steps, values.min(axis=0), values.max(axis=0), lw=0, alpha=0.2,
-                          color=colour)
-    axes.plot(steps, mean, color=colour, lw=1.5, label=label, marker=marker, ms=3.5)
+                          color=style["color"])
+    axes.plot(steps, mean, lw=1.5, ms=4, **style)
     return mean[steps >= steps[-1] / 20].tolist()
 
 
@@ -182,13 +167,10 @@ def _smooth(losses: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
 
 
 def _on_common_steps(curves: Sequence[Sequence[Sequence[float]]]) -> tuple[np.ndarray, np.ndarray]:
-    """The curves of several seeds, interpolated to the same steps.
+    """Steps [n] and values [curves, n] of the curves of several seeds that have records.
 
-    Runs may record different steps (thinned logs, evaluations by wall time). The steps are those
-    of the curve with the fewest records, as far as every curve reaches.
-
-    Returns:
-      steps [n] and values [curves, n]; runs without records are left out.
+    Runs may record different steps (thinned logs, evaluations by wall time). All are interpolated
+    to those of the curve with the fewest records, as far as every curve reaches.
     """
     recorded = [np.asarray(curve, float) for curve in curves if len(curve)]
     if not recorded:
@@ -216,11 +198,11 @@ def split_by_k(results: StudyResults) -> tuple[list[ArmResult], list[ArmResult]]
 
 
 def plot_bleu_by_k(with_k: Sequence[ArmResult], without_k: Sequence[ArmResult]) -> Figure:
-    """BLEU with its 95% interval by clipping distance k.
+    """BLEU by clipping distance k, on a logarithmic axis extended to 0.
 
-    Args:
-      with_k: arms in ascending order of k; the axis is logarithmic and extended to 0.
-      without_k: arms that have no k, such as absolute positions: horizontal lines with a band.
+    Bars show the standard deviation over seeds, as the tables do; with one seed per arm, the 95%
+    interval over test sentences. Arms without k, such as absolute positions, are horizontal lines
+    with a band.
     """
     figure, axes = pyplot.subplots(figsize=(6.4, 4.2), layout="constrained")
     k = [arm.settings[K] for arm in with_k]
@@ -228,9 +210,11 @@ def plot_bleu_by_k(with_k: Sequence[ArmResult], without_k: Sequence[ArmResult]) 
     x = [math.log2(value) if value else least - 1.5 for value in k]
     scores = [arm.bleu for arm in with_k if arm.bleu]
     several = any(len(arm.done) > 1 for arm in with_k)
-    axes.errorbar(x, [score.mean for score in scores], _interval_bars(scores), color="C0",
-                  marker="o", capsize=3, label="relative positions, 95% interval over the "
-                  "test set" + (", mean over seeds" if several else ""))
+    axes.errorbar(x, [score.mean for score in scores],
+                  np.transpose([_spread(score, several) for score in scores]), color="C0",
+                  marker="o", capsize=3, label="relative positions, " + (
+                      "mean ± standard deviation over seeds" if several
+                      else "95% interval over test sentences"))
     if several:
         points = [(position, run.bleu) for position, arm in zip(x, with_k, strict=True)
                   for run in arm.done]
@@ -238,23 +222,26 @@ def plot_bleu_by_k(with_k: Sequence[ArmResult], without_k: Sequence[ArmResult]) 
     for number, arm in enumerate(without_k, 1):
         assert arm.bleu
         colour = f"C{number % 10}"
-        if arm.bleu.low is not None and arm.bleu.high is not None:
-            axes.axhspan(arm.bleu.low, arm.bleu.high, color=colour, alpha=0.15, lw=0)
-        axes.axhline(arm.bleu.mean, color=colour, lw=1.3, label=arm_label(arm))
+        below, above = _spread(arm.bleu, several)
+        axes.axhspan(arm.bleu.mean - below, arm.bleu.mean + above, color=colour, alpha=0.15, lw=0)
+        axes.axhline(arm.bleu.mean, color=colour, lw=1.3, ls=LINES[number % len(LINES)],
+                     label=arm_label(arm))
     _plot_paper(axes, x, with_k, without_k)
     axes.set_xticks(x, [str(value) for value in k])
     if 0 in k:
         axes.axvline(least - 0.75, color="0.7", lw=0.8, ls=":")
     axes.set(xlabel="clipping distance k", ylabel="BLEU")
-    axes.set_ylim(bottom=0)
     axes.legend(loc="best", fontsize=8)
     return figure
 
 
-def _interval_bars(scores: Sequence[ArmScore]) -> list[list[float]]:
-    """Lengths of the error bars below and above the means; 0 where there is no interval."""
-    return [[0.0 if score.low is None else score.mean - score.low for score in scores],
-            [0.0 if score.high is None else score.high - score.mean for score in scores]]
+def _spread(score: ArmScore, several: bool) -> tuple[float, float]:
+    """Lengths of the error bar below and above a mean; 0 where nothing is known."""
+    if several:
+        return (score.deviation or 0.0,) * 2
+    if score.low is None or score.high is None:
+        return 0.0, 0.0
+    return score.mean - score.low, score.high - score.mean
 
 
 def _plot_paper(axes: Axes, x: Sequence[float], with_k: Sequence[ArmResult],
@@ -325,22 +312,24 @@ def _short_p(p: float) -> str:
 def plot_by_length(results: StudyResults) -> Figure:
     """The first metric for each bucket of source lengths, and the number of sentences in it.
 
-    Lines are means over seeds, bands go from the smallest to the largest.
+    Points are means over seeds, bars 95% intervals over the sentences of the bucket.
     """
     figure, (axes, counts) = pyplot.subplots(
         2, 1, figsize=(8, 5), sharex=True, height_ratios=(4, 1), layout="constrained")
     x = range(len(results.buckets))
-    featured = {arm.name for arm in results.featured(MOST_CURVES)}
-    for arm, colour in zip(results.arms, arm_colours(results), strict=True):
-        scores = np.array([run.by_length for run in arm.done if run.by_length]
-                          or [arm.bleu_by_length])
-        if scores.size and arm.name in featured:
-            axes.plot(x, scores.mean(axis=0), "o-", ms=4, color=colour, label=arm_label(arm))
-            if len(scores) > 1:
-                axes.fill_between(x, scores.min(axis=0), scores.max(axis=0), lw=0, alpha=0.2,
-                                  color=colour)
-    axes.set(ylabel=_name(results))
-    axes.set_ylim(bottom=0)
+    scores = {arm.name: np.mean([run.by_length for run in arm.done if run.by_length]
+                                or [arm.bleu_by_length], axis=0)
+              for arm in results.featured(MOST_CURVES)}
+    shown = [name for name, means in scores.items() if means.size]
+    for arm, style in zip(results.arms, arm_styles(results), strict=True):
+        if arm.name in shown:                         # side by side, so that no bar hides another
+            shift = 0.6 * ((shown.index(arm.name) + 0.5) / len(shown) - 0.5)
+            means = scores[arm.name]
+            ends = np.array(arm.interval_by_length).T if arm.interval_by_length else means
+            axes.errorbar(np.add(x, shift), means, np.abs(ends - means) * np.ones((2, 1)), ms=4,
+                          lw=1.2, elinewidth=0.8, **style)
+    axes.set(ylabel=_name(results) + (", 95% interval" if any(
+        arm.interval_by_length for arm in results.arms) else ""))
     longest = results.trained_length
     for index, bucket in enumerate(results.buckets):
         if longest and bucket.low <= longest <= bucket.high:

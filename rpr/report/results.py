@@ -40,28 +40,25 @@ class Bucket:
 
 @dataclasses.dataclass
 class RunResult:
-    """One training run.
+    """One training run. A value that is not known (yet) is None.
 
     Attributes:
-      path: its directory, relative to the study's.
-      seed: random seed of the run.
+      path: directory, relative to the study's.
       state: "done", "running", "failed" or "waiting"; only finished runs have scores.
       note: progress of an unfinished run, or why it failed.
-      parameters: number of trainable parameters; None before training starts.
-      steps: training step of the decoded checkpoint; None while the run is not done.
-      steps_per_second: median over the training records; evaluations and checkpoints not counted.
-      train_minutes: wall time of the train stage.
-      seconds: {stage: wall time of its last attempt}; the train stage's has the earlier attempts
-        too, each up to the checkpoint from which the next one went on.
-      environment: index into `StudyResults.environments`; None if it was not recorded.
+      parameters: number of trainable parameters.
+      steps: training step of the decoded checkpoint.
+      steps_per_second: median over the training records, without evaluations and checkpoints.
+      seconds: {stage: wall time of its last attempt}; that of training includes earlier attempts,
+        each up to the checkpoint from which the next one went on.
+      environment: index into `StudyResults.environments`.
       bleu, chrf: sacreBLEU scores on the test set, 0 to 100.
       scores: {metric: score} of other metrics, and of `BEYOND`.
       by_length: the score in the first metric for each length bucket of the study.
       exact: percentage of hypotheses that equal their reference.
       empty: number of hypotheses without a word.
-      short: number of hypotheses that are not empty and have less than half of their reference's
-        tokens; None if it was not counted.
-      cut: number of hypotheses that reached the length limit; None if it was not recorded.
+      short: number of other hypotheses with less than half of their reference's tokens.
+      cut: number of hypotheses that reached the length limit.
       brevity_penalty: BLEU's, 0 to 1; below 1 the hypotheses are shorter than the references.
       loss: development-set loss of the last evaluation, nats per sub-word.
       train_losses, dev_losses: [[step, loss], ...], thinned out.
@@ -94,30 +91,26 @@ class RunResult:
 
 @dataclasses.dataclass
 class ArmResult:
-    """The runs that differ only in their seed; averages are over the finished ones.
+    """Runs that differ only in their seed, with means over the finished ones.
 
     Attributes:
-      name: name of the arm.
       settings: {name: value} of the settings that differ between arms; None where the arm's
         position scheme does not use the setting. Empty outside a study.
       paper_bleu: the published BLEU, or None.
-      runs: one `RunResult` per seed.
-      parameters: number of trainable parameters.
-      steps: training step of the decoded checkpoint.
-      steps_per_second: mean over runs.
+      runs: one `RunResult` per seed; the fields below have the same units.
       relative_speed: steps_per_second divided by the baseline's; None if its machines differ.
-      train_minutes: mean over runs.
-      bleu, chrf: mean over runs with uncertainty; None while no run is done.
+      bleu, chrf: mean and uncertainty; None while no run is done.
       bleu_difference, chrf_difference: compared with the baseline; None for the baseline itself.
       scores, differences: the same of other metrics and of `BEYOND`, by name.
-      letters: ranking by the first metric: arms that share a letter do not differ
-        significantly. Empty where nothing was tested.
-      exact: mean over runs, percent.
-      loss: mean development-set loss over runs, nats per sub-word.
-      bleu_by_length: BLEU for each length bucket of the study, mean over runs; empty where BLEU is
-        not the first metric.
+      letters: arms that share a letter do not differ significantly in the first metric; empty where
+        nothing was tested.
+      configuration: {name: value} of the settings in which the runs of some arms differ.
+      bleu_by_length: BLEU for each length bucket of the study; empty where it is not the first
+        metric.
+      interval_by_length: 95% interval of the first metric over the sentences of each bucket,
+        [low, high].
       by_test_set: where several test sets are judged together, {test set: score in the first
-        metric}, mean over runs.
+        metric}.
     """
     name: str
     settings: dict[str, Any]
@@ -135,9 +128,11 @@ class ArmResult:
     scores: dict[str, ArmScore] = dataclasses.field(default_factory=dict)
     differences: dict[str, Comparison] = dataclasses.field(default_factory=dict)
     letters: str = ""
+    configuration: dict[str, Any] = dataclasses.field(default_factory=dict)
     exact: float | None = None
     loss: float | None = None
     bleu_by_length: list[float] = dataclasses.field(default_factory=list)
+    interval_by_length: list[list[float]] = dataclasses.field(default_factory=list)
     by_test_set: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @property
@@ -177,17 +172,17 @@ class StudyResults:
 
     Attributes:
       title: name of the study's directory.
-      baseline: name of the arm that the others are compared with.
+      baseline: arm that the others are compared with.
       date: when the last run was scored, YYYY-MM-DD (UTC); empty while none is done.
       problem: T2T problem, if all runs share it; else empty.
       corpus: {"train source": {"path", "lines", "sha256"}}: the files that the data was made from.
-      environments: the different software and hardware environments of the runs.
+      environments: different software and hardware environments of the runs.
       study_gin: text of the study's gin file, or empty.
       checks: what `rpr benchmark` found out about the baseline's scheme, with the fields of
         `rpr.conformance.checks.Result`.
       sentences: number of test sentences.
-      documents: number of documents in the test set, where they are known: the uncertainty is then
-        over documents, else over sentences.
+      documents: number of documents in the test set if known, else 0; uncertainty is over documents
+        where it is known, else over sentences.
       metrics: what was scored, of `evaluation.ALL_METRICS`; arms are ranked by the first.
       signatures: {"BLEU": signature, "chrF": signature}; empty while no run is done.
       length_unit: unit of `buckets`: "words", or "sub-words" of the model.
@@ -199,8 +194,7 @@ class StudyResults:
         that may be that close; None if unknown.
       seeds_range: the same at the 10% and 90% quantiles of the variance over seeds; [] if unknown.
       pairs: every pair of arms that was tested, for the ranking.
-      samples: some test sentences with translations.
-      arms: one `ArmResult` per arm.
+      configuration: {name: value} of the settings that all runs share, but for their seed.
     """
     title: str
     baseline: str
@@ -209,7 +203,6 @@ class StudyResults:
     corpus: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     environments: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     study_gin: str = ""
-    checks: list[dict[str, str]] = dataclasses.field(default_factory=list)
     sentences: int = 0
     documents: int = 0
     metrics: list[str] = dataclasses.field(default_factory=lambda: list(FIELDS))
@@ -222,6 +215,8 @@ class StudyResults:
     seeds_range: list[int] = dataclasses.field(default_factory=list)
     pairs: list[ArmPair] = dataclasses.field(default_factory=list)
     samples: list[Sample] = dataclasses.field(default_factory=list)
+    configuration: dict[str, Any] = dataclasses.field(default_factory=dict)
+    checks: list[dict[str, str]] = dataclasses.field(default_factory=list)
     arms: list[ArmResult] = dataclasses.field(default_factory=list)
 
     @property
@@ -259,14 +254,10 @@ class StudyResults:
 
 
 def make_buckets(lengths: np.ndarray, ends: Sequence[int] = ()) -> list[Bucket]:
-    """Divides lengths into buckets of one round width; merges those with few sentences.
+    """Divides int [sentences] lengths into buckets of a round width; merges those with few.
 
-    Args:
-      lengths: int [sentences].
-      ends: the longest length of each bucket; longer ones are one more. Empty: see above.
-
-    Returns:
-      Buckets in ascending order; each sentence falls into exactly one.
+    `ends` are the longest lengths of each bucket, if given; longer ones are one more. Buckets are
+    in ascending order, and each sentence falls into exactly one.
     """
     if ends:
         lows = [1, *(end + 1 for end in ends)]
@@ -313,11 +304,7 @@ def load_record(path: str) -> StudyResults:
 
 
 def unique(names: Iterable[str], what: str) -> set[str]:
-    """The names.
-
-    Raises:
-      ValueError: one occurs twice; `what` begins the message.
-    """
+    """The names; raises ValueError if one occurs twice, with a message that begins with `what`."""
     found: set[str] = set()
     for name in names:
         if name in found:
@@ -340,6 +327,9 @@ def _check_references(results: StudyResults) -> None:
         if len(arm.bleu_by_length) not in (0, len(results.buckets)):
             raise ValueError(f"{arm.name}: BLEU of {len(arm.bleu_by_length)} lengths, there are "
                              f"{len(results.buckets)} buckets")
+        if [len(interval) for interval in arm.interval_by_length] not in (
+                [], [2] * len(results.buckets)):
+            raise ValueError(f"{arm.name}: an interval has two ends")
     for run in (run for arm in results.arms for run in arm.runs):
         if len(run.by_length) not in (0, len(results.buckets)):
             raise ValueError(f"{run.path}: scores of {len(run.by_length)} lengths, there are "

@@ -1,13 +1,16 @@
 """Reads a study, or a directory of runs, into `StudyResults`; `comparison` adds the scores."""
+import dataclasses
 import datetime
 import math
 import os
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 from rpr.evaluation import ALL_METRICS
 from rpr.evaluation.metrics import METRICS
-from rpr.experiments import gin_files, run_directory
+from rpr.experiments import gin_files, run_directory, studies
+from rpr.experiments.config import Run
 from rpr.experiments.run_directory import RunDirectory
 from rpr.report.results import ArmResult, RunResult, StudyResults, unique
 from rpr.utils import files, metrics_log
@@ -21,46 +24,58 @@ _STUDY = {"baseline": str, "length_buckets?": [int],
 _REMEDY = "rpr study with the same gin file writes it again"
 _CHECKS = {"checks": [{"check": str, "side": str, "problem": str, "note": str}]}
 _CORPUS = {"sources": {"*": {"path?": str, "lines?": int, "sha256": str}}}
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Run)}
 
 
-def read_study(path: str, baseline: str | None = None, against: str | None = None
-               ) -> StudyResults:
+def read_study(path: str, baseline: str | None = None, against: str | None = None,
+               others: Sequence[str] = (), chosen: Sequence[str] = ()) -> StudyResults:
     """Reads the arms and runs of a study, or all runs in a directory, without their scores.
 
     Args:
       path: a study's directory, or a directory of run directories; there each run is an arm.
-      baseline: name of an arm; None: the study's own baseline.
-      against: directory of a finished run elsewhere, which becomes an arm and the baseline.
-
-    Returns:
-      Results without scores, see `comparison.score_runs`.
+      baseline: name of an arm; None: that of `against`, else of the first study.
+      against: directory of a finished run or of a study. Its arms join the others, and the run, or
+        the study's baseline, becomes the baseline.
+      others: more directories like `path`; their arms join. An arm whose name is taken is called
+        "STUDY: ARM".
+      chosen: names of arms, or several joined by commas; the others are left out. Empty: all. If
+        the baseline is not among them, the first one takes its place.
 
     Raises:
-      UserError: there is no run, or no arm of that name.
+      UserError: there is no run, a run is there twice, or there is no arm of that name.
     """
-    if not os.path.isdir(path):
-        raise UserError(f"{path}: there is no such directory")
-    environments: list[dict[str, Any]] = []
-    arms, study_baseline = _read_arms(path, environments)
-    if against:
-        other = _read_other_run(path, against, environments)
-        if any(arm.name == other.name for arm in arms):
-            other.name = os.path.abspath(against)
-        arms.insert(0, other)
-        baseline = other.name
+    arms: list[ArmResult] = []
+    own_baseline = None
+    for directory in dict.fromkeys(filter(None, (path, *others, against))):
+        found, name = _read_arms(path, directory, is_other=directory == against)
+        their_baseline = next((arm for arm in found if arm.name == name), None)
+        _rename(found, directory, {arm.name for arm in arms})
+        if directory == against and their_baseline:
+            arms, own_baseline = found + arms, their_baseline
+        else:
+            arms += found
+            own_baseline = own_baseline or their_baseline
+    try:
+        unique((os.path.realpath(os.path.join(path, run.path)) for arm in arms for run in arm.runs),
+               "a run lies in")
+    except ValueError as error:
+        raise UserError(f"{', '.join(filter(None, (path, *others, against)))}: {error}") from None
+    if chosen:
+        arms = _choose(arms, chosen)
     names = [arm.name for arm in arms]
-    baseline = baseline or study_baseline
-    if baseline is None:
-        raise InvalidValue("baseline", None, f"one of {', '.join(names)}")
-    if baseline not in names:
+    if baseline is None and own_baseline:
+        baseline = own_baseline.name if own_baseline.name in names else names[0]
+    if baseline is None or baseline not in names:
         raise InvalidValue("baseline", baseline, f"one of {', '.join(names)}")
-    if not study_baseline:
+    if not own_baseline:
         arms.sort(key=lambda arm: arm.name != baseline)
-    results = StudyResults(os.path.basename(os.path.abspath(path)), baseline,
-                           environments=environments, arms=arms)
+    title = " and ".join(os.path.basename(os.path.abspath(directory))
+                         for directory in dict.fromkeys((path, *others)))
+    results = StudyResults(title, baseline, arms=arms)
     results.length_buckets = files.read_json(os.path.join(path, "study.json"), _STUDY, _REMEDY
                                              ).get("length_buckets", [])
     _describe_study(results, path)
+    _describe_settings(results, path)
     for arm in arms:
         _average_training(arm)
     fill_speeds(results)
@@ -88,78 +103,139 @@ def run_directory_of(study_dir: str, run: RunResult) -> RunDirectory:
     return RunDirectory(os.path.join(study_dir, run.path))
 
 
-def _read_arms(path: str, environments: list[dict[str, Any]]
-               ) -> tuple[list[ArmResult], str | None]:
-    """The arms without scores, and the name of the study's baseline, if it is a study."""
-    study = files.read_json(os.path.join(path, "study.json"), _STUDY, _REMEDY)
+def _read_arms(root: str, path: str, is_other: bool) -> tuple[list[ArmResult], str | None]:
+    """The arms of a directory, without scores, and the name of its baseline, if it has one.
+
+    Their settings are what the study changes in each arm. The paths of runs are relative to
+    `root`. With `is_other` the directory is that of a study or of a finished run.
+    """
+    def read(name: str, seed: int | None = None) -> RunResult:
+        return _read_run(root, os.path.relpath(os.path.join(path, name), root)
+                         if path != root else name, seed)
+
+    if not os.path.isdir(path):
+        raise UserError(f"{path}: there is no such directory")
+    file = os.path.join(path, "study.json")
+    study = files.read_json(file, _STUDY, _REMEDY)
+    if is_other and not study:
+        if not os.path.exists(os.path.join(path, gin_files.RUN_FILE)):
+            raise InvalidPath(path, f"there is no run in it (no {gin_files.RUN_FILE}), and it is "
+                              "not a study (no study.json)")
+        arm = ArmResult(os.path.relpath(path), {}, None, [read("")])
+        _check_done(arm, path)
+        return [arm], arm.name
     if not study:
         names = [name for name in sorted(os.listdir(path))
                  if os.path.exists(os.path.join(path, name, gin_files.RUN_FILE))]
         if not names:
             raise UserError(f"{path}: neither a study (study.json) nor a directory of runs (each "
                             f"with a {gin_files.RUN_FILE})")
-        return [ArmResult(name, {}, None, [_read_run(path, name, environments)])
-                for name in names], None
+        return [ArmResult(name, {}, None, [read(name)]) for name in names], None
     try:
         unique((arm["name"] for arm in study["arms"]), "an arm is called")
         unique((run["directory"] for arm in study["arms"] for run in arm["runs"]), "a run lies in")
     except ValueError as error:
-        raise UserError(f"{os.path.join(path, 'study.json')} is damaged: {error}; {_REMEDY}"
-                        ) from None
+        raise UserError(f"{file} is damaged: {error}; {_REMEDY}") from None
     for arm in study["arms"]:
         for run in arm["runs"]:
             files.below(path, run["directory"])
-    settings = _varying_settings(study["arms"], path)
-    return [ArmResult(arm["name"], settings[arm["name"]], arm["paper_bleu"],
-                      [_read_run(path, run["directory"], environments, run["seed"])
-                       for run in arm["runs"]])
-            for arm in study["arms"]], study["baseline"]
+    arms = [ArmResult(arm["name"], arm["changes"], arm["paper_bleu"],
+                      [read(run["directory"], run["seed"]) for run in arm["runs"]])
+            for arm in study["arms"]]
+    if is_other:
+        for arm in arms:
+            if arm.name == study["baseline"]:
+                _check_done(arm, path)
+    return arms, study["baseline"]
+def _check_done(arm: ArmResult, path: str) -> None:
+    """Refuses to compare with an arm that has no finished run."""
+    if not arm.done:
+        raise InvalidPath(path, f"the run is not done ({arm.runs[0].state})" if len(arm.runs) == 1
+                          else f"no run of {arm.name}, the baseline, is done")
 
 
-def _read_other_run(path: str, run_path: str, environments: list[dict[str, Any]]) -> ArmResult:
-    """A run outside the study, as an arm without settings."""
-    if not os.path.exists(os.path.join(run_path, gin_files.RUN_FILE)):
-        raise InvalidPath(run_path, f"there is no run in it (no {gin_files.RUN_FILE})")
-    run = _read_run(path, os.path.relpath(run_path, path), environments)
-    if run.state != "done":
-        raise InvalidPath(run_path, f"the run is not done ({run.state})")
-    return ArmResult(os.path.relpath(run_path), {}, None, [run])
-
-
-def _varying_settings(arms: list[dict[str, Any]], path: str) -> dict[str, dict[str, Any]]:
-    """{arm: {setting: value}} of the settings that differ between arms.
-
-    A setting that an arm does not change has its default, read from the hparams.json of its run;
-    before training, from that of an arm which leaves the setting alone too. It is None where the
-    arm's position scheme does not use it.
-    """
-    names = list(dict.fromkeys(name for arm in arms for name in arm["changes"]))
-    trained = {arm["name"]: _hparams(arm, path) for arm in arms}
-    same_set = not {"hparams_set", "hparams"} & set(names)
-    defaults = {name: value for arm in arms if same_set
-                for name, value in trained[arm["name"]].items() if name not in arm["changes"]}
-    values, positions = {}, {}
+def _rename(arms: list[ArmResult], path: str, taken: set[str]) -> None:
+    """Renames arms whose names are taken by arms of another directory."""
     for arm in arms:
-        hparams = (trained[arm["name"]] or defaults) | arm["changes"]
-        values[arm["name"]] = {name: hparams.get(name) for name in names}
-        positions[arm["name"]] = _positions(hparams)
+        if arm.name in taken:
+            is_run = arm.name == os.path.relpath(path)
+            names = [f"{place}: {arm.name}" for place in
+                     (os.path.basename(os.path.abspath(path)), os.path.abspath(path))]
+            arm.name = os.path.abspath(path) if is_run else next(
+                name for name in names if name not in taken)
+
+
+def _choose(arms: list[ArmResult], chosen: Sequence[str]) -> list[ArmResult]:
+    """The arms with these names; names of a grid contain commas, so a whole text comes first."""
+    known = [arm.name for arm in arms]
+    names = [name for text in chosen for name in ([text] if text in known else text.split(","))]
+    for name in names:
+        if name not in known:
+            raise InvalidValue("arms", name, f"one of {', '.join(known)}")
+    return [arm for arm in arms if arm.name in names]
+
+
+def _describe_settings(results: StudyResults, path: str) -> None:
+    """Fills in the settings that arms change, and the configuration of their runs.
+
+    A setting that an arm does not change has the value that its run recorded; before training,
+    that of another arm of the study which leaves it alone too. It is None where the arm's position
+    scheme does not use it.
+    """
+    names = list(dict.fromkeys(name for arm in results.arms for name in arm.settings))
+    runs, recorded = {}, {}
+    for arm in results.arms:
+        runs[arm.name], hparams = _recorded(arm, path)
+        recorded[arm.name] = hparams | (dataclasses.asdict(run) if (run := runs[arm.name]) else {})
+    is_known = _DEFAULTS.keys() if {"hparams_set", "hparams"} & set(names) else None
+    own = [arm for arm in results.arms if not arm.runs[0].path.startswith(os.pardir)]
+    defaults = {name: value for arm in own for name, value in recorded[arm.name].items()
+                if name not in arm.settings and (is_known is None or name in is_known)}
+    values, positions = {}, {}
+    for arm in results.arms:
+        resolved = (defaults if arm in own else {}) | recorded[arm.name] | arm.settings
+        values[arm.name] = {name: resolved.get(name) for name in names}
+        positions[arm.name] = _positions(resolved)
     if len(set(positions.values())) > 1:
         _clear_unused(values, positions)
     varying = [name for name in names
                if len({repr(settings[name]) for settings in values.values()}) > 1]
-    return {arm: {name: settings[name] for name in varying} for arm, settings in values.items()}
+    for arm in results.arms:
+        arm.settings = {name: values[arm.name][name] for name in varying}
+    _describe_configurations(results, {name: run for name, run in runs.items() if run}, recorded)
 
 
-def _hparams(arm: dict[str, Any], path: str) -> dict[str, Any]:
-    """The hparams with which the first run of an arm that has begun was trained, else {}."""
-    for run in arm["runs"]:
-        run_dir = os.path.join(path, run["directory"])
-        file = os.path.join(run_dir, "model", "hparams.json")
+def _describe_configurations(results: StudyResults, runs: dict[str, Run],
+                             recorded: dict[str, dict[str, Any]]) -> None:
+    """Fills in the settings of all runs: those that are shared, and those that are not, by arm."""
+    names = dict.fromkeys(name for name in _DEFAULTS if name not in ("seed", "hparams"))
+    names |= dict.fromkeys(name for run in runs.values()
+                           for name in studies.hparam_values(run.hparams))
+    for name in names:
+        values = {arm: ", ".join(value) if isinstance(value := recorded[arm].get(name), tuple)
+                  else value for arm in runs}
+        if len({repr(value) for value in values.values()}) > 1:
+            for arm in results.arms:
+                if arm.name in values:
+                    arm.configuration[name] = values[arm.name]
+        elif values and (value := next(iter(values.values()))) not in ("", None) and (
+                value or value != _DEFAULTS.get(name)):
+            results.configuration[name] = value
+
+
+def _recorded(arm: ArmResult, path: str) -> tuple[Run | None, dict[str, Any]]:
+    """The configuration and all hparams of the first run of an arm that has them."""
+    config: Run | None = None
+    hparams: dict[str, Any] = {}
+    for run in arm.runs:
+        run_dir = run_directory_of(path, run)
+        if config is None and os.path.exists(run_dir.config):
+            config = gin_files.load_run(run_dir.config)
+        file = run_dir.file("model", "hparams.json")
         # A report must not show what a link leads to.
-        hparams = files.read_json(file) if files.is_below(run_dir, file) else {}
-        if hparams:
-            return hparams
-    return {}
+        if not hparams and files.is_below(run_dir.path, file):
+            hparams = files.read_json(file)
+    return config, hparams
 
 
 def _positions(hparams: dict[str, Any]) -> tuple[str, ...]:
@@ -190,11 +266,11 @@ def _clear_unused(values: dict[str, dict[str, Any]], positions: dict[str, tuple[
 
 
 def _describe_study(results: StudyResults, path: str) -> None:
-    """Fills in what the study is about: problem, corpus, date and gin file."""
-    run_dirs = [run_directory_of(path, run) for arm in results.arms for run in arm.runs]
+    """Fills in what the study is about: problem, corpus, date, environments and gin file."""
     problems = set()
     dates = []
-    for run_dir in run_dirs:
+    for run in [run for arm in results.arms for run in arm.runs]:
+        run_dir = run_directory_of(path, run)
         if os.path.exists(run_dir.config):
             problems.add(gin_files.load_run(run_dir.config).problem)
         started = run_dir.read_status().get("score", {}).get("started")
@@ -206,6 +282,12 @@ def _describe_study(results: StudyResults, path: str) -> None:
                                 "is not a valid time; remove it") from None
         if not results.corpus:
             results.corpus = files.read_json(run_dir.data, _CORPUS).get("sources", {})
+        environment = files.read_json(run_dir.file("environment.json"))
+        environment.pop("command", None)              # it differs in every run
+        if environment:
+            if environment not in results.environments:
+                results.environments.append(environment)
+            run.environment = results.environments.index(environment)
     if len(problems) == 1:
         results.problem = problems.pop()
     results.date = f"{max(dates):%Y-%m-%d}" if dates else ""
@@ -216,12 +298,8 @@ def _describe_study(results: StudyResults, path: str) -> None:
             results.study_gin = text.read()
 
 
-def _read_run(study_dir: str, path: str, environments: list[dict[str, Any]],
-              seed: int | None = None) -> RunResult:
-    """A run without its scores; its seed is read from its configuration if not given.
-
-    Its environment is appended to `environments` unless it is among them.
-    """
+def _read_run(study_dir: str, path: str, seed: int | None = None) -> RunResult:
+    """A run without its scores; its seed is read from its configuration if not given."""
     run_dir = RunDirectory(os.path.join(study_dir, path), "")
     run_dir.refuse_links()
     if seed is None:
@@ -245,12 +323,6 @@ def _read_run(study_dir: str, path: str, environments: list[dict[str, Any]],
         run.seconds["train"] = round(
             run.seconds["train"] + _earlier_seconds(events, status["train"].get("started", 0)), 1)
         run.train_minutes = round(run.seconds["train"] / 60, 2)
-    environment = files.read_json(run_dir.file("environment.json"))
-    environment.pop("command", None)                  # it differs in every run
-    if environment:
-        if environment not in environments:
-            environments.append(environment)
-        run.environment = environments.index(environment)
     return run
 
 
@@ -275,12 +347,8 @@ def _read_metrics(run: RunResult, events: list[metrics_log.Event]) -> None:
 def _earlier_seconds(events: list[metrics_log.Event], last_started: float) -> float:
     """The time between the events of each attempt to train but the last, in seconds.
 
-    It ends at the checkpoint from which the next attempt went on: later events were dropped.
-
-    Args:
-      events: events of the run.
-      last_started: when the last attempt began. It has no `start` event if it found the training
-        finished.
+    It ends at the checkpoint from which the next attempt went on: later events were dropped. The
+    last attempt, begun at `last_started`, has no `start` event if it found the training finished.
     """
     seconds, began, latest = 0.0, 0.0, 0.0
     for event in events:

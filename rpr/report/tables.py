@@ -3,6 +3,7 @@ import csv
 import dataclasses
 import io
 import json
+import os
 import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,13 +22,30 @@ from rpr.report.columns import (
     tables,
 )
 from rpr.report.results import BEYOND, FIELDS, StudyResults
+from rpr.utils import files
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-_CSV_TRAINING = ["paper_bleu", "parameters", "steps", "steps_per_second", "relative_speed",
-                 "train_minutes", "exact", "loss", "letters"]
-_COSTS = ("parameters", "speed")                      # shown by default
+_CSV_FIELDS = ["paper_bleu", "parameters", "steps", "steps_per_second", "relative_speed",
+               "train_minutes", "exact", "loss", "letters"]
+# Columns of results.tex by importance. It has those that fit into LaTeX's \textwidth, in points.
+_LATEX_COLUMNS = ("difference", "p_holm", "rank", "chrf", "loss", "parameters", "seeds", "p",
+                  "paper", "speed")
+_TEXT_WIDTH, _COLUMN_GAP = 345.0, 12.0
+
+
+def write_tables(results: StudyResults, path: str, chosen: Sequence[Column] = ()) -> None:
+    """Writes PATH/results.{json,csv,md,tex} and results_by_length.csv.
+
+    `chosen` are the columns of results.md and results.tex; empty: the default ones.
+    """
+    for suffix, text in (("json", to_json(results)), ("csv", to_csv(results)),
+                         ("md", to_markdown(results, chosen)), ("tex", to_latex(results, chosen))):
+        files.write_atomically(os.path.join(path, f"results.{suffix}"), text)
+    if any(run.by_length for arm in results.arms for run in arm.done):
+        files.write_atomically(os.path.join(path, "results_by_length.csv"),
+                               lengths_to_csv(results))
 
 
 def print_tables(console: "Console", results: StudyResults) -> None:
@@ -96,14 +114,14 @@ def to_csv(results: StudyResults) -> str:
                      for name in (*_names(ArmScore), *_names(Comparison, "difference_"))]
     settings = dict.fromkeys(name for arm in results.arms for name in arm.settings)
     settings.pop("name", None)
-    header = ["name", *settings, "runs", "done", *_CSV_TRAINING, *metric_fields,
+    header = ["name", *settings, "runs", "done", *_CSV_FIELDS, *metric_fields,
               *(f"{metric}_runs" for metric in metrics)]
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(map(escaping.to_csv, header))
     for arm in results.arms:
         row: dict[str, Any] = {**arm.settings, "name": arm.name, "runs": len(arm.runs),
                                "done": len(arm.done)}
-        row |= {name: getattr(arm, name) for name in _CSV_TRAINING}
+        row |= {name: getattr(arm, name) for name in _CSV_FIELDS}
         for metric in metrics:
             for part, prefix in ((arm.score(metric), ""),
                                  (arm.difference(metric), "difference_")):
@@ -140,32 +158,61 @@ def _column(name: str, prefix: str) -> str:
 
 
 def to_latex(results: StudyResults, chosen: Sequence[Column] = ()) -> str:
-    """A table with caption and label; signatures, warnings and unfinished runs are comments.
+    """A table with a short caption, a label, and notes below; it needs the package booktabs.
 
-    Args:
-      results: with scores.
-      chosen: columns; default: results, differences, parameters and relative speed.
+    Signatures, warnings and unfinished runs are comments. Without chosen columns it has those that
+    fit into the width of a page.
     """
-    chosen = chosen or [column for column in columns(results)
-                        if column.group != "cost" or column.key in _COSTS]
+    chosen = chosen or _fitting(results)
     align = "".join("l" if column.group == "arm" else "r" for column in chosen)
-    lines = [_comment(line) for line in [
-        *signatures(results), *results.warnings, *(f"not done: {line}"
-                                                   for line in results.unfinished)]]
-    lines += [r"\begin{table}", r"  \centering", rf"  \begin{{tabular}}{{{align}}}",
+    lines = ["% " + escaping.plain(line) for line in [
+        *signatures(results), *results.warnings,
+        *(f"not done: {line}" for line in results.unfinished)]]
+    lines += [r"\begin{table}", r"  \centering\small", rf"  \begin{{tabular}}{{{align}}}",
               r"    \toprule",
               "    " + " & ".join(_heading(column) for column in chosen) + r" \\",
               r"    \midrule"]
     lines += ["    " + " & ".join(_cell(column, cell) for column, cell
                                   in zip(chosen, cells, strict=True)) + r" \\"
               for cells in rows(chosen)]
-    lines += [r"    \bottomrule", r"  \end{tabular}", rf"  \caption{{{_caption(results, chosen)}}}",
-              rf"  \label{{{_label(results)}}}", r"\end{table}"]
+    keys = {column.key for column in chosen}
+    below = [_math_p(escaping.to_latex(note.text)) for note in notes(results)
+             if keys & set(note.keys)]
+    caption = escaping.to_latex(results.title + (
+        f": {results.sentences:,} test sentences" if results.sentences else ""))
+    lines += [r"    \bottomrule", r"  \end{tabular}",
+              *([r"  \par\smallskip",
+                 rf"  \parbox{{\textwidth}}{{\footnotesize {' '.join(below)}}}"] if below else ()),
+              rf"  \caption{{{caption}}}", rf"  \label{{{_label(results)}}}", r"\end{table}"]
     return "\n".join(lines) + "\n"
 
 
-def _comment(text: str) -> str:
-    return "% " + escaping.plain(text)
+def _fitting(results: StudyResults) -> list[Column]:
+    """The most important columns that fit side by side into the width of a page.
+
+    Settings identify the arms where there are no names, and come last where there are.
+    """
+    available = columns(results)
+    settings = [column.key for column in available
+                if column.group == "arm" and column.key != "model"]
+    has_names = any(column.key == "model" for column in available)
+    order = [*(["model"] if has_names else settings), results.metric, *_LATEX_COLUMNS,
+             *(settings if has_names else ())]
+    width, taken = 0.0, set[str]()
+    for key in order:
+        column = next((column for column in available if column.key == key), None)
+        if column:
+            needed = _COLUMN_GAP + max(map(_points, (column.heading, *column.cells)))
+            if width + needed <= _TEXT_WIDTH or not taken:
+                width += needed
+                taken.add(key)
+    return [column for column in available if column.key in taken]
+
+
+def _points(text: str) -> float:
+    """The width of text in \\small Computer Modern, in points: of each letter, at least."""
+    return sum(3.1 if letter in " .,:;|'()[]ijlt" else 8.6 if letter in "±+-<≤−×%&@mwMW" else
+               7.2 if letter.isupper() or letter == "=" else 5.2 for letter in text)
 
 
 def _heading(column: Column) -> str:
@@ -184,17 +231,8 @@ def _cell(column: Column, text: str) -> str:
     return re.sub(r"(?<![\w.-])[-+](?=\d)", lambda sign: f"${sign[0]}$", escaped)
 
 
-def _caption(results: StudyResults, chosen: Sequence[Column]) -> str:
-    """The notes on the chosen columns."""
-    keys = {column.key for column in chosen}
-    lines = [_math_p(escaping.to_latex(note.text)) for note in notes(results)
-             if keys & set(note.keys)]
-    return " ".join(lines) or escaping.to_latex(results.title)
-
-
 def _math_p(text: str) -> str:
     """The letter p as a symbol, together with what it is compared with."""
-    text = re.sub(r"\bp ≤ (0\.\d+)", r"$p \\le \1$", text)
     return re.sub(r"(?<![\w$\\])p(?=( \(Holm\)|:|-value|$))", "$p$", text)
 
 

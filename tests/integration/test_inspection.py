@@ -1,4 +1,5 @@
 """A trained model looked into: the same hypotheses as `rpr decode`, and where its heads look."""
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -112,8 +113,12 @@ def run_of_trained(trained, tmp_path):
 
 
 def test_attention_by_distance_of_a_run(run_of_trained):
-    by_side = model_analysis.attention_by_distance(run_of_trained.path, run_of_trained.data_dir,
-                                                 sentences=5, max_distance=4)
+    _, request = run_directory.find_model(run_of_trained.path, run_of_trained.data_dir)
+    model = inspector.Inspector(trained_model.find_trained_model(request), beam_size=1)
+    by_side = model_analysis.attention_by_distance(
+        model, *(Path(path).read_text(encoding="utf-8").splitlines()
+                 for path in (run_of_trained.source, run_of_trained.reference)),
+        max_length=256, sentences=5, max_distance=4)
     assert {side: shares.shape for side, shares in by_side.items()} == {
         "encoder": (2, 2, 9), "decoder": (2, 2, 9)}
     for shares in by_side.values():

@@ -280,6 +280,82 @@ def test_a_run_of_another_study_is_an_arm_of_its_own_whatever_its_name(clipping,
     assert compared.arms[2].bleu_difference.p is None        # the baseline has one seed
 
 
+def write_pair(folder, name, shares, **fields):
+    """A study of two arms with two seeds each, and a setting of runs that the second changes."""
+    arms = {}
+    for arm, share in shares.items():
+        for seed in (1, 2):
+            run = write_run(folder / name, f"runs/{arm}-{seed}", share, seed)
+            changes = fields if arm != next(iter(shares)) else {}
+            with open(run / "config.gin", "a") as config:
+                config.writelines(f"run.{field} = {value!r}\n" for field, value in changes.items())
+        arms[arm] = (changes, None, {seed: f"runs/{arm}-{seed}" for seed in (1, 2)})
+    write_study(folder / name, arms, next(iter(shares)))
+    return str(folder / name)
+
+
+def test_studies_are_compared_with_all_their_seeds(tmp_path):
+    one = write_pair(tmp_path, "one", {"base": 0.2, "beam": 0.1}, beam_size=8)
+    two = write_pair(tmp_path, "two", {"base": 0.3, "sum": 0.4}, hparams="position=rope")
+    joined = study_reader.read_study(one, others=[two])
+    comparison.score_runs(joined, one)
+    assert joined.title == "one and two" and joined.baseline == "base"
+    assert [arm.name for arm in joined.arms] == ["base", "beam", "two: base", "sum"]
+    assert all(len(arm.done) == 2 for arm in joined.arms) and joined.arms[3].letters
+    assert [arm.settings["beam_size"] for arm in joined.arms] == [4, 8, 4, 4]
+    alone = read_scored(two)
+    assert joined.arms[3].bleu == alone.arms[1].bleu
+    compared = study_reader.read_study(one, against=two, chosen=["beam", "two: base"])
+    assert [arm.name for arm in compared.arms] == ["two: base", "beam"]
+    assert compared.baseline == "two: base" and len(compared.baseline_arm.done) == 2
+    with pytest.raises(UserError, match="arms=x: one of base, beam, two: base, sum"):
+        study_reader.read_study(one, others=[two], chosen=["base,x"])
+    with pytest.raises(UserError, match="a run lies in .*beam-1' twice"):
+        study_reader.read_study(one, against=f"{one}/runs/beam-1")
+
+
+def test_chosen_arms_may_have_commas_in_their_names(clipping, tmp_path):
+    arms = {}
+    for name in ("a=1,b=2", "a=1", "b=2"):
+        write_run(tmp_path, name)
+        arms[name] = ({}, None, {1: name})
+    write_study(tmp_path, arms, "b=2")
+
+    def names(*chosen):
+        results = study_reader.read_study(str(tmp_path), chosen=chosen)
+        return [arm.name for arm in results.arms], results.baseline
+    assert names("a=1,b=2") == (["a=1,b=2"], "a=1,b=2")
+    assert names("b=2,a=1") == (["a=1", "b=2"], "b=2")
+    assert names("a=1,b=2", "a=1") == (["a=1,b=2", "a=1"], "a=1,b=2")
+
+
+def test_the_configuration_of_runs_is_that_of_all_or_differs(tmp_path):
+    folder = write_pair(tmp_path, "one", {"base": 0.2, "other": 0.1}, beam_size=8,
+                        hparams="relative_keys=False,max_length=20", alpha=0.0)
+    results = study_reader.read_study(folder)
+    assert results.configuration == {
+        "problem": "p", "hparams_set": "h", "train_steps": 1000, "model": "rpr_transformer",
+        "checkpoint_steps": 1000, "eval_frequency": 1000, "eval_steps": 100,
+        "average_checkpoints": 1, "decode_batch_size": 32, "worker_gpu": 1, "max_length": 20,
+        "relative_keys": True}
+    assert [arm.configuration for arm in results.arms] == [
+        {"beam_size": 4, "alpha": 0.6}, {"beam_size": 8, "alpha": 0.0}]
+
+
+def test_scores_that_say_nothing_are_not_compared(tmp_path):
+    """Untrained models: no p-value, no rank, no number of seeds."""
+    for seed in (1, 2):
+        for arm in "ab":
+            write_run(tmp_path, f"{arm}-{seed}", seed=seed, hypotheses=["x"] * len(REFERENCE))
+    write_study(tmp_path, {arm: ({}, None, {seed: f"{arm}-{seed}" for seed in (1, 2)})
+                           for arm in "ab"}, "a")
+    results = read_scored(tmp_path)
+    text = tables.to_markdown(results)
+    assert "All arms have 0.0 BLEU and are not compared." in text
+    assert results.pairs == [] and results.seeds_needed is None
+    assert not any(word in text for word in ("p (Holm)", "rank", "power of"))
+
+
 def test_references_of_another_length_are_refused(tmp_path):
     for name in ("a", "b"):
         run = write_run(tmp_path, name)
@@ -342,6 +418,7 @@ def test_a_record_can_be_read_without_its_runs(clipping, tmp_path):
     (("arms", 1, "name"), "max_relative_position=16", "an arm is called '.*16' twice"),
     (("arms", 0, "runs", 1, "path"), "runs/k16-1", "a run lies in 'runs/k16-1' twice"),
     (("arms", 0, "bleu_by_length"), [1.0], "BLEU of 1 lengths, there are"),
+    (("arms", 0, "interval_by_length"), [[1.0]], "an interval has two ends"),
     (("arms", 0, "steps"), -1, r"arms.0..steps is -1, where a whole number from 0 is needed"),
     (("arms", 0, "paper_bleu"), 10**400, "the number 1000.* is too large")])
 def test_a_value_that_a_report_cannot_show_is_refused(clipping, tmp_path, at, value, told):

@@ -11,7 +11,7 @@ from matplotlib.text import Text
 from report_runs import read_scored, write_clipping_study, write_run, write_study
 
 from rpr.evaluation.significance import ArmScore, Comparison
-from rpr.report import model_analysis, model_plots, plots, results, tables, writer
+from rpr.report import html_page, model_analysis, model_plots, plots, results, tables
 
 TABLE_NAMES = {f"{side}_{kind}" for side in model_analysis.SIDES for kind in model_analysis.KINDS}
 
@@ -53,6 +53,12 @@ def test_bleu_by_k_has_a_place_for_0(clipping):
     assert ticks[0] < ticks[1] == 0 and ticks[2:].tolist() == [1, 4]
     by_k = {arm.settings["max_relative_position"]: arm for arm in clipping.arms}
     assert axes.lines[0].get_ydata().tolist() == [by_k[k].bleu.mean for k in (0, 1, 2, 16)]
+    assert axes.get_ylim()[0] > 10                    # the differences at large k can be seen
+    bars = [path.vertices[:, 1] for path in axes.collections[0].get_paths()]
+    for k, (low, high) in zip((0, 1, 16), (bars[0], bars[1], bars[3]), strict=True):
+        score = by_k[k].bleu                          # the bar that the table shows
+        assert (low, high) == pytest.approx((score.mean - score.deviation,
+                                             score.mean + score.deviation))
 
 
 def test_arms_without_k_are_horizontal_lines_with_their_interval(tmp_path):
@@ -65,7 +71,7 @@ def test_arms_without_k_are_horizontal_lines_with_their_interval(tmp_path):
         arms[name] = ({"position": name}, 12.5, {1: name})
     write_study(tmp_path, arms, "sinusoid")
     scored = read_scored(tmp_path)
-    assert "bleu_by_k" in {plot.name for plot in plots.draw_study(scored)}
+    assert "bleu_by_k" in dict(plots.draw_study(scored))
     with_k, without_k = plots.split_by_k(scored)
     assert [arm.name for arm in without_k] == ["sinusoid", "none"]
     assert [arm.settings["max_relative_position"] for arm in with_k] == [1, 4]
@@ -86,6 +92,14 @@ def test_arms_that_differ_in_more_than_k_give_no_curve():
     assert plots.split_by_k(study) == ([], [])
     study.arms = arms[::2]
     assert len(plots.split_by_k(study)[0]) == 2
+
+
+def test_many_arms_differ_in_colour_marker_or_line():
+    arms = [results.ArmResult(f"arm {number}", {}, None, []) for number in range(30)]
+    styles = plots.arm_styles(results.StudyResults("t", "arm 0", arms=arms))
+    assert len({(style["color"], style["marker"], style["linestyle"]) for style in styles}) == 30
+    assert len({(style["marker"], style["linestyle"]) for style in styles[:12]}) == 12
+    assert len({style["color"] for style in styles[:10]}) == 10
 
 
 def test_curves_show_the_range_over_seeds():
@@ -117,7 +131,7 @@ def test_a_figure_that_is_no_longer_drawn_goes(tmp_path):
     (tmp_path / "plots").mkdir()
     for name in ("bleu_by_k.png", "bleu_by_k.svg", "curves.png", "mine.png"):
         (tmp_path / "plots" / name).touch()
-    writer.write_page(read_scored(tmp_path, "a"), str(tmp_path), [])
+    html_page.write_page(read_scored(tmp_path, "a"), str(tmp_path), [])
     names = {path.name for path in (tmp_path / "plots").iterdir()}
     assert "mine.png" in names and not {name for name in names if name.startswith("bleu_by_k")}
     assert (tmp_path / "plots" / "curves.png").stat().st_size
@@ -163,9 +177,12 @@ def test_the_ranking_of_many_arms_has_colours_only():
     assert len(cells) == plots.MOST_LABELLED * (plots.MOST_LABELLED - 1)
 
 
-@pytest.mark.parametrize("size", (2, 3, 4, 9, plots.MOST_LABELLED + 1))
-def test_all_text_of_the_ranking_lies_inside_the_figure(size):
-    figure = plots.plot_ranking(study_of_equals(size))
+@pytest.mark.parametrize("figure_of", [
+    *(lambda size=size: plots.plot_ranking(study_of_equals(size))
+      for size in (2, 3, 4, 9, plots.MOST_LABELLED + 1)),
+    lambda: model_plots.plot_similarity(learned_arrays(3), "keys")])
+def test_all_text_lies_inside_the_figure(figure_of):
+    figure = figure_of()
     figure.canvas.draw()
     for text in figure.findobj(Text):
         if text.get_visible() and text.get_text():
@@ -202,12 +219,22 @@ def test_figures_of_tables_with_a_clipping_distance_for_each_direction():
     assert [tick.get_text() for tick in decoder.get_yticklabels()] == ["-5", "0"]
 
 
-def test_a_row_of_panels_shows_its_highest_peak():
-    arrays = learned_arrays(2)
+def test_attention_of_all_models_has_one_scale_and_no_peak_of_far_distances():
+    arrays, other = learned_arrays(2), learned_arrays(2)
     arrays["encoder_attention"][1, 0, 5] = 7.0
-    for axes in model_plots.plot_attention(arrays).axes:
-        low, high = axes.get_ylim()
-        assert low == 0 and high > max(line.get_ydata().max() for line in axes.lines)
+    arrays["encoder_attention"][0, 1, [0, -1]] = 9.0, 8.0    # all distances beyond the ends
+    highest = model_plots.highest_shares([other, {}, arrays])
+    assert highest["encoder"] == 7.0 and highest["decoder"] < 1.0
+    for model in (arrays, other):
+        encoder, *_, decoder = model_plots.plot_attention(model, highest).axes
+        assert encoder.get_ylim() == (0, pytest.approx(1.05 * 7.0))
+        assert decoder.get_ylim()[1] < 2
+        assert encoder.lines[1].get_xdata().tolist() == list(range(-15, 16))
+        np.testing.assert_array_equal(encoder.lines[1].get_ydata(),
+                                      model["encoder_attention"][0, 1, 1:-1])
+        assert decoder.lines[0].get_xdata().tolist() == list(range(-15, 1))
+    left, right = model_plots.plot_attention(arrays, highest).axes[0].texts
+    assert left.get_text().endswith("to 900%") and right.get_text().endswith("to 800%")
 
 
 @settings(max_examples=25, deadline=None)

@@ -8,7 +8,7 @@ from report_runs import REFERENCE, SOURCE, damage, read_scored, write_run, write
 
 from rpr.evaluation import significance
 from rpr.evaluation.ratio_metrics import make_metric
-from rpr.report import columns, plots, tables, writer
+from rpr.report import columns, plots, tables
 from rpr.report.results import BEYOND, load_record
 
 TRAINED = 12
@@ -87,7 +87,7 @@ def test_the_table_by_length_has_the_chosen_buckets_and_marks_longer_ones(study)
 
 def test_files_have_the_values_of_each_seed_and_the_record_is_read_again(study):
     folder, results = study
-    writer.write_tables(results, str(folder))
+    tables.write_tables(results, str(folder))
     assert load_record(str(folder)) == results
     rows = list(csv.DictReader((folder / "results_by_length.csv").open()))
     assert len(rows) == 2 * 3 * 4
@@ -96,7 +96,7 @@ def test_files_have_the_values_of_each_seed_and_the_record_is_read_again(study):
     assert list(map(float, bad["accuracy_runs"].split(";"))) == [
         run.scores["accuracy"] for run in results.arms[1].runs]
     assert float(bad["beyond_difference"]) == results.arms[1].difference(BEYOND).difference
-    assert [plot.name for plot in plots.draw_study(results)] == [
+    assert [name for name, _ in plots.draw_study(results)] == [
         "curves", "ranking", "accuracy_by_length"]
 
 

@@ -17,7 +17,7 @@ from test_report_tables import CONTROL
 
 from rpr.cli import report
 from rpr.experiments.run_directory import RunDirectory
-from rpr.report import html_page, model_analysis, results, tensorboard, writer
+from rpr.report import html_page, model_analysis, results, tensorboard
 from rpr.utils.errors import UserError
 
 WORDS = st.lists(st.sampled_from(["a", "b", "c", "<b>", "&", "\x1b"]), max_size=8).map(" ".join)
@@ -54,11 +54,34 @@ def test_every_figure_is_drawn_and_the_page_holds_them(clipping, capsys):
     assert len(embedded(page)) == len(drawn) and b"<svg" in base64.b64decode(embedded(page)[0])
     assert "clip_50%" in page and "study.baseline = &#39;&lt;k&gt;&#39;" in page
     assert not re.search(r'(?:src|href)="(?!data:)|url\(|@import|<script', page)
+    settings = page[page.index("<h2>Settings</h2>"):page.index("<h2>The data</h2>")]
+    assert re.search("train_steps</td><td[^>]*>1000<", settings)
+    assert re.search("beam_size</td><td[^>]*>4<", settings)
     for part in ("26,607", "/corpus/&lt;x&gt;.en", "ab" * 32, "environment of 2 runs",
                  "packages tensorflow", "2.15.1", "2020-09-13", "60 test sentences", "<del>"):
         assert part in page, part
     assert json.loads((clipping / "results.json").read_text())["trained_length"] == 20
     assert (clipping / "results.md").read_text().startswith("| BLEU | p |\n")
+
+
+def test_columns_of_the_data_that_are_empty_are_left_out():
+    study = results.StudyResults("t", "a", arms=[results.ArmResult("a", {}, None, [])],
+                                 corpus={"train": {"sha256": "ab" * 32}})
+    page = html_page.render_page(study, [], ".")
+    headings = re.findall("<th[^>]*>([^<]*)</th>", page[page.index("<h2>The data</h2>"):])
+    assert headings == ["set", "SHA-256"]
+
+
+def test_chosen_arms_of_several_studies_make_one_report(clipping, tmp_path):
+    other = tmp_path / "other"
+    write_clipping_study(other)
+    report.main([str(other), str(clipping), "--arms=max_relative_position=16",
+                 f"--arms={clipping.name}: max_relative_position=0", "--skip_model_analysis"])
+    made = results.load_record(str(other))
+    assert [arm.name for arm in made.arms] == ["max_relative_position=16",
+                                               "clip_50%: max_relative_position=0"]
+    assert [arm.settings["max_relative_position"] for arm in made.arms] == [16, 0]
+    assert made.title == "other and clip_50%" and (other / "report.html").exists()
 
 
 def test_a_downloaded_record_is_shown_again(clipping, tmp_path, capsys):
@@ -260,7 +283,7 @@ def test_events_of_a_run_outside_the_study_are_not_written(clipping, tmp_path):
 
 
 def test_a_model_of_another_study_has_pictures_of_its_own():
-    names = {writer._plot_name("norms", results.RunResult(path, 1, "done"))
+    names = {html_page._plot_name("norms", results.RunResult(path, 1, "done"))
              for path in ("relative", "../quickstart/relative", "../more/relative")}
     assert len(names) == 3 and "norms_relative" in names
 
@@ -314,6 +337,6 @@ def test_a_matplotlibrc_of_the_directory_is_not_obeyed(tmp_path):
     {"encoder_keys": np.zeros(3)}, {"unknown": np.zeros(3)}, {"source_lengths": np.zeros((2, 2))}])
 def test_learned_arrays_of_another_shape_are_not_used(damage_of, tmp_path):
     write_run(tmp_path, "one")
-    path = model_analysis._cache_path(RunDirectory(str(tmp_path / "one")))
+    path = tmp_path / "one" / model_analysis.CACHE
     np.savez(path, **damage_of)
     assert model_analysis.load(RunDirectory(str(tmp_path / "one"))) == {}

@@ -3,12 +3,18 @@ import csv
 import dataclasses
 import io
 import json
+import os
 import re
+import shutil
+import subprocess
 
+import matplotlib
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import TextPath
 from report_runs import read_scored, write_clipping_study, write_run, write_study
 
 from rpr.evaluation.significance import Comparison
@@ -81,14 +87,45 @@ def test_latex(clipping):
     lines = [line for line in text.splitlines() if not line.startswith("%")]
     body = [line for line in lines if line.endswith(r"\\")]
     assert body[0].strip().startswith(
-        r"$k$ & seeds & BLEU & paper & difference [95\%] & $p$ & $p$ (Holm) & rank & chrF")
+        r"$k$ & BLEU & difference [95\%] & $p$ (Holm) & rank & chrF")
     assert len({line.count(" & ") for line in body}) == 1 and r"$\pm$" in body[1]
     assert re.search(r"& \$-\$\d+\.\d \[\$-\$\d", body[2])
     assert re.search(r"& \$0\.\d{4}\$ &", body[2])
+    caption = next(line for line in lines if "caption" in line)
+    assert caption.strip() == r"\caption{clip\_50\%: 60 test sentences}"
+    below = next(line for line in lines if "parbox" in line)
+    assert lines.index(below) < lines.index(caption) and "two-sided test" in below
     assert r"\toprule" in text and r"\label{tab:clip-50}" in text
     code = "\n".join(lines)
     assert "nrefs:1" not in code and "% BLEU nrefs:1" in text and "30_0" not in code
-    assert "; $p$: two-sided" in code and "$p$ (Holm) ≤ 0.05" in code
+    assert "; $p$: two-sided" in code and r"$p$ (Holm) $\le$ 0.05" in code
+
+
+def test_latex_fits_the_width_of_a_page(clipping):
+    """Widths of Computer Modern, which is LaTeX's font, with 6 points on each side of a column."""
+    path = os.path.join(matplotlib.get_data_path(), "fonts", "ttf", "cmr10.ttf")
+    wide = dataclasses.replace(clipping, arms=[dataclasses.replace(
+        arm, name="relative_unclipped and more", settings={}) for arm in clipping.arms])
+    for study in (clipping, wide):
+        chosen = tables._fitting(study)
+        assert len(chosen) >= 3 and {"bleu", "difference"} <= {column.key for column in chosen}
+        texts = [TextPath((0, 0), max((column.heading, *column.cells), key=len), size=9,
+                          prop=FontProperties(fname=path)) for column in chosen]
+        widths = [text.get_extents().width + 12 for text in texts]
+        assert 200 < sum(widths) <= 345
+
+
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="pdflatex is not installed")
+def test_latex_compiles_within_the_margins(clipping, tmp_path):
+    names = ["a_b & 50% {#} $x^2$ ~ \\textbf | < \"q\" `", "[1cm] ≤ ± × é", "*"]
+    hostile = study_of(*names, title="50%_$")
+    (tmp_path / "page.tex").write_text("\n".join([
+        r"\documentclass{article}", r"\usepackage{booktabs}", r"\begin{document}",
+        tables.to_latex(clipping), tables.to_latex(hostile), r"\end{document}"]))
+    done = subprocess.run(["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"],
+                          cwd=tmp_path, capture_output=True, text=True, errors="replace")
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Overfull" not in done.stdout
 
 
 def test_columns_can_be_chosen(clipping):
