@@ -32,11 +32,11 @@ def average_all(model_dir: str, output_dir: str, n: int, min_steps: int = 0,
 
     Args:
       model_dir: the directory of the checkpoints.
-      output_dir: where the averages go. The description of the model is copied there, so that it is
-        checked there too, and flags.txt, from which t2t-bleu takes times.
+      output_dir: directory of the averages. The description of the model is copied there, and
+        flags.txt, from which t2t-bleu takes times.
       n: checkpoints per average.
       min_steps: checkpoints of fewer steps are ignored.
-      wait_minutes: how long to wait for another checkpoint.
+      wait_minutes: minutes to wait for another checkpoint.
 
     Returns:
       Paths of the averages, without suffix.

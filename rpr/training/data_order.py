@@ -1,9 +1,9 @@
 """The order of the training data: which examples make up a batch, given the seed and its number.
 
 Batches hold sentences of similar length: each length interval (bucket) has a batch size. A bucket
-with fewer examples than its batch size joins the next longer one and takes over the smaller batch
-size of that one, so that no batch has more sub-words than before; the last one joins the next
-shorter one. If all examples are fewer than a batch, a batch is as large as they allow.
+with fewer examples than its batch size joins the next longer one and takes its smaller batch size,
+so that no batch has more sub-words than before. The last bucket joins the next shorter one. If
+there are fewer examples than a batch has, a batch is as large as they allow.
 
 The stream of a bucket is one random permutation of its examples after the other, one per epoch, cut
 into batches. The batches that an epoch completes, of all buckets, are shuffled. Therefore
@@ -86,15 +86,15 @@ class DataOrder:
     """The batches of a training, numbered from 0.
 
     Args:
-      examples: int [examples], what they are called.
+      examples: int [examples], their numbers.
       lengths: int [examples], the length of each.
       boundaries: ascending lengths; an example of at least `boundaries[i]` and less than
         `boundaries[i + 1]` belongs to bucket i + 1.
       batch_sizes: examples per batch of each bucket, one more than boundaries; none is larger than
         the one before.
       seed: training seed.
-      devices: they share a batch: each batch size is a multiple of this number, and there are at
-        least as many examples.
+      devices: number of devices that share a batch. Each batch size is a multiple of it, and there
+        are at least as many examples.
     """
 
     def __init__(self, examples: np.ndarray, lengths: np.ndarray, boundaries: Sequence[int],

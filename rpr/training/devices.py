@@ -17,9 +17,6 @@ from tensorflow.python.client import pywrap_tf_session
 from rpr.utils.errors import InvalidValue, UserError
 from rpr.utils.interfaces import HParams
 
-USE_MIRRORING = ("T2T's parameter servers do not work on TensorFlow 2; start the same command on "
-                  "every machine with a TF_CONFIG of one chief and workers, which mirrors the "
-                  "model (scripts/train_on_hosts writes it)")
 # TensorFlow's rewriting to float16 reads these lists from the environment. A softmax stays float32,
 # as sums, means and logarithms do: its input may contain masks of -1e9, which float16 cannot
 # represent. An operation in two lists stops the rewriting.
@@ -35,12 +32,7 @@ _RUN_CONFIG_ARGUMENTS = (
 
 @dataclasses.dataclass(frozen=True)
 class TrainingCluster:
-    """The processes of a training on several machines.
-
-    Attributes:
-      addresses: `host:port` of each process, the chief first.
-      index: index of this process.
-    """
+    """The processes of a training: `host:port` of each, the chief first; index of this one."""
     addresses: tuple[str, ...]
     index: int
 
@@ -63,7 +55,9 @@ def training_cluster() -> TrainingCluster | None:
             {"cluster": {"chief": ["host:port"], "worker": ["host:port"]},
              "task": {"type": "worker", "index": 0}})) from None
     if "ps" in jobs:
-        raise UserError(f"TF_CONFIG names parameter servers (ps): {USE_MIRRORING}")
+        raise UserError("TF_CONFIG names parameter servers (ps): T2T's do not work on TensorFlow "
+                        "2; start the same command on every machine with a TF_CONFIG of one chief "
+                        "and workers, which mirrors the model (scripts/train_on_hosts writes it)")
     if set(jobs) - {"chief", "worker"} or len(jobs.get("chief", ())) != 1:
         raise UserError(f"TF_CONFIG: its cluster has {', '.join(sorted(jobs)) or 'no jobs'}; one "
                         "chief and any number of workers are needed (the chief evaluates)")
@@ -92,8 +86,8 @@ class DeviceRequest:
       mirrored: whether each device of a machine has a copy of the weights.
       intra_op_threads: threads of one operation, which affect rounding; 0: as in the training so
         far, else all cores.
-      inter_op_threads: operations at a time; 0: same as threads of an operation.
-      machines: None: this machine alone.
+      inter_op_threads: operations at a time; 0: as many as threads of an operation.
+      machines: all machines; None: this machine alone.
       compiled: whether XLA compiles the training step.
     """
     per_machine: int = 1
@@ -132,10 +126,7 @@ class DeviceRequest:
 
 def check(request: DeviceRequest, hparams: HParams, schedule: str = "train",
           save_checkpoints_secs: int = 0) -> None:
-    """Refuses combinations that do not work, or that would train something else than requested.
-
-    `save_checkpoints_secs` are seconds between checkpoints; 0: steps decide.
-    """
+    """Refuses combinations that do not work, or that would train something else than requested."""
     _check_machines(request, schedule)
     _check_precision(hparams)
     optimizer = misc_utils.camelcase_to_snakecase(hparams.optimizer)         # as T2T does

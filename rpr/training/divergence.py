@@ -17,7 +17,7 @@ class DivergenceDetector:
     """Notices a diverging loss within 100 steps, by the median of the last 5 records.
 
     Args:
-      max_rise: how far the loss may stay above its best, in nats per token; 0: without limit.
+      max_rise: largest rise of the loss above its best, in nats per token; 0: no limit.
     """
 
     WINDOW = 5
@@ -47,12 +47,9 @@ class DivergenceDetector:
 
 
 def explain(error: Exception, hook: Any, output_dir: str) -> str:
-    """One line on a training that diverged, with the last good checkpoint.
+    """One line on a training that diverged, with the last good checkpoint in `output_dir`.
 
-    Args:
-      error: a `Diverged`, or TensorFlow's error for a NaN.
-      hook: the `TrainingHook` of the training.
-      output_dir: the directory of the checkpoints.
+    `error` is a `Diverged` or TensorFlow's error for a NaN; `hook` is the `TrainingHook`.
     """
     cause, last_good = str(error), hook.detector.good_step
     if not isinstance(error, Diverged):               # TensorFlow stops before the hook records
@@ -60,12 +57,11 @@ def explain(error: Exception, hook: Any, output_dir: str) -> str:
     state = tf.train.get_checkpoint_state(output_dir)
     for path in reversed(state.all_model_checkpoint_paths if state else ()):
         if (int(path.rsplit("-", 1)[1]) <= last_good and not checkpoints.damage(path)
-                and _is_finite(path)):
+                and _is_finite(tf.train.load_checkpoint(path))):
             return f"{cause}; the last good checkpoint is {path}"
     return f"{cause}; no earlier checkpoint is left"
 
 
-def _is_finite(checkpoint: str) -> bool:
-    reader = tf.train.load_checkpoint(checkpoint)
+def _is_finite(reader: Any) -> bool:
     return all(np.isfinite(reader.get_tensor(name)).all()
                for name, dtype in reader.get_variable_to_dtype_map().items() if dtype.is_floating)

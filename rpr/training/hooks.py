@@ -31,7 +31,7 @@ class TrainingHook(tf.train.SessionRunHook):
       total_steps: the step at which the training ends.
       model_dir: the directory of TensorBoard's events.
       max_loss_rise: see `DivergenceDetector`.
-      batches_per_step: how many runs of the graph make a step.
+      batches_per_step: runs of the graph per step.
       log_batches: also write a `batch` event for each batch, with a hash of its ids.
     """
 
@@ -176,14 +176,10 @@ class ChecksumListener(tf.train.CheckpointSaverListener):
 
 
 class KeepingListener(tf.train.CheckpointSaverListener):
-    """Keeps the weights of some checkpoints in the subdirectory kept/ of the model directory.
+    """Keeps the weights of checkpoints at multiples of `frequency` (0: of none) in MODEL_DIR/kept.
 
     Writing them needs a session. The first session of a process sets the number of threads, on
     which losses depend, so nothing may be kept before the session of the training exists.
-
-    Args:
-      model_dir: the directory of the checkpoints.
-      frequency: checkpoints at multiples of this number of steps are kept; 0: none.
     """
 
     def __init__(self, model_dir: str, frequency: int) -> None:
@@ -205,16 +201,10 @@ class KeepingListener(tf.train.CheckpointSaverListener):
 
 
 class EvaluationListener(tf.train.CheckpointSaverListener):
-    """Evaluates a checkpoint if enough steps have passed since the last evaluation.
+    """Evaluates a checkpoint if at least `frequency` steps have passed since the last evaluation.
 
-    So the choice depends on steps alone, not on time or interruptions. The trainer evaluates the
-    last checkpoint.
-
-    Args:
-      metrics_path: the metrics file, which has the evaluations so far.
-      frequency: steps between evaluations.
-      last_step: the step at which the training ends.
-      evaluate: evaluates the newest checkpoint and records the result.
+    So the choice depends on steps alone, not on time or interruptions. The metrics file has the
+    evaluations so far. The trainer evaluates the checkpoint of the last step.
     """
 
     def __init__(self, metrics_path: str, frequency: int, last_step: int,

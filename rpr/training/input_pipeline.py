@@ -40,8 +40,8 @@ class Stream(NamedTuple):
 
     Attributes:
       seed: training seed.
-      first: the number of the batch to begin with.
-      step: how many processes read, each its own share.
+      first: number of the first batch.
+      step: number of processes that read, each its own share.
     """
     seed: int
     first: int
@@ -54,7 +54,7 @@ def reproducible_input(problem: Problem, hparams: HParams, data_dir: str,
 
     Args:
       problem: the T2T problem.
-      hparams: hparams of the model.
+      hparams: the model's hyperparameters.
       data_dir: directory of the problem's files.
       stream: called whenever the Estimator starts reading.
       few_shapes: whether all batches of a bucket have one shape, see `few_boundaries`.
@@ -101,7 +101,9 @@ def _can_index(problem: Problem, hparams: HParams, paths: Sequence[str]) -> bool
 def _indexed(problem: Problem, hparams: HParams, data_dir: str, paths: Sequence[str], towers: int,
              stream: Stream, config: Any, few_shapes: bool) -> Any:
     """Batches read by their numbers."""
-    _prepare_hparams(problem, hparams, data_dir)
+    if not hparams.get("data_dir"):                   # as T2T's `Problem.dataset` before it reads
+        (hparams.set_hparam if "data_dir" in hparams else hparams.add_hparam)("data_dir", data_dir)
+    problem.get_hparams(hparams)
 
     def example(record: tf.Tensor) -> dict:
         features = problem.preprocess_example(problem.decode_example(record),
@@ -150,13 +152,6 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _prepare_hparams(problem: Problem, hparams: HParams, data_dir: str) -> None:
-    """What T2T's `Problem.dataset` does before it reads."""
-    if not hparams.get("data_dir"):
-        (hparams.set_hparam if "data_dir" in hparams else hparams.add_hparam)("data_dir", data_dir)
-    problem.get_hparams(hparams)
-
-
 class Records:
     """Random access to the records of TFRecord files.
 
@@ -182,11 +177,7 @@ class Records:
                                   if os.path.getsize(path) else b"")
 
     def read(self, ids: np.ndarray) -> np.ndarray:
-        """Records as bytes: object [count].
-
-        Args:
-          ids: int [count].
-        """
+        """The records of ids, int [count], as bytes: object [count]."""
         places = zip(self._file[ids].tolist(), self._begins[ids].tolist(),
                      self._sizes[ids].tolist(), strict=True)
         return np.array([self._maps[file][begin:begin + size] for file, begin, size in places],
@@ -224,15 +215,10 @@ def _lengths_of_example(features: dict) -> tf.Tensor:
 
 def _scan(paths: Sequence[str], length: Callable[[tf.Tensor], tf.Tensor], session_config: Any
           ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sizes, lengths and counts as `Records` takes them.
+    """Sizes, lengths and counts as `Records` takes them. Verifies the records' checksums.
 
-    TensorFlow verifies each record's checksum meanwhile.
-
-    Args:
-      paths: the files.
-      length: the lengths of a batch of records, int64 [batch, 3].
-      session_config: session configuration of the training. The first session of a process
-        decides how many threads all of them have.
+    `length` returns the lengths of a batch of records, int64 [batch, 3]. The configuration must be
+    that of the training: the first session of a process sets the number of threads for all.
     """
     def measure(file: tf.Tensor, serialized: tf.Tensor) -> tf.Tensor:
         sizes = tf.to_int64(tf.strings.length(serialized))

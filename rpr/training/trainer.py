@@ -45,8 +45,8 @@ class TrainingRequest:
       eval_frequency: steps between evaluations; None: T2T decides, by time.
       keep_frequency: weights of checkpoints at multiples of this step are kept; 0: none.
       max_loss_rise: see `DivergenceDetector`.
-      log_batches: whether to record a hash of each batch.
-      profile: whether to write a TensorBoard profile.
+      log_batches: record a hash of each batch.
+      profile: write a TensorBoard profile.
     """
     output_dir: str
     data_dir: str
@@ -220,18 +220,11 @@ def _execute(experiment: T2TExperiment, request: TrainingRequest, evaluate: Call
     else:
         t2t_trainer.execute_schedule(experiment)
         return
-    if (request.devices.is_chief and request.schedule != "train"
-            and not _is_evaluated(estimator, request.metrics_file)):
-        evaluate()
-
-
-def _is_evaluated(estimator: tf.estimator.Estimator, metrics_path: str) -> bool:
-    """Whether metrics.jsonl has the evaluation of the last checkpoint.
-
-    It does not after a training on several machines, or after a kill during that evaluation.
-    """
-    last = metrics_log.last(metrics_path).get("eval", {})
-    return last.get("step") == int(estimator.get_variable_value("global_step"))
+    if request.devices.is_chief and request.schedule != "train":
+        # It is missing after a training on several machines, or a kill during the evaluation.
+        last = metrics_log.last(request.metrics_file).get("eval", {})
+        if last.get("step") != int(estimator.get_variable_value("global_step")):
+            evaluate()
 
 
 def _stream(request: TrainingRequest, hparams: HParams) -> input_pipeline.Stream:
