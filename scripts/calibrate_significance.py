@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from rpr.evaluation import significance
+from rpr.evaluation import designs, significance
 from rpr.evaluation.metrics import Metric
 from rpr.evaluation.paired_tests import paired_bootstrap
 from rpr.evaluation.scoring import sentence_statistics
@@ -70,6 +70,26 @@ SPECIAL = [Condition("seed effect four times as large in one arm", (0.2, 0.8), 0
 # Numbers of seeds of the arms, and the arms' deviations.
 UNEQUAL = [((8, 2), (0.2, 1.0)), ((5, 2), (0.3, 0.9)), ((5, 3), (0.3, 0.9)), ((10, 3), (0.3, 0.6)),
            ((2, 8), (0.2, 1.0))]
+
+class Tuning(NamedTuple):
+    """How four settings of a tuned arm differ; scores fall with the square of the distance.
+
+    Attributes:
+      curvature: BLEU, at distance 1 from the best setting; the loss rises by as much.
+      correlation: of a run's errors in loss and score, with the sign that both are better.
+      disagreement: BLEU by which the score rises from one setting to the next, the loss unmoved.
+    """
+    name: str
+    curvature: float
+    correlation: float
+    disagreement: float = 0.0
+
+
+TUNED = [Tuning("two alike, two far worse", 2.0, 0.7),
+         Tuning("two alike, two worse; loss and score disagree", 0.3, 0.7, 1.0),
+         Tuning("two alike, two worse", 0.3, 0.7),
+         Tuning("all alike", 0.0, 0.7),
+         Tuning("all alike in loss, not in score", 0.1, 0.0, 1.0)]
 
 Draw = Callable[[np.random.Generator, Condition, Sequence[int], int, float], list[list[RunScores]]]
 
@@ -264,6 +284,35 @@ def rejection_rates(draw: Draw, condition: Condition, seeds: int | Sequence[int]
     return {name: count / trials for name, count in counts.items()}
 
 
+def tuned_rejection_rates(tuning: Tuning, seeds: int, trials: int, arms: int = 2,
+                          sentences: int = 100) -> dict[str, float]:
+    """Share of the trials in which two equal arms are rejected, each with its best setting of four.
+
+    Returns:
+      rates of the test of `rpr report`, and of one that takes the choice as given.
+    """
+    random = np.random.default_rng([seeds, arms])
+    places = np.array([-1.5, -0.5, 0.5, 1.5])[:, None]
+    deviation = SENTENCE_DEVIATION / 2 / 2 ** 0.5     # as few sentences have to stand for many
+    counts = {"ours": 0, "choice taken as given": 0}
+    for _ in range(trials):
+        studies: dict[str, list[list[RunScores]]] = {name: [] for name in counts}
+        for _ in range(arms):
+            errors, more = SEED_DEVIATION * random.normal(size=(2, 4, seeds))
+            rise = tuning.curvature * places ** 2
+            losses = (rise - tuning.correlation * errors
+                      + (1 - tuning.correlation ** 2) ** 0.5 * more)
+            values = (30 + tuning.disagreement * places - rise + errors)[..., None] + random.normal(
+                0, deviation, sentences) + random.normal(0, deviation, (4, seeds, sentences))
+            order = losses.mean(axis=1).argsort()
+            runs = [[RunScores(float(run.mean()), run) for run in values[place]] for place in order]
+            studies["ours"].append(designs.with_choice(runs, losses[order].tolist()))
+            studies["choice taken as given"].append(runs[0])
+        for name, study in studies.items():
+            counts[name] += reject(*study)
+    return {name: count / trials for name, count in counts.items()}
+
+
 def output_rejection_rates(sentences: int, trials: int) -> tuple[float, float]:
     """The same for two exchangeable outputs: our test of `rpr score`, and sacreBLEU's bootstrap."""
     metric, pool, _ = _bleu_pool()
@@ -326,6 +375,14 @@ def main() -> None:
         for seeds, deviations in UNEQUAL
         for name, draw in (("additive", draw_additive), ("recorded", draw_recorded))],
         args.sentences, args.trials)
+    print("Equal arms, each with its best setting of four by a loss: rejections in %\n\n"
+          "| | arms | seeds | ours | choice taken as given |\n| --- | ---: | ---: | ---: | ---: |")
+    for tuning in TUNED:
+        for arms, seeds in ((2, 2), (2, 3), (2, 5), (5, 3)):
+            rates = tuned_rejection_rates(tuning, seeds, args.trials, arms)
+            print(f"| {tuning.name} | {arms} | {seeds} | {100 * rates['ours']:.1f} | "
+                  f"{100 * rates['choice taken as given']:.1f} |", flush=True)
+    print()
     _print_table("Power, recorded translations", [
         (f"{difference:g} BLEU, {arms} arms", draw_recorded,
          Condition("", (0.3,) * arms, 0.5), (2, 3, 5), difference)
