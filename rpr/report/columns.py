@@ -112,13 +112,11 @@ def _tried(arm: ArmResult, runs: Sequence[RunResult], metric: str) -> str:
     """Mean loss and score of a setting over the seeds that count, or that it failed."""
     if any(run.state == "failed" for run in runs):
         return "failed"
-    losses, scores = [], []
-    for run in runs:
-        score = getattr(run, metric) if metric in FIELDS else run.scores.get(metric)
-        if run.seed in [each.seed for each in arm.runs] and run.loss is not None and score:
-            losses.append(run.loss)
-            scores.append(score)
-    if not losses:
+    counting = [run for run in runs if run.seed in [each.seed for each in arm.runs]]
+    losses = [run.loss for run in counting if run.loss is not None]
+    scores = [score for run in counting if (score := getattr(run, metric) if metric in FIELDS
+                                            else run.scores.get(metric)) is not None]
+    if not losses or not scores:
         return ""
     text = f"{statistics.fmean(losses):.3f} ({statistics.fmean(scores):.1f})"
     return f"chosen: {text}" if any(run in arm.runs for run in runs) else text
