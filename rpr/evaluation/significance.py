@@ -11,7 +11,7 @@ Both contain the residual of run by sentence, so it is subtracted once, as in tw
 standard errors (Cameron, Gelbach and Miller 2011). With equally many seeds in two arms, their
 variances over seeds are moderated (Smyth 2004); otherwise each keeps its own (Welch 1947). The
 critical value is the mean of Cochran and Cox's (1950) and Satterthwaite's (1946).
-docs/statistics.md has the reasons, the calibration and the power.
+docs/statistics.md has the reasons, docs/calibration.md the calibration and the power.
 """
 import dataclasses
 import math
