@@ -69,10 +69,12 @@ def mlp(x: tf.Tensor, width: int, channels: int, activation: Callable[[tf.Tensor
     Returns:
       [..., channels] of the dtype of x.
     """
+    return dense(activation(dense(x, width, "hidden")), channels, "output")
+
+
+def dense(x: tf.Tensor, channels: int, name: str) -> tf.Tensor:
+    """`project` with a bias, for any number of axes: [..., depth] -> [..., channels]."""
     *outer, depth = shape_list(x)
-    y = tf.reshape(x, [1, -1, depth])
-    for name, size in (("hidden", width), ("output", channels)):
-        y = project(y, size, name)
-        y += tf.get_variable(f"{name}/bias", [size], x.dtype, tf.zeros_initializer())
-        y = activation(y) if name == "hidden" else y
+    y = project(tf.reshape(x, [1, -1, depth]), channels, name)
+    y += tf.get_variable(f"{name}/bias", [channels], x.dtype, tf.zeros_initializer())
     return tf.reshape(y, [*outer, channels])

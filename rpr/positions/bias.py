@@ -1,4 +1,4 @@
-"""Biases of the logits by head and distance: T5, ALiBi, KERPLE and FIRE.
+"""Biases of the logits by head and distance: T5, ALiBi, Sandwich, KERPLE and FIRE.
 
 Most of the cost of such a bias is expanding it to all pairs of query and key, so layers that share
 a bias expand it once.
@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from rpr.nn.ops import gather_rows
+from rpr.nn.ops import accumulator_dtype, gather_rows
 from rpr.nn.projections import mlp
 from rpr.positions.layout import Layout, t5_buckets, whole
 from rpr.positions.registry import register
@@ -104,19 +104,115 @@ class T5Bias(Scheme):
         return self.shared_by_layers("t5_bias", layout, make) if self._share else make()
 
 
+def directed_alibi(distances: tf.Tensor, slopes: np.ndarray, directions: str) -> tf.Tensor:
+    """ALiBi whose two directions differ, for an encoder.
+
+    `shifted`: keys to the left are half a word nearer (code of Ruoss et al. 2023). `heads`: the
+    first half of the heads sees no key to the right, the other half none to the left (Press 2021,
+    issue 5 of ALiBi's repository). `learned`: a slope for each head and direction, the sigmoid of
+    a variable (ibid.).
+
+    Args:
+      distances: position of the key minus that of the query, float [..., 1, queries|1, keys].
+      slopes: [heads, 1, 1]; in `learned` only a factor.
+      directions: see above.
+
+    Returns:
+      [..., heads, queries|1, keys].
+    """
+    dtype = distances.dtype
+    if directions == "shifted":
+        return slopes * (tf.cast(distances < 0, dtype) / 2 - tf.abs(distances))
+    heads = len(slopes)
+    if directions == "heads":
+        side = np.repeat([-1, 1], heads // 2)[:, None, None].astype(slopes.dtype)
+        return tf.where_v2(distances * side < 0, tf.constant(max(-1e9, dtype.min / 2), dtype),
+                           -tf.abs(distances) * slopes)
+    left, right = (slopes * tf.sigmoid(tf.get_variable(
+        f"alibi/{name}", [heads, 1, 1], dtype, tf.random_normal_initializer(-2, 1)))
+        for name in ("left", "right"))
+    return tf.minimum(distances, 0) * left - tf.maximum(distances, 0) * right
+
+
 @register("alibi")
 class Alibi(Scheme):
     """Fixed biases in proportion to the distance, one slope per head (Press et al. 2022)."""
     settings = (
         Setting("alibi_factor", 1.0, "factor of ALiBi's slopes", minimum=0, after_training=True),
+        Setting("alibi_directions", "same", "how keys to the left and to the right differ in the "
+                "encoder", choices=("same", "shifted", "heads", "learned")),
     )
 
     def __init__(self, hparams: HParams, side: str) -> None:
         self._heads, self._factor = hparams.num_heads, hparams.get("alibi_factor")
+        self._directions = hparams.get("alibi_directions") if side == "inputs" else "same"
+        if self._directions == "heads" and self._heads % 2:
+            raise ValueError(f"alibi_directions=heads divides the heads into halves: {self._heads} "
+                             "must be an even number")
+
+    def bias(self, layout: Layout, dtype: tf.DType) -> tf.Tensor:
+        def make() -> tf.Tensor:
+            if self._directions == "same":
+                return alibi(self._heads, layout, dtype, self._factor)
+            slopes = alibi_slopes(self._heads)
+            if self._directions == "heads":
+                slopes = 2 * alibi_slopes(self._heads // 2)
+            elif self._directions == "learned":
+                slopes = [1.0] * self._heads
+            factors = np.array(slopes)[:, None, None] * self._factor
+            factors = factors.astype(tf.as_dtype(dtype).as_numpy_dtype)
+            if layout.unit_steps:
+                distances = tf.cast(layout.distances()[None, None, None], dtype)
+                return skew(directed_alibi(distances, factors, self._directions), layout)
+            distances = tf.cast(layout.relative_positions(), dtype)
+            return directed_alibi(distances, factors, self._directions)
+        return self.shared_by_layers("alibi", layout, make)
+
+
+def sandwich(heads: int, channels: int, layout: Layout, dtype: tf.DType = tf.float32) -> tf.Tensor:
+    """The product of two sinusoids, sum_c cos((i - j) / 10000^(2c/d)) / r_h (Chi et al. 2023).
+
+    Section 4; c is from 0 to d/2 - 1, and r_h = 8h / heads for head h from 1. The value at i = j,
+    d/2 / r_h, is subtracted: a constant cancels in the softmax, but costs precision.
+
+    Args:
+      heads: number of heads.
+      channels: d, an even number.
+      layout: see `Layout`.
+      dtype: dtype of the result.
+
+    Returns:
+      [batch|1, heads, queries, keys].
+    """
+    exact = accumulator_dtype(tf.as_dtype(dtype))
+    rates = 10000.0 ** (-2 * np.arange(channels // 2) / channels)
+
+    def signal(positions: tf.Tensor) -> tf.Tensor:
+        radians = tf.cast(positions, exact)[..., None] * tf.constant(rates, exact)
+        return tf.concat([tf.sin(radians), tf.cos(radians)], axis=-1)
+
+    product = tf.matmul(signal(layout.query_positions()), signal(layout.key_positions()),
+                        transpose_b=True) - channels // 2
+    ratios = tf.constant(8 * np.arange(1, heads + 1)[:, None, None] / heads, exact)
+    return tf.cast(product[:, None] / ratios, dtype)
+
+
+@register("sandwich")
+class Sandwich(Scheme):
+    """Fixed biases from the product of two sinusoidal positions (Chi et al. 2023)."""
+    settings = (
+        Setting("sandwich_channels", 128, "channels of Sandwich's sinusoids, an even number",
+                minimum=2),
+    )
+
+    def __init__(self, hparams: HParams, side: str) -> None:
+        self._heads, self._channels = hparams.num_heads, hparams.get("sandwich_channels")
+        if self._channels % 2:
+            raise ValueError(f"sandwich_channels={self._channels}: must be an even number")
 
     def bias(self, layout: Layout, dtype: tf.DType) -> tf.Tensor:
         return self.shared_by_layers(
-            "alibi", layout, lambda: alibi(self._heads, layout, dtype, self._factor))
+            "sandwich", layout, lambda: sandwich(self._heads, self._channels, layout, dtype))
 
 
 def fire(layout: Layout, c: tf.Tensor, threshold: tf.Tensor,

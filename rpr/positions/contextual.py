@@ -1,10 +1,10 @@
-"""Logits that depend on the words: forgetting attention, contextual positions, DAPE."""
+"""Logits that depend on the words: forgetting attention, PaTH, contextual positions, DAPE."""
 from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf
 
 from rpr.nn.ops import accumulator_dtype, matmul_shared, shape_list
-from rpr.nn.projections import mlp, project
+from rpr.nn.projections import dense, mlp, project, split_heads
 from rpr.positions.layout import Layout
 from rpr.positions.registry import register
 from rpr.positions.scheme import Product, Scheme, get_table
@@ -97,6 +97,101 @@ class Forgetting(Scheme):
         return tf.transpose(y, [0, 2, 1])[..., None]
 
 
+def reflected_products(q: tf.Tensor, k: tf.Tensor, w: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
+    """q_i . (H_i H_(i-1) ... H_(j+1) k_j) - q_i . k_j, where H_l = I - beta_l w_l w_l^T.
+
+    Yang et al. 2025, section 3: with the lower triangles of Q W^T and the strictly lower ones L of
+    beta W W^T and M of beta W K^T this is -Q W^T (I + L)^-1 M.
+
+    Args:
+      q, k, w: float32 or float64 [batch, heads, length, depth].
+      beta: [batch, heads, length, 1].
+
+    Returns:
+      [batch, heads, length, length]; 0 for j >= i.
+    """
+    def lower(x: tf.Tensor) -> tf.Tensor:
+        return tf.linalg.band_part(x, -1, 0)
+
+    def strictly_lower(x: tf.Tensor) -> tf.Tensor:
+        return lower(x) - tf.linalg.band_part(x, 0, 0)
+
+    among_words = strictly_lower(beta * tf.matmul(w, w, transpose_b=True))
+    among_words += tf.eye(shape_list(w)[2], dtype=w.dtype)
+    with_keys = strictly_lower(beta * tf.matmul(w, k, transpose_b=True))
+    return -tf.matmul(lower(tf.matmul(q, w, transpose_b=True)),
+                      tf.linalg.triangular_solve(among_words, with_keys))
+
+
+@register("path")
+class Path(Scheme):
+    """Each word reflects the keys of the words before it in a learned direction (Yang et al. 2025).
+
+    The logit of key j is q_i . (H_i ... H_(j+1) k_j) with H_l = I - beta_l w_l w_l^T. beta_l, from
+    0 to 2, and the direction w_l of length 1 come from word l; w_l also from the words before it,
+    by a convolution. Time and memory grow with the square of the length, and the time of a
+    triangular solve with its cube; the authors' kernel works in chunks.
+    """
+    sides = ("targets",)
+    settings = (
+        Setting("path_rank", 32, "rank of the projection of PaTH's directions", minimum=1),
+        Setting("path_window", 3, "words whose convolution gives a direction; 1: none", minimum=1),
+    )
+
+    def __init__(self, hparams: HParams, side: str) -> None:
+        self._heads = hparams.num_heads
+        self._channels = hparams.attention_key_channels or hparams.hidden_size
+        self._rank, self._window = hparams.get("path_rank"), hparams.get("path_window")
+
+    def states(self) -> dict[str, Sequence[int]]:
+        states: dict[str, Sequence[int]] = {
+            "keys": [self._heads, 0, self._channels // self._heads]}
+        if self._window > 1:
+            states["before"] = [self._window - 1, self._channels]
+        return states
+
+    def logits(self, q: tf.Tensor, k: tf.Tensor, layout: Layout, product: Product) -> tf.Tensor:
+        logits, dtype = product(q, k), accumulator_dtype(q.dtype)
+        with tf.variable_scope("path"):
+            beta = project(layout.x, self._heads, "beta")
+            beta += tf.get_variable("beta/bias", [self._heads], beta.dtype, tf.zeros_initializer())
+            beta = 2 * tf.sigmoid(tf.transpose(tf.cast(beta, dtype), [0, 2, 1]))[..., None]
+            w = project(project(layout.x, self._rank, "low_rank"), self._channels, "direction")
+            w = split_heads(self._convolved(tf.cast(w, dtype), layout, w.dtype), self._heads)
+        w *= tf.math.rsqrt(tf.reduce_sum(tf.square(w), axis=3, keepdims=True) + 1e-6)
+        q, k = tf.cast(q, dtype), tf.cast(k, dtype)
+        if layout.cache is None:
+            return logits + tf.cast(reflected_products(q, k, w, beta), logits.dtype)
+        keys = tf.cast(layout.cache[self.state_name("keys")], dtype)
+        layout.cache[self.state_name("keys")] = tf.cast(
+            keys - beta * tf.matmul(keys, w, transpose_b=True) * w, tf.float32)
+        keys = self.extend(layout, "keys", k[:, :, -1:], 2)
+        return logits + tf.cast(tf.matmul(q, keys - k, transpose_b=True), logits.dtype)
+
+    def _convolved(self, x: tf.Tensor, layout: Layout, dtype: tf.DType) -> tf.Tensor:
+        """A convolution of each channel over a word and those before it, then SiLU."""
+        more = self._window - 1
+        if not more:
+            return x
+        kernel = tf.get_variable("kernel", [self._window, self._channels], dtype)
+        kernel = tf.cast(kernel, x.dtype)
+        if layout.cache is None:
+            words = tf.pad(x, [[0, 0], [more, 0], [0, 0]])
+        else:
+            name = self.state_name("before")
+            words = tf.concat([tf.cast(layout.cache[name], x.dtype), x], axis=1)
+            layout.cache[name] = tf.cast(words[:, 1:], tf.float32)
+        length, y = shape_list(x)[1], x * kernel[0]
+        for back in range(1, self._window):
+            earlier = words[:, more - back:more - back + length] * kernel[back]
+            if layout.cache is None and layout.mask is not None:
+                # Not words of another sentence of the row.
+                mask = tf.pad(layout.mask[:, 0], [[0, 0], [0, 0], [back, 0]])
+                earlier *= tf.cast(tf.linalg.diag_part(mask) > -1e8, x.dtype)[..., None]
+            y += earlier
+        return tf.nn.silu(y)
+
+
 @register("cope")
 class ContextualPositions(Scheme):
     """Positions that count the words that a query selects by a gate (Golovneva et al. 2024)."""
@@ -127,7 +222,7 @@ class Dape(Scheme):
     It adds f(logits, bias) to the logits of each pair of query and key. The bias is that of the
     other schemes, as in position=dape+alibi.
     """
-    settings = (
+    settings: tuple[Setting, ...] = (
         Setting("dape_width", 32, "width of the hidden layer of DAPE's network", minimum=1),
     )
 
@@ -140,7 +235,60 @@ class Dape(Scheme):
             total += bias
             parts.append(tf.broadcast_to(bias, tf.shape(logits)))
         x = tf.transpose(tf.concat(parts, axis=1), [0, 2, 3, 1])
-        heads = logits.shape.as_list()[1]
-        with tf.variable_scope("dape"):
-            y = mlp(x, self._width, heads, lambda x: tf.nn.leaky_relu(x, 0.01))
+        y = self._network(x, logits.shape.as_list()[1], layout)
         return total + tf.transpose(y, [0, 3, 1, 2])
+
+    def _network(self, x: tf.Tensor, heads: int, layout: Layout) -> tf.Tensor:
+        """f, from [batch, queries, keys, channels] to [batch, queries, keys, heads]."""
+        with tf.variable_scope("dape"):
+            return mlp(x, self._width, heads, _leaky_relu)
+
+
+def _leaky_relu(x: tf.Tensor) -> tf.Tensor:
+    return tf.nn.leaky_relu(x, 0.01)
+
+
+@register("dape_v2")
+class DapeV2(Dape):
+    """As dape, with a network that also sees the pairs with neighbouring keys (Zheng et al. 2025).
+
+    Its two layers are convolutions over the keys, after masked pairs are set to 0. As in the
+    authors' code, the first layer is also computed to the right of a decoder's query; here that is
+    so for the last words of a sentence, too, so that a cached step is the same as a whole sentence.
+    """
+    settings = (
+        Setting("dape_v2_width", 32, "channels between the two convolutions of DAPE V2", minimum=1),
+        Setting("dape_v2_kernel", 3, "keys that a convolution of DAPE V2 sees, an odd number",
+                minimum=1),
+    )
+
+    def __init__(self, hparams: HParams, side: str) -> None:
+        self._width, self._kernel = hparams.get("dape_v2_width"), hparams.get("dape_v2_kernel")
+        if self._kernel % 2 == 0:
+            raise ValueError(f"dape_v2_kernel={self._kernel}: must be an odd number")
+
+    def _network(self, x: tf.Tensor, heads: int, layout: Layout) -> tf.Tensor:
+        around = self._kernel // 2
+
+        def neighbours(x: tf.Tensor) -> tf.Tensor:
+            count = shape_list(x)[2]
+            x = tf.pad(x, [[0, 0], [0, 0], [around, around], [0, 0]])
+            return tf.concat([x[:, :, start:start + count] for start in range(self._kernel)], 3)
+
+        used = None
+        if layout.mask is not None:
+            visible = tf.transpose(layout.mask > -1e8, [0, 2, 3, 1])
+            x *= tf.cast(visible, x.dtype)
+            used = visible
+            if layout.causal:
+                used |= tf.transpose(layout.relative_positions() > 0, [0, 2, 3, 1])
+            used = tf.cast(used, x.dtype)
+        if layout.causal:                                    # keys after the last one, too
+            x = tf.pad(x, [[0, 0], [0, 0], [0, around], [0, 0]])
+            if used is not None:
+                used = tf.pad(used, [[0, 0], [0, 0], [0, around], [0, 0]], constant_values=1)
+        with tf.variable_scope("dape_v2"):
+            y = _leaky_relu(dense(neighbours(x), self._width, "hidden"))
+            if used is not None:
+                y *= used
+            return dense(neighbours(y), heads, "output")[:, :, :layout.keys]

@@ -30,8 +30,8 @@ class Layout:
         [batch, length] or [batch, length, axes]; None: the default.
       unit_steps: whether the positions of all unmasked pairs differ as their indices do, as in
         packed batches. Fast algorithms need it, and `relative_positions` then uses the indices.
-      mask: float, about -1e9 for masked pairs and 0 for others, broadcastable to
-        [batch, heads, queries, keys]; None: no pair is masked.
+      mask: float [batch|1, heads|1, queries|1, keys], about -1e9 for masked pairs and 0 for others;
+        None: no pair is masked.
       segments: int [batch, keys], the segment of each word of a packed batch, or None.
       ids: int32 [batch, queries], the symbols of the queries, or None if they are not known.
       x: [batch, queries, hidden], the input of the layer; in `place` the embedded words.

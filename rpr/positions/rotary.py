@@ -4,6 +4,7 @@ import math
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from rpr.nn.ops import accumulator_dtype
 from rpr.positions.layout import Layout
 from rpr.positions.registry import register
 from rpr.positions.scheme import Scheme
@@ -162,3 +163,38 @@ class XPos(Rotary):
         scale = tf.cast(tf.exp(powers if role == "query" else -powers), x.dtype)
         y = super().rotate(x, positions, layout, role)
         return tf.concat([y[..., :2 * pairs] * scale, y[..., 2 * pairs:]], axis=-1)
+
+
+@register("pope")
+class Pope(Scheme):
+    """Polar coordinates: lengths from the words, angles from the positions (Gopalakrishnan 2025).
+
+    Channel c of a query at i is softplus(q_c) at the angle i theta_c, and that of a key at j is
+    softplus(k_c) at the angle j theta_c + delta_c, with theta_c = base ** (-c / depth) and a
+    learned delta_c of each head, from -2 pi to 0. The logit is the sum of
+    softplus(q_c) softplus(k_c) cos((j - i) theta_c + delta_c) over the channels. Keys have twice
+    the depth.
+    """
+    depth_factor = 2
+    settings = (
+        Setting("pope_base", 10000.0, "base of PoPE's wavelengths", above=1, after_training=True),
+        Setting("pope_random_phases", False, "delta is initially random, not 0"),
+    )
+
+    def __init__(self, hparams: HParams, side: str) -> None:
+        self._base = hparams.get("pope_base")
+        self._first = -2 * math.pi if hparams.get("pope_random_phases") else 0.0
+
+    def rotate(self, x: tf.Tensor, positions: tf.Tensor, layout: Layout, role: str) -> tf.Tensor:
+        _, heads, _, depth = x.shape.as_list()
+        cosines, sines = self.shared_by_layers(positions.ref(), layout, lambda: angles(
+            positions[:, None], 2 * depth, self._base))
+        if role == "key":
+            delta = tf.get_variable("pope/phase", [heads, 1, depth], x.dtype,
+                                    tf.random_uniform_initializer(self._first, 0))
+            delta = tf.clip_by_value(tf.cast(delta, tf.float32), -2 * math.pi, 0)
+            cosines, sines = (cosines * tf.cos(delta) - sines * tf.sin(delta),
+                              sines * tf.cos(delta) + cosines * tf.sin(delta))
+        size = tf.nn.softplus(tf.cast(x, accumulator_dtype(x.dtype)))    # else no GPU kernel
+        size = tf.cast(size, x.dtype)
+        return tf.concat([size * tf.cast(turn, x.dtype) for turn in (cosines, sines)], axis=3)

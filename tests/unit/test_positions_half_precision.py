@@ -46,14 +46,15 @@ def build(position, compatibility, kind, dtype):
     states = {
         name: tf.constant(-random.rand(BATCH, *(size or offset for size in shape)), tf.float32)
         for name, shape in scheme.states().items()}
-    mask = None if queries == 1 else tf.zeros([KEYS, KEYS])
+    mask = None if queries == 1 else tf.zeros([1, 1, KEYS, KEYS])
     layout = layout.replace(x=combine_heads(x), cache=states if offset else None, mask=mask)
     with tf.variable_scope("layer", initializer=tf.random_normal_initializer(stddev=0.3)):
         q = split_heads(scheme.embed(combine_heads(x), layout.query_positions()), HEADS)
         at = layout.query_positions()
         q = scheme.rotate(q, at, layout, "query")
         new_k = scheme.rotate(k[:, :, offset:offset + queries], at, layout, "key")
-        keys = tf.concat([k[:, :, :offset], new_k], axis=2)
+        before = tf.tile(k[:, :, :offset], [1, 1, 1, scheme.depth_factor])
+        keys = tf.concat([before, new_k], axis=2)
         tensors = [q, keys]
         if compatibility == "additive":
             vector = tf.get_variable("vector", [HEADS, DEPTH], dtype=dtype)
@@ -98,16 +99,21 @@ def float32_ops(inputs):
 # Casts, the softmax in float32 with the bias, the mask, sums of many gradients, and reading shapes.
 FLOAT32_BY_DESIGN = {"Cast", "Softmax", "UnsortedSegmentSum", "AddV2", "Add", "Sub", "Mul", "Sum",
                      "Identity", "Reshape", "Shape", "BroadcastGradientArgs"}
-# Sums of gates, and norms.
+# Sums of gates, norms, a triangular solve, and angles.
 FLOAT32_OF_SCHEMES = {
     "differential": {"AddN", "Mean", "RealDiv", "Rsqrt", "RsqrtGrad", "Square", "Tile"},
     "forgetting": {"AddN", "ConcatV2", "Cumsum", "ExpandDims", "Neg", "SelectV2", "Sigmoid",
                    "Pad", "Slice", "Softplus", "SoftplusGrad", "StridedSlice", "StridedSliceGrad",
                    "Transpose"},
     "cope": {"Ceil", "Cumsum", "Floor", "LessEqual", "Minimum", "Neg", "SelectV2", "Sigmoid",
-             "SigmoidGrad", "ZerosLike"}}
+             "SigmoidGrad", "ZerosLike"},
+    "path": {"AddN", "BatchMatMulV2", "ConcatV2", "IdentityN", "MatrixBandPart",
+             "MatrixTriangularSolve", "Neg", "Pad", "Rsqrt", "RsqrtGrad", "Sigmoid", "SigmoidGrad",
+             "Slice", "Square", "StridedSlice", "StridedSliceGrad", "Tile", "Transpose",
+             "ZerosLike"},
+    "pope": {"AddN", "Neg", "SelectV2", "Sigmoid", "Softplus"}}
 # The derivative of a leaky ReLU jumps: near 0 a rounded input may be on its other side.
-JUMPS = {"dape": 4}
+JUMPS = {"dape": 4, "dape_v2": 12}
 
 
 def outcome(position, compatibility, kind, dtype):

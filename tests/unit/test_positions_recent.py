@@ -104,11 +104,73 @@ def differential(get, x, logits, q, k, v, causal):
     return np.stack(np.split((1 - initial) * z, 2, axis=1))
 
 
+def path(get, x, logits, q, k, v, causal):
+    z = np.zeros_like(v)
+    get = {name.removeprefix("path/"): value for name, value in get.items()}
+    features = x @ get["low_rank/kernel"] @ get["direction/kernel"]
+    w = sum(np.pad(features, [(back, 0), (0, 0)])[:len(x)] * get["kernel"][back]
+            for back in range(3))
+    w = np.stack(np.split(w / (1 + np.exp(-w)), HEADS, axis=1))
+    w /= np.sqrt((w ** 2).sum(axis=2, keepdims=True) + 1e-6)
+    beta = 2 / (1 + np.exp(-dense(x, get, "beta")))
+    for h in range(HEADS):
+        for i in range(len(x)):
+            moved = []
+            for j in range(i + 1):
+                key = k[h, j]
+                for word in range(j + 1, i + 1):             # a reflection
+                    key = key - beta[word, h] * (w[h, word] @ key) * w[h, word]
+                moved.append(q[h, i] @ key)
+            z[h, i] = softmax(np.array(moved)) @ v[h, :i + 1]
+    return z
+
+
+def pope(get, x, logits, q, k, v, causal):
+    z = np.zeros_like(v)
+    size_q, size_k = (np.log1p(np.exp(y)) for y in (q * math.sqrt(DEPTH), k))
+    delta = np.clip(get["pope/phase"][:, 0], -2 * math.pi, 0)
+    for h in range(HEADS):
+        for i in range(len(x)):
+            seen = range(i + 1 if causal else len(x))
+            z[h, i] = softmax(np.array([sum(
+                size_q[h, i, c] * size_k[h, j, c] * math.cos(
+                    (j - i) * 10000 ** (-c / DEPTH) + delta[h, c]) for c in range(DEPTH)
+            ) / math.sqrt(DEPTH) for j in seen])) @ v[h, :len(seen)]
+    return z
+
+
+def sandwich(get, x, logits, i, j, h, q, causal):
+    product = sum(math.cos((i - j) * 10000 ** (-2 * c / 6)) for c in range(3))
+    return logits[h, i, j] + product / (8 * (h + 1) / HEADS)
+
+
+def dape_v2(get, x, logits, q, k, v, causal):
+    get = {name.removeprefix("dape_v2/"): value for name, value in get.items()}
+    z, n = np.zeros_like(v), len(x)
+
+    def convolution(y, name):                                # over the keys
+        y = np.pad(y, [(1, 1), (0, 0)])
+        return dense(np.concatenate([y[:-2], y[1:-1], y[2:]], axis=1), get, name)
+
+    for i in range(n):
+        seen = i + 1 if causal else n
+        bias = -np.abs(i - np.arange(seen)) * np.array([[2.0 ** -4], [2.0 ** -8]])
+        pairs = np.concatenate([logits[:, i, :seen], bias])
+        pairs = np.pad(pairs, [(0, 0), (0, 1 if causal else 0)])       # the next, masked key
+        hidden = convolution(pairs.T, "hidden")
+        y = convolution(np.where(hidden > 0, hidden, 0.01 * hidden), "output")[:seen].T
+        z[:, i] = (softmax(logits[:, i, :seen] + bias + y)[:, None] @ v[:, :seen])[:, 0]
+    return z
+
+
 FORMULAS = {"fire": fire, "kerple": kerple, "forgetting": forgetting, "cope": cope,
-            "dape+alibi": dape, "stick_breaking": stick_breaking, "differential": differential}
-WHOLE_LAYER = {"stick_breaking", "differential"}             # not a logit for each pair
+            "dape+alibi": dape, "dape_v2+alibi": dape_v2, "sandwich": sandwich, "path": path,
+            "pope": pope, "stick_breaking": stick_breaking, "differential": differential}
+# Not a logit for each pair.
+WHOLE_LAYER = {"dape_v2+alibi", "path", "pope", "stick_breaking", "differential"}
 SETTINGS = dict(num_heads=HEADS, hidden_size=HIDDEN, fire_threshold=3.0, cope_positions=4,
-                dape_width=5, fire_width=5, stick_breaking_remainder=True)
+                dape_width=5, fire_width=5, stick_breaking_remainder=True, path_rank=3,
+                dape_v2_width=5, sandwich_channels=6)
 
 
 def naive(position, get, x, causal):
@@ -165,7 +227,8 @@ def test_a_layer_and_its_gradients_are_those_of_the_equations(position, side):
             v.initializer.inputs[1]: random.randn(*v.shape.as_list()) / 2 for v in variables})
         values = session.run({v.op.name.removeprefix("layer/"): v for v in variables})
         got, dx, *learned = session.run([z, *map(tf.convert_to_tensor, gradients)])
-    np.testing.assert_allclose(got, naive(position, values, x, causal), atol=1e-8)
+    atol = 1e-5 if position == "pope" else 1e-8              # its angles are float32
+    np.testing.assert_allclose(got, naive(position, values, x, causal), atol=atol)
     np.testing.assert_allclose(dx, gradient_by_differences(
         lambda moved: (naive(position, values, moved, causal) * dz).sum(), x), atol=1e-5)
     for name, gradient in zip(values, learned, strict=True):
@@ -179,8 +242,9 @@ def test_a_layer_and_its_gradients_are_those_of_the_equations(position, side):
 ALONE = [name for name, scheme in positions.SCHEMES.items() if "targets" in scheme.sides]
 
 
-@pytest.mark.parametrize("position", [*ALONE, "dape+alibi", "rotary@heads1:forgetting@heads2",
-                                      "forgetting@heads1:forgetting+alibi@heads2"])
+@pytest.mark.parametrize("position", [
+    *ALONE, "dape+alibi", "dape_v2+alibi", "path+relative", "rotary@heads1:forgetting@heads2",
+    "forgetting@heads1:forgetting+alibi@heads2"])
 def test_cached_steps_are_the_whole_sentence(position):
     n = 6
     with tf.Graph().as_default(), tf.Session() as session:
@@ -193,7 +257,8 @@ def test_cached_steps_are_the_whole_sentence(position):
             whole = attention.multihead_attention(
                 x, None, tf.constant(reference.causal(n, n), tf.float32), *arguments,
                 Layout(n, n, causal=True))
-            cache = {name: tf.zeros([2, HEADS, 0, DEPTH]) for name in "kv"}
+            cache = {"k": tf.zeros([2, HEADS, 0, DEPTH * scheme.at(0).depth_factor]),
+                     "v": tf.zeros([2, HEADS, 0, DEPTH])}
             cache |= {name: tf.zeros([2, *shape]) for name, shape in scheme.at(0).states().items()}
             steps = [attention.multihead_attention(
                 x[:, t:t + 1], None, None, *arguments, Layout(1, t + 1, t, causal=True),
@@ -283,3 +348,27 @@ def test_a_sink_takes_its_share_of_the_weights():
         powers = np.exp(logits[:, h])
         np.testing.assert_allclose(
             got[:, h], powers / (powers.sum(axis=2, keepdims=True) + math.exp(sink)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("directions", ["shifted", "heads", "learned"])
+def test_alibi_with_directions_of_its_own(directions):
+    n, heads = 5, 4
+    with tf.Graph().as_default(), tf.Session() as session:
+        at, both = tf.range(n)[None], []
+        for layout in (Layout(n, n), Layout(n, n, query_at=at, key_at=at, unit_steps=False)):
+            scheme = positions.build(tiny_models.hparams(
+                position="alibi", num_heads=heads, alibi_directions=directions), "inputs")
+            with tf.variable_scope("layer", reuse=tf.AUTO_REUSE):
+                both.append(scheme.bias(layout, tf.float64))
+        session.run(tf.global_variables_initializer())
+        got, by_positions, learned = session.run([*both, tf.trainable_variables()])
+    for h, i, j in np.ndindex(heads, n, n):
+        if directions == "shifted":
+            expected = -(abs(i - j) - (0.5 if j < i else 0)) * 2.0 ** (-2 * (h + 1))
+        elif directions == "heads":
+            hidden = j > i if h < 2 else j < i
+            expected = -1e9 if hidden else -abs(i - j) * 2.0 ** (-4 * (h % 2 + 1))
+        else:
+            expected = -abs(i - j) * sigmoid(learned[0 if j < i else 1][h, 0, 0])
+        for bias in (got, by_positions):
+            assert bias[0, h, i, j] == pytest.approx(expected)
