@@ -124,6 +124,8 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
                features: dict | None = None, losses: list | None = None
                ) -> tuple[tf.Tensor, tf.Tensor]:
         """The encoder's output and the bias of the decoder's attention to it; T2T's signature."""
+        if features and "inputs" in features:                # in decoding these are the symbols
+            features = {"inputs_raw": features["inputs"], **features}
         inputs = cast_to_activations(inputs, hparams)
         x, bias, cross_bias = transformer_stacks.prepare_encoder(
             common_layers.flatten4d3d(inputs), target_space, hparams, features)

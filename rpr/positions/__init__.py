@@ -13,6 +13,7 @@ from rpr.positions import (
     placement,
     relative,
     rotary,
+    token_positions,
     transformer_xl,
 )
 from rpr.positions.combinations import SumOfSchemes
@@ -23,4 +24,4 @@ from rpr.utils.settings import Setting
 
 __all__ = ["SCHEMES", "Layout", "Scheme", "Setting", "SumOfSchemes", "absolute", "bias", "build",
            "contextual", "deberta", "declared_settings", "labels", "normalizations", "placement",
-           "register", "relative", "rotary", "transformer_xl"]
+           "register", "relative", "rotary", "token_positions", "transformer_xl"]

@@ -57,5 +57,5 @@ class Randomized(Scheme):
             draws = tf.bitcast(tf.random.stateless_uniform(
                 shape, [stable_hash(self._side) >> 1, 0], tf.int32.min, tf.int32.max, tf.int32),
                 tf.uint32)
-        with check_length(layout.queries, self._length, "randomized"):
+        with check_length(layout.queries, self._length, "randomized", "randomized_length"):
             return ascending_subsets(draws, layout.queries)

@@ -242,22 +242,23 @@ class Scheme:
         return layout.shared[key]
 
 
-def check_length(length: int | tf.Tensor, rows: int,
-                 scheme: str) -> contextlib.AbstractContextManager[None]:
+def check_length(length: int | tf.Tensor, rows: int, scheme: str, setting: str = "max_length"
+                 ) -> contextlib.AbstractContextManager[None]:
     """A context whose operations fail if a sequence is longer than a table.
 
     Args:
       length: length of the sequence, an int or an integer scalar.
       rows: number of positions or distances that the table has.
       scheme: the value of the hparam `position`, for the message.
+      setting: the hparam that gives the number of rows.
 
     Raises:
       tf.errors.InvalidArgumentError: at run time, the sequence is longer.
     """
     check = tf.debugging.assert_less_equal(
         tf.cast(length, tf.int32), rows,
-        message=f"position={scheme} has rows for max_length={rows} positions, and this sequence is "
-                "longer: raise max_length before training, or use position=sinusoid or relative")
+        message=f"position={scheme} has rows for {setting}={rows} positions, and this sequence is "
+                f"longer: raise {setting} before training, or use position=sinusoid or relative")
     return tf.control_dependencies([check] if check is not None else [])
 
 
