@@ -10,6 +10,7 @@ a good and a bad model. Prints Markdown tables.
 import argparse
 import functools
 import gzip
+import itertools
 import math
 import pathlib
 import statistics
@@ -20,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from rpr.evaluation import significance
+from rpr.evaluation import designs, significance
 from rpr.evaluation.metrics import Metric
 from rpr.evaluation.paired_tests import paired_bootstrap
 from rpr.evaluation.scoring import sentence_statistics
@@ -70,6 +71,26 @@ SPECIAL = [Condition("seed effect four times as large in one arm", (0.2, 0.8), 0
 # Numbers of seeds of the arms, and the arms' deviations.
 UNEQUAL = [((8, 2), (0.2, 1.0)), ((5, 2), (0.3, 0.9)), ((5, 3), (0.3, 0.9)), ((10, 3), (0.3, 0.6)),
            ((2, 8), (0.2, 1.0))]
+
+class Tuning(NamedTuple):
+    """Four settings of a tuned arm; loss and score get worse with the square of the distance.
+
+    Attributes:
+      curvature: by how many BLEU, and as much loss, at distance 1 from the best setting.
+      correlation: how alike a run's errors in loss and in score are.
+      disagreement: BLEU by which only the score rises from one setting to the next.
+    """
+    name: str
+    curvature: float
+    correlation: float
+    disagreement: float = 0.0
+
+
+TUNED = [Tuning("two alike, two far worse", 2.0, 0.7),
+         Tuning("two alike, two worse; loss and score disagree", 0.3, 0.7, 1.0),
+         Tuning("two alike, two worse", 0.3, 0.7),
+         Tuning("all alike", 0.0, 0.7),
+         Tuning("all alike in loss, not in score", 0.1, 0.0, 1.0)]
 
 Draw = Callable[[np.random.Generator, Condition, Sequence[int], int, float], list[list[RunScores]]]
 
@@ -156,11 +177,7 @@ def _recorded_pool() -> tuple[Metric, np.ndarray, np.ndarray, float]:
 
 def draw_documents(random: np.random.Generator, seeds: int, documents: int
                    ) -> dict[str, list[list[RunScores]]]:
-    """Two equal arms with real BLEU statistics, whose damage varies between documents.
-
-    Returns:
-      the arms with pseudo-values of documents, and with those of sentences.
-    """
+    """Two equal arms whose damage varies between documents: with those as units, and sentences."""
     metric, pool, _ = _bleu_pool()
     sizes = np.ceil(random.lognormal(math.log(DOCUMENT_SENTENCES), DOCUMENT_SPREAD, documents))
     document = np.repeat(np.arange(documents), sizes.astype(int))
@@ -223,11 +240,6 @@ def reject(baseline: list[RunScores], arm: list[RunScores], *others: list[RunSco
     return p is not None and p <= LEVEL
 
 
-def reject_alone(baseline: list[RunScores], arm: list[RunScores], *_: list[RunScores]) -> bool:
-    """The same in a study of these two arms."""
-    return reject(baseline, arm)
-
-
 def reject_over_sentences(baseline: list[RunScores], arm: list[RunScores],
                           *_: list[RunScores]) -> bool:
     """A test of these runs that takes their seeds as fixed."""
@@ -246,8 +258,8 @@ def reject_over_seeds(baseline: list[RunScores], arm: list[RunScores], *_: list[
         -special.stdtrit(freedom, LEVEL / 2))
 
 
-TESTS = {"ours": reject, "two arms alone": reject_alone, "sentences only": reject_over_sentences,
-         "t over seeds": reject_over_seeds}
+TESTS = {"ours": reject, "two arms alone": lambda baseline, arm, *_: reject(baseline, arm),
+         "sentences only": reject_over_sentences, "t over seeds": reject_over_seeds}
 
 
 def rejection_rates(draw: Draw, condition: Condition, seeds: int | Sequence[int], sentences: int,
@@ -261,6 +273,30 @@ def rejection_rates(draw: Draw, condition: Condition, seeds: int | Sequence[int]
         arms = draw(random, condition, seeds, sentences, difference)
         for name in tests:
             counts[name] += TESTS[name](*arms)
+    return {name: count / trials for name, count in counts.items()}
+
+
+def tuned_rejection_rates(tuning: Tuning, seeds: int, trials: int, arms: int = 2,
+                          sentences: int = 100) -> dict[str, float]:
+    """Share of the trials in which equal arms are rejected, each with its best setting of four."""
+    random = np.random.default_rng([seeds, arms])
+    places = np.array([-1.5, -0.5, 0.5, 1.5])[:, None]
+    deviation = SENTENCE_DEVIATION / 2 / 2 ** 0.5     # as few sentences have to stand for many
+    counts = {"ours": 0, "choice taken as given": 0}
+    for _ in range(trials):
+        ours, given = [], []
+        for _ in range(arms):
+            errors, more = SEED_DEVIATION * random.normal(size=(2, 4, seeds))
+            rise, share = tuning.curvature * places ** 2, tuning.correlation
+            losses = rise - share * errors + (1 - share ** 2) ** 0.5 * more
+            values = (30 + tuning.disagreement * places - rise + errors)[..., None] + random.normal(
+                0, deviation, sentences) + random.normal(0, deviation, (4, seeds, sentences))
+            order = losses.mean(axis=1).argsort()
+            runs = [[RunScores(float(run.mean()), run) for run in values[place]] for place in order]
+            ours.append(designs.with_choice(runs, losses[order].tolist()))
+            given.append(runs[0])
+        counts["ours"] += reject(*ours)
+        counts["choice taken as given"] += reject(*given)
     return {name: count / trials for name, count in counts.items()}
 
 
@@ -284,20 +320,13 @@ def output_rejection_rates(sentences: int, trials: int) -> tuple[float, float]:
 def document_rejection_rates(seeds: int, documents: int, trials: int) -> dict[str, float]:
     """Share of the trials in which equal arms are rejected, by the unit that the jackknife omits.
 
-    Args:
-      seeds: runs per arm; with one, outputs are compared as in `rpr score`.
-      documents: documents in the test set.
-      trials: number of studies.
+    With one seed per arm, outputs are compared as in `rpr score`.
     """
     random = np.random.default_rng([seeds, documents])
     counts = {"documents": 0, "sentences": 0}
     for _ in range(trials):
         for unit, (baseline, arm) in draw_documents(random, seeds, documents).items():
-            if seeds > 1:
-                counts[unit] += reject(baseline, arm)
-            else:
-                p = significance.compare_outputs(baseline[0], arm[0]).p
-                counts[unit] += p is not None and p <= LEVEL
+            counts[unit] += (reject if seeds > 1 else reject_over_sentences)(baseline, arm)
     return {unit: count / trials for unit, count in counts.items()}
 
 
@@ -326,6 +355,13 @@ def main() -> None:
         for seeds, deviations in UNEQUAL
         for name, draw in (("additive", draw_additive), ("recorded", draw_recorded))],
         args.sentences, args.trials)
+    print("Equal arms, each with its best setting of four by a loss: rejections in %\n\n"
+          "| | arms | seeds | ours | choice taken as given |\n| --- | ---: | ---: | ---: | ---: |")
+    for tuning, (arms, seeds) in itertools.product(TUNED, ((2, 2), (2, 3), (2, 5), (5, 3))):
+        cells = " | ".join(f"{100 * rate:.1f}" for rate in tuned_rejection_rates(
+            tuning, seeds, args.trials, arms).values())
+        print(f"| {tuning.name} | {arms} | {seeds} | {cells} |", flush=True)
+    print()
     _print_table("Power, recorded translations", [
         (f"{difference:g} BLEU, {arms} arms", draw_recorded,
          Condition("", (0.3,) * arms, 0.5), (2, 3, 5), difference)

@@ -68,7 +68,7 @@ def make_record(study: Path, record: Path, without_text: bool) -> None:
             raise UserError(f"--without_text: {report / RECORD_FILE} has sample sentences; make "
                             "the report again with --sample_translations=0")
     for arm in results[0].arms:
-        for run in arm.runs:
+        for run in arm.all_runs:
             if ".." in Path(run.path).parts:
                 raise UserError(f"{study / RECORD_FILE} has a run from outside the study, "
                                 f"{arm.name}: make the report again without --against")
@@ -95,7 +95,7 @@ def pack_runs(study: Path, results: StudyResults, archive: Path, without_text: b
     It holds no owners, times and paths of this machine.
     """
     names = [path / name for path in sorted(Path(run.path) for arm in results.arms
-                                            for run in arm.done)
+                                            for run in arm.all_runs if run.state == "done")
              for name in files_of(study / path, without_text)]
     names += [Path(path.name) for path in study.glob("study.json")]
     with tarfile.open(archive, "w:xz") as tar:

@@ -165,12 +165,12 @@ def rows(path: str) -> list[dict[str, Any]]:
     settings = list(dict.fromkeys(name for arm in results.arms for name in arm.settings))
     found = []
     for arm in results.arms:
-        for run in arm.runs:
+        for run in arm.all_runs:
             scores = {}
             if run.state == "done":
                 scores = study_reader.run_directory_of(path, run).read_scores()
             found.append({
-                "arm": arm.name, **{name: arm.settings.get(name) for name in settings},
+                "arm": arm.name, **{name: arm.settings.get(name) for name in settings}, **run.tuned,
                 "seed": run.seed, "state": run.state, "bleu": run.bleu,
                 "chrf": scores.get("chrf", {}).get("score"), "exact": run.exact,
                 **run.scores, "loss": run.loss,

@@ -45,7 +45,8 @@ def main(argv: list[str]) -> None:
         results, arms = load_record(path), []
     else:
         results = study_reader.read_study(path, args.baseline, args.against, others, args.arms)
-        outside = studies.runs_outside(path, [run.path for arm in results.arms for run in arm.runs])
+        outside = studies.runs_outside(
+            path, [run.path for arm in results.arms for run in arm.all_runs])
         if outside and not args.arms:
             say("not in this report, since the study leaves their arms or seeds out: "
                 f"{', '.join(outside)}", style="yellow")

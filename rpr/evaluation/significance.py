@@ -11,7 +11,7 @@ Both contain the residual of run by sentence, so it is subtracted once, as in tw
 standard errors (Cameron, Gelbach and Miller 2011). With equally many seeds in two arms, their
 variances over seeds are moderated (Smyth 2004); otherwise each keeps its own (Welch 1947). The
 critical value is the mean of Cochran and Cox's (1950) and Satterthwaite's (1946).
-docs/statistics.md has the reasons, the calibration and the power.
+docs/statistics.md has the reasons, docs/calibration.md the calibration and the power.
 """
 import dataclasses
 import math
@@ -33,7 +33,6 @@ LEAST_EXCESS = 1e-3                                   # below it the variances a
 # With fewer sentences or documents than this, the residual is too uncertain to be subtracted: equal
 # arms would differ significantly too often.
 LEAST_UNITS = 5
-MOST_SEEDS = 1000                                     # that `seeds_needed` considers
 LEAST_P = 1e-12                                       # smaller p-values are reported as this
 
 Basis = Literal["sentences", "seeds"]
@@ -95,7 +94,7 @@ class Comparison:
     sentence_variance: float | None = 0.0
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """A part of a variance, and its degrees of freedom."""
     variance: float
     freedom: float
@@ -210,7 +209,7 @@ def _compare_over_seeds(baseline: Sequence[RunScores], arm: Sequence[RunScores],
     if len(baseline) == len(arm):
         seeds = [_moderated_part(groups, spread)]
     else:
-        seeds = [_Part(statistics.variance(run.score for run in runs) / len(runs), len(runs) - 1)
+        seeds = [Part(statistics.variance(run.score for run in runs) / len(runs), len(runs) - 1)
                  for runs in groups]
     sentences = len(arm[0].pseudovalues)
     residual = 0.0
@@ -227,7 +226,7 @@ def _compare_over_seeds(baseline: Sequence[RunScores], arm: Sequence[RunScores],
         sentence_variance=rest.variance if math.isfinite(rest.variance) else None)
 
 
-def _moderated_part(groups: Sequence[Sequence[RunScores]], spread: Spread) -> _Part:
+def _moderated_part(groups: Sequence[Sequence[RunScores]], spread: Spread) -> Part:
     """The variance, over seeds, of the difference between two means of equally many runs."""
     runs = len(groups[0])
     own = (runs - 1) / (runs - 1 + spread.prior)
@@ -235,18 +234,18 @@ def _moderated_part(groups: Sequence[Sequence[RunScores]], spread: Spread) -> _P
                  + (1 - own) * spread.variance for group in groups]
     variance = sum(moderated)
     if variance == 0:
-        return _Part(0.0, spread.freedom)
+        return Part(0.0, spread.freedom)
     # The error of an arm's variance given the common one, and that of the common one.
     error = (sum(value ** 2 for value in moderated) / (runs - 1 + spread.prior)
              + (2 * (1 - own) * spread.variance) ** 2 / spread.freedom)
-    return _Part(variance / runs, variance ** 2 / error)
+    return Part(variance / runs, variance ** 2 / error)
 
 
-def _comparison(difference: float, parts: Sequence[_Part], basis: Basis) -> Comparison:
+def _comparison(difference: float, parts: Sequence[Part], basis: Basis) -> Comparison:
     error = math.sqrt(sum(part.variance for part in parts))
     if math.isinf(error):
         return Comparison(difference, None, None, 1.0, basis)
-    half = _critical_value(parts, LEVEL) * error
+    half = critical_value(parts, LEVEL) * error
     return Comparison(difference, difference - half, difference + half,
                       _p_value(abs(difference), error, parts), basis)
 
@@ -267,16 +266,21 @@ def _residual_squares(runs: Sequence[RunScores]) -> float:
     return float(np.sum((values - values.mean(axis=1, keepdims=True)) ** 2))
 
 
-def _sentence_part(values: np.ndarray) -> _Part:
+def _sentence_part(values: np.ndarray) -> Part:
     """Variance of the mean of [sentences] values; infinite for a single sentence."""
     sentences = len(values)
     if sentences < 2:
-        return _Part(math.inf, 1)
-    return _Part(float(np.var(values, ddof=1)) / sentences, sentences - 1)
+        return Part(math.inf, 1)
+    return Part(float(np.var(values, ddof=1)) / sentences, sentences - 1)
 
 
-def _critical_value(parts: Sequence[_Part], level: float) -> float:
-    """Two-sided critical value: the mean of Cochran and Cox's and of Satterthwaite's."""
+def critical_value(parts: Sequence[Part], level: float) -> float:
+    """Two-sided critical value at a level: the mean of Cochran and Cox's and of Satterthwaite's.
+
+    Args:
+      parts: independent parts of the variance.
+      level: between 0 and 1.
+    """
     quantiles = [-float(special.stdtrit(part.freedom, level / 2)) for part in parts]
     total = sum(part.variance for part in parts)
     if not 0 < total < math.inf:
@@ -286,14 +290,14 @@ def _critical_value(parts: Sequence[_Part], level: float) -> float:
     return (weighted - float(special.stdtrit(_satterthwaite(parts), level / 2))) / 2
 
 
-def _satterthwaite(parts: Sequence[_Part]) -> float:
+def _satterthwaite(parts: Sequence[Part]) -> float:
     """Degrees of freedom of the sum of independent variances."""
     squares = sum(part.variance ** 2 / part.freedom for part in parts)
     total = sum(part.variance for part in parts)
     return total ** 2 / squares if squares else sum(part.freedom for part in parts)
 
 
-def _p_value(size: float, error: float, parts: Sequence[_Part]) -> float:
+def _p_value(size: float, error: float, parts: Sequence[Part]) -> float:
     """The level at which a difference of `size` is just significant."""
     if size == 0:
         return 1.0
@@ -302,7 +306,7 @@ def _p_value(size: float, error: float, parts: Sequence[_Part]) -> float:
     from scipy.optimize import brentq  # as above
 
     def excess(log_p: float) -> float:
-        return _critical_value(parts, math.exp(log_p)) - size / error
+        return critical_value(parts, math.exp(log_p)) - size / error
 
     least = math.log(LEAST_P)
     return LEAST_P if excess(least) <= 0 else math.exp(brentq(excess, least, 0.0))
@@ -325,71 +329,6 @@ def correct(comparisons: Sequence[Comparison]) -> list[Comparison]:
     return [comparison if comparison.p is None
             else dataclasses.replace(comparison, p_holm=next(corrected))
             for comparison in comparisons]
-
-
-def may_be_small(comparison: Comparison, difference: float = 0.5) -> bool:
-    """Whether the interval has a difference of at most so many points, in either direction."""
-    low, high = comparison.low, comparison.high
-    return low is None or high is None or low <= difference and high >= -difference
-
-
-def seeds_needed(comparisons: Sequence[Comparison], units: int, difference: float = 0.5,
-                 power: float = 0.8, quantile: float | None = None) -> int | None:
-    """Seeds per arm that detect a difference at p <= 0.05, at the variance observed.
-
-    Only arms whose difference may be that small count: very different arms also differ more from
-    sentence to sentence. The study that is planned has two arms.
-
-    Args:
-      comparisons: those by one metric, whose variances are averaged; single runs are left out.
-      units: number of sentences, or of documents where these are the units.
-      difference: true difference in points.
-      power: probability of detecting it.
-      quantile: plan for this quantile of the variance over seeds instead, given what was observed.
-
-    Returns:
-      seeds per arm; None where nothing shows the variance over seeds, or where even `MOST_SEEDS`
-      are too few.
-    """
-    observed = _of_close_arms(comparisons, difference)
-    if not observed:
-        return None
-    seed_variance = statistics.fmean(comparison.seed_variance or 0.0 for comparison in observed)
-    if quantile is not None:
-        freedom = statistics.fmean(comparison.seed_freedom or 1.0 for comparison in observed)
-        seed_variance *= freedom / float(special.chdtri(freedom, quantile))
-    sentences = _sentence_variance(observed, units)
-    for seeds in range(2, MOST_SEEDS + 1):
-        if _is_detected([_Part(seed_variance / seeds, 2 * (seeds - 1)), sentences], difference,
-                        power):
-            return seeds
-    return None
-
-
-def is_test_set_too_small(comparisons: Sequence[Comparison], units: int, difference: float = 0.5,
-                          power: float = 0.8) -> bool:
-    """Whether no number of seeds detects a difference; arguments as in `seeds_needed`."""
-    observed = _of_close_arms(comparisons, difference)
-    return bool(observed) and not _is_detected([_sentence_variance(observed, units)], difference,
-                                               power)
-
-
-def _of_close_arms(comparisons: Sequence[Comparison], difference: float) -> list[Comparison]:
-    """Those that show a variance over seeds, of arms whose difference may be that small."""
-    return [comparison for comparison in comparisons
-            if comparison.seed_variance is not None and may_be_small(comparison, difference)]
-
-
-def _sentence_variance(comparisons: Sequence[Comparison], units: int) -> _Part:
-    """The mean over comparisons; infinite for a single unit."""
-    variances = [math.inf if comparison.sentence_variance is None else comparison.sentence_variance
-                 for comparison in comparisons]
-    return _Part(statistics.fmean(variances), max(units - 1, 1))
-
-
-def _is_detected(parts: Sequence[_Part], difference: float, power: float) -> bool:
-    quantiles = _critical_value(parts, LEVEL) + _critical_value(parts, 2 * (1 - power))
-    return quantiles * math.sqrt(sum(part.variance for part in parts)) <= difference
 
 
 def p_text(p: float | None) -> str:

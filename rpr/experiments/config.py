@@ -246,6 +246,9 @@ class Study:
     arms: dict[str, Any] = setting(f"{{name: {{setting: value}}}}: more arms, at most {MOST_ARMS} "
                                    "in all", {})
     seeds: tuple[int, ...] = setting("each arm is trained once with each", (1,))
+    tune: dict[str, Any] = setting("{hparam: (value, ...)}: each arm is trained with every "
+                                   "combination of these and judged with the one of the least loss "
+                                   "on the development set", {})
     paper_bleu: dict[str, float] = setting("{arm: BLEU} of the paper, shown next to ours", {})
     length_buckets: tuple[int, ...] = setting("longest source of each group in tables by length, "
                                               "such as (10, 20, 40); longer sources are one more "
@@ -253,10 +256,11 @@ class Study:
 
     def __post_init__(self) -> None:
         _check_types_and_ranges(self, "study")
-        for name, values in self.grid.items():
-            if not isinstance(values, tuple | list) or not values:
-                raise UserError(f"study.grid: {shown(name)} needs a tuple of values, not "
-                                f"{shown(values)}")
+        for field, varied in (("grid", self.grid), ("tune", self.tune)):
+            for name, values in varied.items():
+                if not isinstance(values, tuple | list) or not values:
+                    raise UserError(f"study.{field}: {shown(name)} needs a tuple of values, not "
+                                    f"{shown(values)}")
         for name, changes in self.arms.items():
             if not isinstance(changes, dict):
                 raise UserError(f"study.arms: {shown(name)} needs a dict of settings, not "
@@ -265,6 +269,9 @@ class Study:
         if not 1 <= count <= MOST_ARMS:
             raise UserError(f"study.grid and study.arms describe {count:,} arms: from 1 to "
                             f"{MOST_ARMS:,} are allowed")
+        if math.prod(map(len, self.tune.values())) > MOST_ARMS:
+            raise UserError(f"study.tune describes {math.prod(map(len, self.tune.values())):,} "
+                            f"settings: at most {MOST_ARMS:,} are allowed")
         for seed in self.seeds:
             _check_value(seed, Setting("study.seeds: seed", 0, minimum=0, maximum=_HIGHEST_SEED))
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
@@ -278,6 +285,7 @@ class Study:
         changes = self.changes()
         for name, settings in changes.items():
             _check_arm(name, settings)
+        self._check_tuned(changes)
         for field, name in (("baseline", self.baseline),
                             *(("paper_bleu", name) for name in self.paper_bleu)):
             if name not in changes:
@@ -285,6 +293,23 @@ class Study:
                                 f"{shown(', '.join(changes))[1:-1]}")
         for name, bleu in self.paper_bleu.items():
             _check_value(bleu, Setting(f"study.paper_bleu[{name!r}]", 0.0, minimum=0, maximum=100))
+
+    def _check_tuned(self, changes: dict[str, dict[str, Any]]) -> None:
+        run_fields = {field.name for field in dataclasses.fields(Run)}
+        for settings in self.tuned():
+            _check_arm("study.tune", settings)
+        for name in self.tune:
+            if name in run_fields:
+                raise UserError(f"study.tune: {name} is a setting of a run; only hparams of the "
+                                "training can be chosen by the loss")
+            for arm, settings in changes.items():
+                if name in settings:
+                    raise UserError(f"study: arm {arm!r} sets {name}, which study.tune chooses")
+
+    def tuned(self) -> list[dict[str, Any]]:
+        """The settings that each arm tries: {hparam: value}; one empty dict without `tune`."""
+        return [dict(zip(self.tune, values, strict=True))
+                for values in itertools.product(*self.tune.values())]
 
     def changes(self) -> dict[str, dict[str, Any]]:
         """{arm: {setting: value}}, the arms of the grid first."""

@@ -2,8 +2,8 @@
 
     STUDY/study.gin      the resolved study
     STUDY/study.json     {"baseline": NAME, "length_buckets": [], "arms": [{"name", "changes",
-                         "paper_bleu", "runs": [{"seed", "directory"}]}]}, directories relative
-                         to STUDY
+                         "paper_bleu", "runs": [{"seed", "directory", "tuned"}]}]}, directories
+                         relative to STUDY; "tuned" is what a run tries of study.tune
     STUDY/datagen.json   state of the data generation
     STUDY/data/          vocabulary and TFRecords, shared by the runs
     STUDY/runs/NAME/     a run; NAME ends in a hash of its configuration
@@ -38,10 +38,15 @@ _SCHEMA = {"problem": str, "state": ("running", "done", "failed"), "started": fl
 
 
 class StudyRun:
-    """One run of a study: its arm, what that changes, all settings, and its directory."""
+    """One run of a study: its arm, what that changes, all settings, and its directory.
 
-    def __init__(self, study_dir: str, arm: str, changes: dict[str, Any], run: Run) -> None:
+    `tuned` is what it tries of `study.tune`.
+    """
+
+    def __init__(self, study_dir: str, arm: str, changes: dict[str, Any], run: Run,
+                 tuned: dict[str, Any]) -> None:
         self.study_dir, self.arm, self.changes, self.run = study_dir, arm, changes, run
+        self.tuned = tuned
         self.name = run_id(arm, run)
         self.directory = os.path.join("runs", self.name)
         self.run_dir = run_directory.RunDirectory(os.path.join(study_dir, self.directory),
@@ -98,14 +103,17 @@ def study_runs(study: Study, run: Run, study_dir: str) -> list[StudyRun]:
         malformed = [pair for pair in _pairs(text) if pair.strip() and "=" not in pair]
         if malformed:
             raise UserError(f"{name}: {malformed[0]!r} is not NAME=VALUE")
-    runs = [StudyRun(study_dir, arm, changes, resolve(run, changes, seed))
-            for seed in study.seeds for arm, changes in study.changes().items()]
-    arms: dict[Run | str, str] = {}
+    runs = [StudyRun(study_dir, arm, changes, resolve(run, changes | tuned, seed), tuned)
+            for seed in study.seeds for arm, changes in study.changes().items()
+            for tuned in study.tuned()]
+    arms: dict[Run | str, StudyRun] = {}
     for study_run in runs:
         for key in (study_run.run, study_run.directory):     # a directory is one run's
-            same = arms.setdefault(key, study_run.arm)
-            if same != study_run.arm:
-                raise UserError(f"study: arms {same!r} and {study_run.arm!r} are the same run")
+            same = arms.setdefault(key, study_run)
+            if same.arm != study_run.arm:
+                raise UserError(f"study: arms {same.arm!r} and {study_run.arm!r} are the same run")
+            if same is not study_run:
+                raise UserError(f"study.tune: {same.tuned} and {study_run.tuned} are the same run")
     return runs
 
 
@@ -127,7 +135,7 @@ def shortened(study: Study, run: Run) -> tuple[Study, Run]:
     for arm in sorted(changes, key=lambda arm: arm != study.baseline):
         arms.setdefault(resolve(short, changes[arm], study.seeds[0]), arm)
     kept = {arm: changes[arm] for arm in changes if arm in arms.values()}
-    return Study(study.baseline, arms=kept, seeds=study.seeds[:1]), short
+    return Study(study.baseline, arms=kept, seeds=study.seeds[:1], tune=study.tune), short
 
 
 def cut_test_texts(runs: list[StudyRun], lines: int) -> None:
@@ -205,7 +213,8 @@ def _record(study: Study, runs: list[StudyRun]) -> dict[str, Any]:
     entries: dict[str, list[dict[str, Any]]] = {}
     for study_run in runs:
         entries.setdefault(study_run.arm, []).append(
-            {"seed": study_run.run.seed, "directory": study_run.directory})
+            {"seed": study_run.run.seed, "directory": study_run.directory,
+             **({"tuned": study_run.tuned} if study_run.tuned else {})})
     return {"baseline": study.baseline, "length_buckets": study.length_buckets, "arms": [
         {"name": arm, "changes": changes, "paper_bleu": study.paper_bleu.get(arm),
          "runs": entries[arm]} for arm, changes in study.changes().items()]}

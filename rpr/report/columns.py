@@ -5,15 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from rpr.evaluation import ALL_METRICS
-from rpr.evaluation.significance import (
-    MOST_SEEDS,
-    ArmScore,
-    Comparison,
-    is_test_set_too_small,
-    may_be_small,
-    p_text,
-)
-from rpr.report.results import BEYOND, FIELDS, ArmResult, StudyResults
+from rpr.evaluation.designs import MOST_SEEDS, is_test_set_too_small, may_be_small
+from rpr.evaluation.significance import ArmScore, Comparison, p_text
+from rpr.report.results import BEYOND, FIELDS, ArmResult, RunResult, StudyResults
 from rpr.utils.errors import InvalidValue
 
 # The paper's symbols for settings.
@@ -92,6 +86,40 @@ def _all_columns(results: StudyResults) -> list[Column]:
     add("minutes", "minutes", "cost", lambda arm: arm.train_minutes is not None
         and f"{arm.train_minutes:.1f}")
     return all_columns
+
+
+def tuning_columns(results: StudyResults) -> list[Column]:
+    """The table of what each arm tried of `study.tune`; empty without it."""
+    arms = results.arms
+    settings = {repr(run.tuned): run.tuned for arm in arms for run in arm.all_runs if run.tuned}
+    if not settings:
+        return []
+    found = [Column("model", "model", [arm.name for arm in arms], "arm")]
+    for key, tuned in settings.items():
+        heading = ", ".join(f"{name}={value}" for name, value in tuned.items())
+        found.append(Column(f"tuned {heading}", heading, [
+            _tried(arm, [run for run in arm.all_runs if repr(run.tuned) == key], results.metric)
+            for arm in arms], "tuned"))
+    return found
+
+
+def tuning_title(results: StudyResults) -> str:
+    """The heading of the table of what each arm tried."""
+    return f"tuning: loss on the development set ({ALL_METRICS[results.metric]})"
+
+
+def _tried(arm: ArmResult, runs: Sequence[RunResult], metric: str) -> str:
+    """Mean loss and score of a setting over the seeds that count, or that it failed."""
+    if any(run.state == "failed" for run in runs):
+        return "failed"
+    counting = [run for run in runs if run.seed in [each.seed for each in arm.runs]]
+    losses = [run.loss for run in counting if run.loss is not None]
+    scores = [score for run in counting if (score := getattr(run, metric) if metric in FIELDS
+                                            else run.scores.get(metric)) is not None]
+    if not losses or not scores:
+        return ""
+    text = f"{statistics.fmean(losses):.3f} ({statistics.fmean(scores):.1f})"
+    return f"chosen: {text}" if any(run in arm.runs for run in runs) else text
 
 
 def length_columns(results: StudyResults) -> list[Column]:
@@ -238,6 +266,10 @@ def _notes_on_differences(results: StudyResults) -> list[Note]:
     if "sentences" in bases:
         lines.append(Note(("difference", "p"), "An arm with one seed has an interval over test "
                           f"{units} and no p-value."))
+    if any(arm.tried for arm in results.arms):
+        lines.append(Note(("difference", "p"), "Each arm has the setting of study.tune with the "
+                          "least loss on the development set. The interval and p account for this "
+                          "choice."))
     lines.append(Note(("p_holm",), "p (Holm): corrected for all pairs of arms."))
     if results.seeds_needed:
         lines.append(Note(("difference",), f"Between arms whose difference may be 0.5 {unit} or "
@@ -273,6 +305,8 @@ def tables(results: StudyResults) -> Iterator[tuple[str, list[Column]]]:
                          ("each test set", "test set"), ("cost", "cost")):
         if any(column.group == group for column in all_columns):
             yield title, [column for column in all_columns if column.group in ("arm", group)]
-    by_length = length_columns(results)
+    by_length, tried = length_columns(results), tuning_columns(results)
     if by_length:
         yield length_title(results), by_length
+    if tried:
+        yield tuning_title(results), tried

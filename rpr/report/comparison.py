@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rpr.evaluation import ALL_METRICS, LOWER_IS_BETTER, significance
+from rpr.evaluation import ALL_METRICS, LOWER_IS_BETTER, designs, significance
 from rpr.evaluation.length_checks import brevity_penalty
 from rpr.evaluation.metrics import Metric
 from rpr.evaluation.ratio_metrics import make_metric
@@ -63,7 +63,8 @@ def score_runs(results: StudyResults, path: str, measure: Measure | None = None,
       UserError: runs were scored on different text, or text is missing.
     """
     measure = measure or Measure()
-    run_dirs = {run.path: run_directory_of(path, run) for arm in results.arms for run in arm.done}
+    run_dirs = {run.path: run_directory_of(path, run) for arm in results.arms
+                for run in arm.all_runs if run.state == "done"}
     if not run_dirs:
         return
     runs = {name: gin_files.load_run(run_dir.config) for name, run_dir in run_dirs.items()}
@@ -109,7 +110,7 @@ def _leave_own_test_set(results: StudyResults, run_dirs: Mapping[str, RunDirecto
     """Replaces what was recorded for the runs' own test set by what is known of these."""
     for arm in results.arms:
         arm.paper_bleu = arm.exact = None
-        for run in arm.done:
+        for run in (run for run in arm.all_runs if run.path in run_dirs):
             cut = []
             for name in names:
                 run_dirs[run.path].refuse_links(name)
@@ -142,17 +143,24 @@ def _fill_scores(results: StudyResults, metric: Metric, counts: Mapping[str, np.
     """Fills in one metric's scores, under a name, and how the arms differ in it."""
     scores: dict[str, list[RunScores]] = {}
     for arm in results.arms:
-        for run in arm.done:
-            score = significance.run_scores(metric, counts[run.path], documents)
+        of_run: dict[str, RunScores] = {}
+        for run in (run for run in arm.all_runs if run.path in counts):
+            of_run[run.path] = score = significance.run_scores(metric, counts[run.path], documents)
             if name in FIELDS:
                 setattr(run, name, score.score)
             else:
                 run.scores[name] = score.score
-            scores.setdefault(arm.name, []).append(score)
-        if arm.done and name in FIELDS:
+        if not arm.done:
+            continue
+        scores[arm.name] = [of_run[run.path] for run in arm.done]
+        if name in FIELDS:
             setattr(arm, name, significance.arm_score(scores[arm.name]))
-        elif arm.done:
+        else:
             arm.scores[name] = significance.arm_score(scores[arm.name])
+        if arm.tried:
+            scores[arm.name] = designs.with_choice(
+                [[of_run[run.path] for run in group] for group in arm.tried],
+                [[run.loss or 0.0 for run in group] for group in arm.tried])
     _compare(results, name, scores)
 
 
@@ -189,8 +197,8 @@ def _rank(results: StudyResults, compared: Mapping[tuple[str, str], Comparison])
     """Fills in the pairs, the letters of the arms, and how many seeds would be needed."""
     results.pairs = [ArmPair(*pair, comparison) for pair, comparison in compared.items()]
     comparisons, units = list(compared.values()), results.documents or results.sentences
-    results.seeds_needed = significance.seeds_needed(comparisons, units)
-    low, high = (significance.seeds_needed(comparisons, units, quantile=quantile)
+    results.seeds_needed = designs.seeds_needed(comparisons, units)
+    low, high = (designs.seeds_needed(comparisons, units, quantile=quantile)
                  for quantile in (0.1, 0.9))
     results.seeds_range = [low, high] if low and high else []
     tested = {name for pair in compared for name in pair}

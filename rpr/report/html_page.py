@@ -197,7 +197,7 @@ def differences(hypothesis: str, reference: str) -> Iterator[tuple[str, str]]:
 def _environments(results: StudyResults) -> Iterator[tuple[int, list[tuple[str, str]]]]:
     """(number of runs made there, [(name, value)]) of each environment."""
     for index, environment in enumerate(results.environments):
-        yield (sum(run.environment == index for arm in results.arms for run in arm.runs),
+        yield (sum(run.environment == index for arm in results.arms for run in arm.all_runs),
                list(_flatten(environment)))
 
 

@@ -16,7 +16,7 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,6 +36,7 @@ SIDES = ("encoder", "decoder")
 KINDS = ("keys", "values")
 CACHE = "learned.npz"                                 # of a run directory
 _LARGEST = 1 << 28                                    # bytes of all arrays
+_MOST_HEADS = 4096                                    # of all layers
 
 
 def load(run_dir: RunDirectory) -> dict[str, np.ndarray]:
@@ -53,11 +54,25 @@ def load(run_dir: RunDirectory) -> dict[str, np.ndarray]:
             arrays = dict(loaded)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile):    # damaged: it is made again
         return {}
-    expected = {**{f"{side}_{kind}": 4 for side in SIDES for kind in KINDS},
-                **{f"{side}_attention": 3 for side in SIDES},
-                "clip_left": 0, "source_lengths": 1, "source_sha256": 0}
-    as_made = all(expected.get(name) == array.ndim for name, array in arrays.items())
-    return arrays if as_made else {}
+    return arrays if _is_as_made(arrays) else {}
+
+
+def _is_as_made(arrays: Mapping[str, np.ndarray]) -> bool:
+    """Whether arrays have the shapes, types and ranges that an analysis gives them."""
+    dimensions = {**{f"{side}_{kind}": 4 for side in SIDES for kind in KINDS},
+                  **{f"{side}_attention": 3 for side in SIDES},
+                  "clip_left": 0, "source_lengths": 1, "source_sha256": 0}
+    if any(dimensions.get(name) != array.ndim for name, array in arrays.items()):
+        return False
+    drawn = [array for array in arrays.values() if array.ndim > 2]
+    tables = [array for array in drawn if array.ndim == 4]
+    left = arrays.get("clip_left", np.array(0))
+    lengths = arrays.get("source_lengths", np.ones(0, int))
+    return (all(array.dtype.kind == "f" and array.size and np.isfinite(array).all()
+                and array.shape[0] * array.shape[1] <= _MOST_HEADS for array in drawn)
+            and all(array.shape[2] == 2 * MAX_DISTANCE + 1 for array in drawn if array.ndim == 3)
+            and left.dtype.kind in "iu" and all(0 <= left < table.shape[2] for table in tables)
+            and lengths.dtype.kind in "iu" and bool(((lengths > 0) & (lengths < 1 << 24)).all()))
 
 
 def source_lengths(source: Sequence[str],

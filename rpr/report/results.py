@@ -5,6 +5,7 @@ Tables, figures and pages only read these classes, so they can also be made from
 """
 import dataclasses
 import os
+import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -63,6 +64,7 @@ class RunResult:
       loss: development-set loss of the last evaluation, nats per sub-word.
       train_losses, dev_losses: [[step, loss], ...], thinned out.
       dev_bleu: [[step, BLEU on the development set], ...] of checkpoints (run.bleu_frequency).
+      tuned: {setting: value} that the run tries of `study.tune`.
     """
     path: str
     seed: int
@@ -87,6 +89,7 @@ class RunResult:
     train_losses: list[list[float]] = dataclasses.field(default_factory=list)
     dev_losses: list[list[float]] = dataclasses.field(default_factory=list)
     dev_bleu: list[list[float]] = dataclasses.field(default_factory=list)
+    tuned: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass
@@ -109,6 +112,8 @@ class ArmResult:
         metric.
       interval_by_length: 95% interval of the first metric over the sentences of each bucket,
         [low, high].
+      others: with `study.tune`, the runs that do not count: other settings than the chosen one, and
+        seeds that some setting lacks.
       by_test_set: where several test sets are judged together, {test set: score in the first
         metric}.
     """
@@ -134,11 +139,55 @@ class ArmResult:
     bleu_by_length: list[float] = dataclasses.field(default_factory=list)
     interval_by_length: list[list[float]] = dataclasses.field(default_factory=list)
     by_test_set: dict[str, float] = dataclasses.field(default_factory=dict)
+    others: list[RunResult] = dataclasses.field(default_factory=list)
 
     @property
     def done(self) -> list[RunResult]:
         """The finished runs."""
         return [run for run in self.runs if run.state == "done"]
+
+    def choose_setting(self) -> None:
+        """With `study.tune`, keeps the runs of the setting with the least development loss.
+
+        Settings with a failed run, such as a learning rate that diverges, cannot be chosen. The
+        seeds that count are those with which all other settings are done.
+        """
+        if not any(run.tuned for run in self.runs):
+            return
+        groups: dict[str, list[RunResult]] = {}
+        for run in self.runs:
+            groups.setdefault(repr(run.tuned), []).append(run)
+        candidates = [group for group in groups.values()
+                      if not any(run.state == "failed" for run in group)]
+        done = [{run.seed: run.loss for run in group
+                 if run.state == "done" and run.loss is not None} for group in candidates]
+        seeds = [seed for seed in dict.fromkeys(run.seed for run in self.runs)
+                 if done and all(seed in losses for losses in done)]
+        kept: list[RunResult] = []
+        if seeds:
+            means = [statistics.fmean(losses[seed] for seed in seeds) for losses in done]
+            chosen = candidates[means.index(min(means))]
+            kept = [run for run in chosen if run.seed in seeds]
+        self.runs, self.others = kept, [run for run in self.runs if run not in kept]
+
+    @property
+    def all_runs(self) -> list[RunResult]:
+        """Its runs, and those that `study.tune` added."""
+        return self.runs + self.others
+
+    @property
+    def tried(self) -> list[list[RunResult]]:
+        """With `study.tune`, the finished runs of each setting with the seeds that count.
+
+        The chosen setting comes first. Settings with a failed run are left out.
+        """
+        groups: dict[str, list[RunResult]] = {}
+        seeds = [run.seed for run in self.runs]
+        failed = [run.tuned for run in self.others if run.state == "failed"]
+        for run in self.all_runs if self.others else ():
+            if run.seed in seeds and run.tuned not in failed:
+                groups.setdefault(repr(run.tuned), []).append(run)
+        return [sorted(group, key=lambda run: seeds.index(run.seed)) for group in groups.values()]
 
     def score(self, metric: str) -> ArmScore | None:
         """The arm's score in a metric."""
@@ -243,7 +292,7 @@ class StudyResults:
     def unfinished(self) -> list[str]:
         """A line for each run that is not done."""
         return [f"{run.path}: {run.state}" + (f" ({run.note})" if run.note else "")
-                for arm in self.arms for run in arm.runs if run.state != "done"]
+                for arm in self.arms for run in arm.all_runs if run.state != "done"]
 
     @property
     def warnings(self) -> list[str]:
@@ -318,7 +367,7 @@ def _check_references(results: StudyResults) -> None:
     names = unique((arm.name for arm in results.arms), "an arm is called")
     if not results.metrics or not set(results.metrics) <= set(ALL_METRICS):
         raise ValueError(f"metrics are {results.metrics}")
-    unique((run.path for arm in results.arms for run in arm.runs), "a run lies in")
+    unique((run.path for arm in results.arms for run in arm.all_runs), "a run lies in")
     for name in (results.baseline, *(pair.first for pair in results.pairs),
                  *(pair.second for pair in results.pairs)):
         if name not in names:
@@ -330,7 +379,7 @@ def _check_references(results: StudyResults) -> None:
         if [len(interval) for interval in arm.interval_by_length] not in (
                 [], [2] * len(results.buckets)):
             raise ValueError(f"{arm.name}: an interval has two ends")
-    for run in (run for arm in results.arms for run in arm.runs):
+    for run in (run for arm in results.arms for run in arm.all_runs):
         if len(run.by_length) not in (0, len(results.buckets)):
             raise ValueError(f"{run.path}: scores of {len(run.by_length)} lengths, there are "
                              f"{len(results.buckets)} buckets")

@@ -20,7 +20,7 @@ MOST_RECORDS = 200                                    # training records of a ru
 
 _STUDY = {"baseline": str, "length_buckets?": [int],
           "arms": [{"name": str, "changes": dict, "paper_bleu": (float, None),
-                    "runs": [{"seed": int, "directory": str}]}]}
+                    "runs": [{"seed": int, "directory": str, "tuned?": dict}]}]}
 _REMEDY = "rpr study with the same gin file writes it again"
 _CHECKS = {"checks": [{"check": str, "side": str, "problem": str, "note": str}]}
 _CORPUS = {"sources": {"*": {"path?": str, "lines?": int, "sha256": str}}}
@@ -56,8 +56,8 @@ def read_study(path: str, baseline: str | None = None, against: str | None = Non
             arms += found
             own_baseline = own_baseline or their_baseline
     try:
-        unique((os.path.realpath(os.path.join(path, run.path)) for arm in arms for run in arm.runs),
-               "a run lies in")
+        unique((os.path.realpath(os.path.join(path, run.path)) for arm in arms
+                for run in arm.all_runs), "a run lies in")
     except ValueError as error:
         raise UserError(f"{', '.join(filter(None, (path, *others, against)))}: {error}") from None
     if chosen:
@@ -78,6 +78,7 @@ def read_study(path: str, baseline: str | None = None, against: str | None = Non
     _describe_settings(results, path)
     for arm in arms:
         _average_training(arm)
+        arm.settings |= arm.runs[0].tuned if arm.runs else {}
     fill_speeds(results)
     return results
 
@@ -142,15 +143,22 @@ def _read_arms(root: str, path: str, is_other: bool) -> tuple[list[ArmResult], s
     arms = [ArmResult(arm["name"], arm["changes"], arm["paper_bleu"],
                       [read(run["directory"], run["seed"]) for run in arm["runs"]])
             for arm in study["arms"]]
+    for arm, entry in zip(arms, study["arms"], strict=True):
+        for run, described in zip(arm.runs, entry["runs"], strict=True):
+            run.tuned = described.get("tuned", {})
+        arm.choose_setting()
     if is_other:
         for arm in arms:
             if arm.name == study["baseline"]:
                 _check_done(arm, path)
     return arms, study["baseline"]
+
+
 def _check_done(arm: ArmResult, path: str) -> None:
     """Refuses to compare with an arm that has no finished run."""
     if not arm.done:
-        raise InvalidPath(path, f"the run is not done ({arm.runs[0].state})" if len(arm.runs) == 1
+        raise InvalidPath(path, f"the run is not done ({arm.all_runs[0].state})"
+                          if len(arm.all_runs) == 1
                           else f"no run of {arm.name}, the baseline, is done")
 
 
@@ -188,7 +196,7 @@ def _describe_settings(results: StudyResults, path: str) -> None:
         runs[arm.name], hparams = _recorded(arm, path)
         recorded[arm.name] = hparams | (dataclasses.asdict(run) if (run := runs[arm.name]) else {})
     is_known = _DEFAULTS.keys() if {"hparams_set", "hparams"} & set(names) else None
-    own = [arm for arm in results.arms if not arm.runs[0].path.startswith(os.pardir)]
+    own = [arm for arm in results.arms if not arm.all_runs[0].path.startswith(os.pardir)]
     defaults = {name: value for arm in own for name, value in recorded[arm.name].items()
                 if name not in arm.settings and (is_known is None or name in is_known)}
     values, positions = {}, {}
@@ -269,7 +277,7 @@ def _describe_study(results: StudyResults, path: str) -> None:
     """Fills in what the study is about: problem, corpus, date, environments and gin file."""
     problems = set()
     dates = []
-    for run in [run for arm in results.arms for run in arm.runs]:
+    for run in [run for arm in results.arms for run in arm.all_runs]:
         run_dir = run_directory_of(path, run)
         if os.path.exists(run_dir.config):
             problems.add(gin_files.load_run(run_dir.config).problem)

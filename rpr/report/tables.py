@@ -20,6 +20,8 @@ from rpr.report.columns import (
     rows,
     signatures,
     tables,
+    tuning_columns,
+    tuning_title,
 )
 from rpr.report.results import BEYOND, FIELDS, StudyResults
 from rpr.utils import files
@@ -91,10 +93,10 @@ def to_markdown(results: StudyResults, chosen: Sequence[Column] = ()) -> str:
                   [f"- **{escaping.to_markdown(line)}**" for line in results.warnings],
                   [f"- {escaping.to_markdown(line)}" for line in results.unfinished]):
         lines += ["", *block] if block else []
-    by_length = length_columns(results)
-    if by_length and not chosen:
-        lines += ["", f"{escaping.to_markdown(length_title(results))}:", "",
-                  *markdown_rows(by_length)]
+    for title, more in ((length_title(results), length_columns(results)),
+                        (tuning_title(results), tuning_columns(results))):
+        if more and not chosen:
+            lines += ["", f"{escaping.to_markdown(title)}:", "", *markdown_rows(more)]
     return "\n".join(lines) + "\n"
 
 

@@ -51,9 +51,8 @@ def open_regular(path: str) -> BinaryIO:
     mode = os.fstat(number).st_mode
     if not stat.S_ISREG(mode):
         os.close(number)
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        raise InvalidPath(path, "not a regular file")
+        raise InvalidPath(path, "is a directory; expected a file" if stat.S_ISDIR(mode)
+                          else "not a regular file")
     return os.fdopen(number, "rb")
 
 

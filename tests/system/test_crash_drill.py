@@ -34,7 +34,7 @@ def study(gin, study_dir):
 
 def family(pid):
     """[(pid, verb)] of a study's process and those below it, the study first."""
-    listed = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True,
+    listed = subprocess.run(["ps", "-wweo", "pid,ppid,args"], capture_output=True, text=True,
                             check=True).stdout.splitlines()[1:]
     rows = [(int(row[0]), int(row[1]), row[2:]) for row in map(str.split, listed)]
     found = [(pid, "study")]

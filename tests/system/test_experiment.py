@@ -220,8 +220,8 @@ def running(stage):
 
 
 def no_process_names(run_dir):
-    names = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    return not [line for line in names.splitlines() if str(run_dir) in line]
+    listed = subprocess.run(["ps", "-wweo", "args"], capture_output=True, text=True, check=True)
+    return not [line for line in listed.stdout.splitlines() if str(run_dir) in line]
 
 
 def test_killed_in_every_stage_it_ends_as_if_undisturbed(undisturbed, tmp_path):

@@ -59,6 +59,24 @@ def test_a_smoke_test_goes_through_all_stages_and_measures_the_hours(text, tmp_p
     assert "2 runs, 1 trainings to do" in shown and "about 0." in shown
 
 
+def test_a_tuned_study_resumes_with_more_settings(text, tmp_path):
+    gin = write_study(tmp_path / "x.gin", {"relative": {}})
+    rates = "study.tune={{'learning_rate_constant': {}}}"
+    plan = ["study", gin, f"--study_dir={tmp_path}/s", "--set"]
+    rpr_command(*plan, rates.format("(0.1, 1e-6)"))
+    arm, = json.loads((tmp_path / "s" / "results.json").read_text())["arms"]
+    assert arm["settings"] == {"learning_rate_constant": 0.1}
+    assert [run["tuned"] for run in arm["others"]] == [{"learning_rate_constant": 1e-6}]
+    assert arm["runs"][0]["loss"] < arm["others"][0]["loss"]
+    before = {run["path"]: status(tmp_path / "s" / run["path"])
+              for run in (*arm["runs"], *arm["others"])}
+    done = rpr_command(*plan, rates.format("(0.1, 1e-6, 1e-5)"))
+    assert done.stderr.count(": begins") == 1
+    assert {path: status(tmp_path / "s" / path) for path in before} == before
+    arm, = json.loads((tmp_path / "s" / "results.json").read_text())["arms"]
+    assert len(arm["runs"]) == 1 and len(arm["others"]) == 2
+
+
 def test_a_failed_run_does_not_stop_the_others(finished):
     _, study_dir, done = finished
     last = done.stderr.splitlines()[-1]

@@ -208,6 +208,51 @@ def test_all_test_sets_are_judged_in_one_test(tmp_path):
         read_scored(tmp_path / "joined", measure=comparison.Measure("all"))
 
 
+def write_tuned_study(folder):
+    """Two arms that try three rates with two seeds; the rate 4 fails with one seed of "b"."""
+    arms = {}
+    for arm, better in (("a", 1), ("b", 2)):
+        entries = []
+        for seed, rate in itertools.product((1, 2), (1, 2, 4)):
+            failed = (arm, seed, rate) == ("b", 2, 4)
+            name = f"runs/{arm}-{rate}-{seed}"
+            run = write_run(folder, name, 0.1 * rate, seed, done=not failed, status={
+                "train": {"state": "failed", "code": 1, "reason": "NaN"}} if failed else None)
+            (run / ".lock").touch()
+            with open(run / "metrics.jsonl", "a") as metrics:
+                metrics.write(json.dumps({"event": "eval", "step": 1000, "loss":
+                                          2 + abs(rate - better) - (rate == 4) + 0.1 * seed}))
+            entries.append({"seed": seed, "directory": name, "tuned": {"rate": rate}})
+        arms[arm] = entries
+    write_study(folder, {}, "a")
+    (folder / "study.json").write_text(json.dumps({"baseline": "a", "arms": [
+        {"name": name, "changes": {}, "paper_bleu": None, "runs": entries}
+        for name, entries in arms.items()]}))
+
+
+def test_a_tuned_arm_is_judged_with_the_setting_of_the_least_loss(tmp_path):
+    write_tuned_study(tmp_path)
+    rpr_command("report", tmp_path, "--skip_model_analysis")
+    results = load_record(str(tmp_path))
+    first, second = results.arms
+    assert [run.path for run in first.runs] == ["runs/a-1-1", "runs/a-1-2"]
+    assert [run.path for run in second.runs] == ["runs/b-2-1", "runs/b-2-2"]
+    assert (first.settings, second.settings) == ({"rate": 1}, {"rate": 2})
+    assert first.bleu.mean == pytest.approx(sum(run.bleu for run in first.runs) / 2)
+    assert second.bleu_difference.p is not None
+    assert results.unfinished == ["runs/b-4-2: failed (train: NaN)"]
+    text = tables.to_markdown(results)
+    assert "| model | rate=1 | rate=2 | rate=4 |" in text and "The interval and p account" in text
+    row = next(line for line in text.splitlines() if line.startswith("| b | 3.150"))
+    assert f"chosen: 2.150 ({second.bleu.mean:.1f})" in row and row.endswith("failed |")
+    # A setting that still trains keeps the seeds from counting that it lacks.
+    (tmp_path / "runs" / "a-4-2" / "scores.json").unlink()
+    (tmp_path / "runs" / "a-4-2" / "status.json").write_text("{}")
+    again = read_scored(tmp_path)
+    assert [run.path for run in again.arms[0].runs] == ["runs/a-1-1"]
+    assert again.arms[1].bleu_difference.p is None
+
+
 def test_a_default_is_read_from_the_model(tmp_path):
     write_run(tmp_path, "runs/both-1")
     write_run(tmp_path, "runs/values-1", 0.3, relative_keys=False)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from test_scoring import SENTENCES, damaged
 
-from rpr.evaluation import significance
+from rpr.evaluation import designs, significance
 from rpr.evaluation.metrics import Metric
 from rpr.evaluation.significance import Comparison, RunScores
 
@@ -132,10 +132,33 @@ def test_a_seed_more_never_widens_the_interval(seed_variance, rest, seeds, arms)
         values = np.array([-1.0, 1.0] * (seeds // 2) + [0.0] * (seeds % 2))
         values *= math.sqrt(seed_variance / np.var(values, ddof=1))
         part = significance._moderated_part([of_seeds_alone(values)] * 2, spread)
-        parts = [part, significance._Part(rest, 999)]
-        return significance._critical_value(parts, 0.05) * math.sqrt(part.variance + rest)
+        parts = [part, significance.Part(rest, 999)]
+        return significance.critical_value(parts, 0.05) * math.sqrt(part.variance + rest)
 
     assert half(seeds + 1) <= half(seeds) + 1e-9
+
+
+def test_the_choice_of_a_setting_is_repeated_without_each_seed():
+    """Setting 0 is chosen; without seed 2 it would be setting 1."""
+    scores = np.array([[30.0, 31.0, 32.5], [28.0, 29.0, 29.5]])
+    losses = np.array([[2.0, 2.0, 1.0], [1.9, 1.9, 1.8]])
+    runs = designs.with_choice([of_seeds_alone(row) for row in scores], losses.tolist())
+    mean = scores[0].mean()
+    without = [(31 + 32.5) / 2, (30 + 32.5) / 2, (28 + 29) / 2]
+    values = np.array([3 * mean - 2 * each for each in without])
+    np.testing.assert_allclose([run.score for run in runs], values + mean - values.mean())
+    kept = designs.with_choice([of_seeds_alone(row) for row in scores], [[0] * 3, [9] * 3])
+    np.testing.assert_allclose([run.score for run in kept], scores[0])
+    assert designs.with_choice([of_seeds_alone([30.0]), of_seeds_alone([29.0])], [[1], [2]]
+                               )[0].score == 30.0
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_equal_tuned_arms_are_rejected_in_five_percent(calibration, number):
+    """Where loss and score disagree, a test that takes the choice as given rejects far more."""
+    rates = calibration.tuned_rejection_rates(calibration.TUNED[number], 3, TRIALS)
+    assert_calibrated(rates["ours"], 0.02)
+    assert number == 0 or rates["choice taken as given"] > 0.07
 
 
 def test_two_outputs_are_a_paired_t_test():
@@ -197,21 +220,21 @@ def test_seeds_needed():
         return Comparison(0.1, -1.0, 1.0, 0.5, "seeds", None, seed_variance, 4.0, sentence_variance)
 
     # For two samples: 2 (1.96 + 0.84)^2 (0.54 / 0.5)^2 = 18.3 with normal quantiles; t needs more.
-    assert significance.seeds_needed([observed(2 * 0.54 ** 2, 0.0)], 1000) == 20
-    assert significance.seeds_needed([observed(2 * 0.54 ** 2, 0.01)], 1000) > 20
-    assert significance.seeds_needed([observed(0.1, 0.04)], 1000) is None
-    assert significance.seeds_needed([observed(1e-6, 0.0)], 1000) == 2
+    assert designs.seeds_needed([observed(2 * 0.54 ** 2, 0.0)], 1000) == 20
+    assert designs.seeds_needed([observed(2 * 0.54 ** 2, 0.01)], 1000) > 20
+    assert designs.seeds_needed([observed(0.1, 0.04)], 1000) is None
+    assert designs.seeds_needed([observed(1e-6, 0.0)], 1000) == 2
     alone = Comparison(0.1, -1.0, 1.0, None, "sentences")
-    assert significance.seeds_needed([alone], 1000) is None
-    assert significance.seeds_needed([alone, observed(1e-6, 0.0)], 1000) == 2
+    assert designs.seeds_needed([alone], 1000) is None
+    assert designs.seeds_needed([alone, observed(1e-6, 0.0)], 1000) == 2
     # Arms that differ by more vary more between sentences, which says nothing about close arms.
     far = Comparison(-17.0, -19.0, -15.0, 0.0, "seeds", None, 1.0, 4.0, 0.3)
-    assert significance.seeds_needed([far, observed(2 * 0.54 ** 2, 0.0)], 1000) == 20
-    assert significance.seeds_needed([far], 1000) is None
+    assert designs.seeds_needed([far, observed(2 * 0.54 ** 2, 0.0)], 1000) == 20
+    assert designs.seeds_needed([far], 1000) is None
     # A few documents leave few degrees of freedom to the test.
-    assert significance.seeds_needed([observed(0.01, 0.02)], 1000) == 2
-    assert significance.seeds_needed([observed(0.01, 0.02)], 4) is None
-    few, many = (significance.seeds_needed([observed(2 * 0.54 ** 2, 0.0)], 1000, quantile=quantile)
+    assert designs.seeds_needed([observed(0.01, 0.02)], 1000) == 2
+    assert designs.seeds_needed([observed(0.01, 0.02)], 4) is None
+    few, many = (designs.seeds_needed([observed(2 * 0.54 ** 2, 0.0)], 1000, quantile=quantile)
                  for quantile in (0.1, 0.9))
     assert few < 20 < many
 
@@ -220,11 +243,11 @@ def test_a_test_set_is_too_small_only_by_its_sentences():
     def observed(seed_variance, sentence_variance):
         return Comparison(0.1, -1.0, 1.0, 0.5, "seeds", None, seed_variance, 4.0, sentence_variance)
 
-    assert significance.is_test_set_too_small([observed(0.1, 0.04)], 1000)
-    assert significance.is_test_set_too_small([observed(0.1, 0.02)], 4)
-    assert not significance.is_test_set_too_small([observed(1e4, 0.0)], 1000)
-    assert significance.seeds_needed([observed(1e4, 0.0)], 1000) is None
-    assert not significance.is_test_set_too_small([], 1000)
+    assert designs.is_test_set_too_small([observed(0.1, 0.04)], 1000)
+    assert designs.is_test_set_too_small([observed(0.1, 0.02)], 4)
+    assert not designs.is_test_set_too_small([observed(1e4, 0.0)], 1000)
+    assert designs.seeds_needed([observed(1e4, 0.0)], 1000) is None
+    assert not designs.is_test_set_too_small([], 1000)
 
 
 def arms_of_three_seeds(units):
@@ -236,9 +259,9 @@ def arms_of_three_seeds(units):
 def test_one_unit_shows_nothing():
     compared = significance.compare(*arms_of_three_seeds(1))
     assert (compared.low, compared.high, compared.p) == (None, None, 1.0)
-    assert compared.sentence_variance is None and significance.may_be_small(compared)
-    assert significance.seeds_needed([compared], 1) is None
-    assert significance.is_test_set_too_small([compared], 1)
+    assert compared.sentence_variance is None and designs.may_be_small(compared)
+    assert designs.seeds_needed([compared], 1) is None
+    assert designs.is_test_set_too_small([compared], 1)
 
 
 @pytest.mark.parametrize("units", [2, 4])

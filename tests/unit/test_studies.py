@@ -64,6 +64,10 @@ def test_what_may_change_in_a_run_does_not_change_its_directory():
     (dict(arms={**ARMS, "x": 1}), ["study.arms", "'x'"]),
     (dict(arms={**ARMS, "x": {"seed": 1}}), ["'x'", "study.seeds"]),
     (dict(grid={"a": (1,)}, arms={**ARMS, "a=1": {}}), ["'a=1'", "already"]),
+    (dict(tune={"a": 1}), ["study.tune", "'a'"]),
+    (dict(tune={"train_steps": (1, 2)}), ["study.tune", "train_steps", "setting of a run"]),
+    (dict(tune={"position": ("sinusoid",)}), ["'absolute'", "position", "study.tune"]),
+    (dict(tune={name: tuple(range(11)) for name in "abc"}), ["study.tune", "1,331 settings"]),
 ])
 def test_a_wrong_study_is_refused_by_name(wrong, words):
     with pytest.raises(UserError) as error:
@@ -76,6 +80,27 @@ def test_arms_that_are_the_same_run_are_refused():
     described = config.Study("a", arms={"a": {"x": 1}, "b": {"x": 1}})
     with pytest.raises(UserError, match="'a' and 'b' are the same run"):
         studies.study_runs(described, BASE, "study")
+
+
+def test_each_arm_tries_every_setting_with_the_same_seeds(tmp_path):
+    described = config.Study("absolute", arms=ARMS, seeds=(1, 2),
+                             tune={"dropout": (0.1, 0.3), "rate": (1, 2, 4)})
+    runs = studies.prepare(described, BASE, str(tmp_path))
+    assert len({study_run.directory for study_run in runs}) == len(runs) == 2 * 2 * 6
+    arms = json.loads((tmp_path / "study.json").read_text())["arms"]
+    for arm in arms:
+        assert [(run["seed"], run["tuned"]) for run in arm["runs"]] == [
+            (seed, {"dropout": dropout, "rate": rate})
+            for seed in (1, 2) for dropout in (0.1, 0.3) for rate in (1, 2, 4)]
+    first = gin_files.load_run(str(tmp_path / arms[0]["runs"][-1]["directory"] / "config.gin"))
+    assert {"dropout=0.3", "rate=4", "position=sinusoid"} < set(first.hparams.split(","))
+    more = studies.prepare(dataclasses.replace(described, tune={**described.tune,
+                                                                "rate": (1, 2, 4, 8)}),
+                           BASE, str(tmp_path))
+    assert {run.directory for run in runs} < {run.directory for run in more}
+    again = dataclasses.replace(described, tune={"rate": (1, "1")})
+    with pytest.raises(UserError, match="study.tune: .* are the same run"):
+        studies.study_runs(again, BASE, str(tmp_path))
 
 
 def test_the_same_directory_takes_more_arms_but_no_other_run(tmp_path):
