@@ -1,14 +1,17 @@
 """Any pair of line-aligned text files, given by environment variables."""
 import hashlib
+import itertools
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from tensor2tensor.data_generators import text_problems
 from tensor2tensor.utils import registry
 
 from rpr.problems import checks, parallel_text, translation
 from rpr.problems.checks import SPLITS
 from rpr.utils.errors import UserError
+from rpr.utils.interfaces import HParams
 
 # Size of a development or test set that is taken from the training text: 1%, but at least 20 and at
 # most 2,000 lines, and never more than a tenth of the text.
@@ -108,7 +111,7 @@ class TranslateTextFiles(translation.TranslationProblem):
 
     def text_pairs(self, split: str, tmp_dir: str) -> Iterator[tuple[str, str]]:
         del tmp_dir
-        paths, text = _given_paths(), self._training_text()
+        paths, text = self._given_paths(), self._training_text()
         if split != "train" and split in paths:
             yield from parallel_text.read_pairs(*paths[split])
         else:
@@ -128,20 +131,69 @@ class TranslateTextFiles(translation.TranslationProblem):
     def _check(self) -> dict[str, "CheckedPair"]:
         """Checks the given files, once."""
         if self._checked is None:
-            self._checked = {split: check_pair(*paths) for split, paths in _given_paths().items()}
+            self._checked = {split: check_pair(*paths)
+                             for split, paths in self._given_paths().items()}
         return self._checked
 
     def _training_text(self) -> SplitText:
         if self._split_text is None:
             checked = self._check()
             share = held_out_share(checked["train"].lines)
-            self._split_text = SplitText(*_given_paths()["train"], {
+            self._split_text = SplitText(*self._given_paths()["train"], {
                 split: share for split in ("dev", "test") if split not in checked})
         return self._split_text
 
 
-def _given_paths() -> dict[str, tuple[str, str]]:
-    """{split: (source path, target path)} from the environment."""
+    def _given_paths(self) -> dict[str, tuple[str, str]]:
+        """{split: (source path, target path)} from the environment."""
+        return _pairs_of_paths()
+
+
+@registry.register_problem("lm_text_files")
+class LmTextFiles(TranslateTextFiles):
+    """A language model of your own text: RPR_TEXT_SOURCE, one document a line; sub-words.
+
+    The variables are those of translate_text_files, without the ones of the target side.
+    """
+
+    has_inputs = False
+
+    @property
+    def vocab_filename(self) -> str:
+        return f"vocab.{self.name}.subwords"
+
+    def hparams(self, defaults: Any, unused_model_hparams: Any) -> None:
+        super().hparams(defaults, unused_model_hparams)
+        defaults.loss_multiplier = 1.0                # T2T doubles the loss of characters
+
+    def sources(self, tmp_dir: str) -> dict[str, str]:
+        return {name: digest for name, digest in super().sources(tmp_dir).items()
+                if name.endswith(" source")}
+
+    def vocabulary_text(self, tmp_dir: str) -> Iterator[str]:
+        yield from itertools.islice(super().vocabulary_text(tmp_dir), 0, None, 2)
+
+    def eval_hooks(self, features: Any, logits: Any, hparams: HParams) -> list[Any]:
+        del features, logits, hparams                 # there is no source to show
+        return []
+
+    def _given_paths(self) -> dict[str, tuple[str, str]]:
+        paths = {split: os.environ.get(f"RPR_TEXT_{part}SOURCE") for split, part in (
+            ("train", ""), ("dev", "DEV_"), ("test", "TEST_"))}
+        if not paths["train"]:
+            raise UserError(f"{self.name} needs RPR_TEXT_SOURCE in the environment: a text file, "
+                            "one document a line")
+        return {split: (path, path) for split, path in paths.items() if path}
+
+
+@registry.register_problem("lm_text_files_characters")
+class LmTextFilesCharacters(LmTextFiles):
+    """A language model of your own text: RPR_TEXT_SOURCE, one document a line; bytes of UTF-8."""
+
+    vocab_type = text_problems.VocabType.CHARACTER
+
+
+def _pairs_of_paths() -> dict[str, tuple[str, str]]:
     given = {}
     for split in SPLITS:
         prefix = "RPR_TEXT_" + ("" if split == "train" else split.upper() + "_")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rpr.api.models import LoadedModel
     from rpr.conformance.checks import Result
     from rpr.conformance.foreign import Attention
+    from rpr.inference.language_model import LanguageModel
     from rpr.inference.model_session import ModelSession
     from rpr.report.results import StudyResults
 
@@ -77,8 +78,8 @@ def _run_command(command: str, gin: str, flags: Mapping[str, Any],
 
 def load(run: str, *, data_dir: str | None = None, usr_dir: str | None = None,
          beam_size: int | None = None, alpha: float | None = None, hparams: str = ""
-         ) -> "LoadedModel":
-    """Loads the trained model of a run directory.
+         ) -> "LoadedModel | LanguageModel":
+    """Loads the trained model of a run directory; that of a language model has other methods.
 
     Args:
       run: a directory that `rpr run` or `rpr study` made; its averaged checkpoint is used if there
@@ -95,9 +96,13 @@ def load(run: str, *, data_dir: str | None = None, usr_dir: str | None = None,
     _check_paths(run=run, data_dir=data_dir or "", usr_dir=usr_dir or "")
     _prepare(usr_dir)
     from rpr.api.models import LoadedModel
+    from rpr.inference.language_model import LanguageModel
+    from rpr.t2t.trained_model import find_trained_model
     settings, request = run_directory.find_model(run, data_dir, usr_dir)
     if hparams:
         request = dataclasses.replace(request, hparams=hparams)
+    if settings.is_language_model:
+        return LanguageModel(find_trained_model(request))
     return LoadedModel(settings, request, beam_size, alpha)
 
 

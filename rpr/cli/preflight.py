@@ -66,6 +66,12 @@ def _check(runs: list[Run]) -> list[str]:
                 raise UserError(f"run.problem = {run.problem}: a run translates, and this problem "
                                 "has no pairs of texts, packs them, or uses another one's data; "
                                 "rpr datagen and rpr train take it")
+            if run.is_language_model == problem.has_inputs:
+                raise UserError(
+                    f"run.problem = {run.problem} has a source text: run.metrics = "
+                    f"{run.metrics} are of language models" if problem.has_inputs else
+                    f"run.problem = {run.problem} is a language model: set run.metrics = "
+                    '("perplexity", "token_loss")')
             _check_test_sets(run, problem)
     except Exception as error:                        # a traceback would not reach the parent
         own = None if isinstance(error, UserError) else own_code_error(error)

@@ -5,8 +5,9 @@ import sys
 from collections.abc import Sequence
 
 from rpr.cli.arguments import Parser, whole_number
-from rpr.evaluation import ALL_METRICS, scoring
+from rpr.evaluation import ALL_METRICS, LOSS_METRICS, scoring
 from rpr.evaluation.metrics import METRICS, MOSES
+from rpr.evaluation.ratio_metrics import read_losses
 from rpr.evaluation.scoring import Score, System
 from rpr.evaluation.significance import p_text
 from rpr.evaluation.test_sets import (
@@ -38,7 +39,7 @@ def as_text(systems: Sequence[System], test: str | None = None, samples: int | N
                 result += "  baseline" if system is systems[0] else ""
             lines.append(f"{system.name:<{width}}  {result}")
     lines += [f"{system.name:<{width}}  exact = {system.exact:.2f}% of its lines"
-              for system in systems]
+              for system in systems if system.exact is not None]
     lines += [f"{ALL_METRICS[name]}: {score.signature}"
               for name, score in systems[0].scores.items()]
     if test:
@@ -82,6 +83,12 @@ def _explanation(test: str, system: System, samples: int | None) -> list[str]:
 def main(argv: Sequence[str]) -> None:
     """`rpr score HYP [HYP ...] (--reference=FILE | --test_set=NAME --language_pair=PAIR)`."""
     args = _parser().parse_args(argv)
+    names = args.metrics.split(",") if args.metrics else []
+    if set(names) & set(LOSS_METRICS):
+        _score_losses(args, names)
+        return
+    if not args.reference and not args.test_set:
+        raise UserError("--reference or --test_set is missing: what the text is compared with")
     if args.test_set and not args.language_pair:
         raise UserError("--language_pair is missing: that of --test_set, for example en-de")
     if args.language_pair and not args.test_set:
@@ -111,9 +118,25 @@ def main(argv: Sequence[str]) -> None:
             map(scoring.looks_unspaced, references.values())):
         _note("the references have no spaces between words, so BLEU takes whole sentences for "
               "words; give --language_pair (target zh, ja) or --tokenize=char")
+    _show(args, results, test, samples)
+
+
+def _score_losses(args: argparse.Namespace, names: list[str]) -> None:
+    """Scores files of `rpr perplexity`."""
+    if not set(names) <= set(LOSS_METRICS) or args.reference or args.test_set:
+        raise InvalidValue("metrics", args.metrics, "losses of rpr perplexity have no other "
+                           "metrics and no reference")
+    if args.json and args.json != "-":
+        check_output(args.json, args.hypotheses, of_json=True)
+    results = scoring.score_losses({path: read_losses(path) for path in args.hypotheses}, names)
+    _show(args, results, "jackknife" if len(results) > 1 else None, None)
+
+
+def _show(args: argparse.Namespace, results: Sequence[System], test: str | None,
+          samples: int | None) -> None:
     record = [system.as_dict() for system in results]
     text = json.dumps(record if len(record) > 1 else record[0], indent=1) + "\n"
-    if to_file:
+    if args.json and args.json != "-":
         files.write_atomically(args.json, text)
     if args.json == "-":
         sys.stdout.write(text)
@@ -141,8 +164,9 @@ def _parser() -> Parser:
         "signatures. With two or more\nsystems the first is the baseline, and a paired test shows "
         "whether the others differ.")
     parser.add_argument("hypotheses", nargs="+", metavar="HYP",
-                        help="detokenized text, one sentence per line; may be gzipped (.gz)")
-    against = parser.add_mutually_exclusive_group(required=True)
+                        help="detokenized text, one sentence per line; may be gzipped (.gz). For "
+                        f"{' and '.join(LOSS_METRICS)}: files of rpr perplexity --output")
+    against = parser.add_mutually_exclusive_group()
     against.add_argument("--reference", nargs="+", action="extend", metavar="FILE",
                          help="one or more references of the same sentences")
     against.add_argument("--test_set", metavar="NAME", help="a test set that sacrebleu --list "

@@ -1,21 +1,28 @@
-"""Metrics that are the ratio of two sums over examples: accuracy and edit distance of tokens.
+"""Metrics that are the ratio of two sums over examples: accuracy, edit distance and perplexity.
 
-They are for tasks with one right answer. Tokens are words, separated by white space. Of several
-references the one that gives an example the best ratio counts.
+The first three are for tasks with one right answer. Tokens are words, separated by white space. Of
+several references the one that gives an example the best ratio counts.
 
 | name | numerator | denominator |
 | --- | --- | --- |
 | `accuracy` | answers that equal the reference | answers |
 | `token_accuracy` | positions with the reference's token | the longer of the two lengths |
 | `edit_distance` | insertions, deletions and substitutions (Levenshtein 1966) | reference length |
+| `token_loss` | losses of the tokens of a text, nats | their number |
+
+`perplexity` is the exponential of `token_loss`. Files of losses have a JSON list for each text,
+with the loss of each token.
 """
+import json
 from collections.abc import Sequence
 
 import numpy as np
 
-from rpr.evaluation import ALL_METRICS, LOWER_IS_BETTER
+from rpr.evaluation import ALL_METRICS, LOSS_METRICS, LOWER_IS_BETTER
 from rpr.evaluation.metrics import METRICS, Metric
-from rpr.utils.errors import InvalidValue
+from rpr.evaluation.test_sets import read_lines
+from rpr.utils import schema
+from rpr.utils.errors import InvalidPath, InvalidValue
 
 NAMES = tuple(name for name in ALL_METRICS if name not in METRICS)
 _PAIRS = 100                                          # whose edits are counted together
@@ -41,7 +48,10 @@ def make_metric(name: str, references: int = 1, tokenize: str | None = None,
 
 
 class RatioMetric(Metric):
-    """A metric of this module, with the methods of `Metric`; scores are percentages."""
+    """A metric of this module, with the methods of `Metric`.
+
+    Scores are percentages, but for `LOSS_METRICS`, whose counts are those of `loss_counts`.
+    """
 
     def __init__(self, name: str, references: int = 1) -> None:
         self.name, self.counts, self._references = name, 2, references
@@ -76,18 +86,51 @@ class RatioMetric(Metric):
         """The score of [examples, 2], and a line with its sums."""
         sums = statistics.sum(axis=0)
         score = float(self.scores(sums))
+        if self.name in LOSS_METRICS:
+            return score, f"{ALL_METRICS[self.name]} = {score:.4f} ({sums[1]:,.0f} tokens)"
         return score, f"{ALL_METRICS[self.name]} = {score:.2f}% ({sums[0]:,.0f} of {sums[1]:,.0f})"
 
     def scores(self, sums: np.ndarray) -> np.ndarray:
         """Scores of sums: [..., 2] -> [...]. An empty answer to an empty reference is right."""
         numerator, denominator = sums[..., 0], sums[..., 1]
+        if self.name in LOSS_METRICS:
+            means = numerator / np.maximum(denominator, 1)
+            return np.exp(means) if self.name == "perplexity" else means
         empty = np.minimum(numerator, 1) if self.name in LOWER_IS_BETTER else 1.0
         return 100 * np.where(denominator > 0, numerator / np.maximum(denominator, 1), empty)
 
     def signature(self, **fields: object) -> str:
         """In the form of sacreBLEU's signatures."""
-        parts = {"nrefs": self._references, "tok": "words", **fields}
+        own = ({"tok": "model"} if self.name in LOSS_METRICS
+               else {"nrefs": self._references, "tok": "words"})
+        parts = {**own, **fields}
         return "|".join(f"{name}:{value}" for name, value in parts.items() if value)
+
+
+def loss_counts(losses: Sequence[np.ndarray], low: int = 1, high: int | None = None) -> np.ndarray:
+    """Sum and number of the losses of each text, at positions from `low` to `high`, from 1.
+
+    Returns:
+      float64 [texts, 2].
+    """
+    chosen = [row[low - 1:high] for row in losses]
+    return np.array([(row.sum(dtype=np.float64), len(row)) for row in chosen], np.float64)
+
+
+def losses_to_json(losses: Sequence[np.ndarray]) -> str:
+    """The text of a file of losses."""
+    return "".join(json.dumps([round(float(loss), 5) for loss in row]) + "\n" for row in losses)
+
+
+def read_losses(path: str) -> list[np.ndarray]:
+    """The losses in a file of `losses_to_json`: float64 [tokens] for each text."""
+    rows = []
+    for number, line in enumerate(read_lines(path), 1):
+        try:
+            rows.append(np.array(schema.convert(schema.parse(line), [float]), np.float64))
+        except ValueError as error:
+            raise InvalidPath(path, f"line {number} is not a list of losses: {error}") from None
+    return rows
 
 
 def count_edits(pairs: Sequence[tuple[list[str], list[str]]]) -> np.ndarray:

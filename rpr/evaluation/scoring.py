@@ -5,7 +5,7 @@ scored against reference A alone, `wmt21/C` against C, and `wmt21/AC` against bo
 """
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from rpr.evaluation import significance
 from rpr.evaluation.metrics import METRICS, Metric
 from rpr.evaluation.paired_tests import paired_bootstrap, paired_randomization
-from rpr.evaluation.ratio_metrics import make_metric
+from rpr.evaluation.ratio_metrics import loss_counts, make_metric
 from rpr.utils.errors import UserError
 
 TESTS = {"jackknife": "paired jackknife t-test",      # ours, then sacreBLEU's by their own names
@@ -65,20 +65,22 @@ class System:
     Attributes:
       name: name of the system.
       lines: number of sentences.
-      exact: percentage of lines that equal one of their references, ignoring outer spaces.
+      exact: percentage of lines that equal one of their references, ignoring outer spaces; None
+        for a language model.
       scores: {"bleu": Score, ...}.
       documents: number of documents, where the jackknife test left them out one by one.
     """
     name: str
     lines: int
-    exact: float
+    exact: float | None
     scores: dict[str, Score]
     documents: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; attributes that are None are left out."""
         documents = {"documents": self.documents} if self.documents else {}
-        return {"system": self.name, "lines": self.lines, **documents, "exact": self.exact, **{
+        exact = {} if self.exact is None else {"exact": self.exact}
+        return {"system": self.name, "lines": self.lines, **documents, **exact, **{
             name: {key: value for key, value in dataclasses.asdict(score).items()
                    if value is not None}
             for name, score in self.scores.items()}}
@@ -116,11 +118,7 @@ def score(systems: Mapping[str, Sequence[str]], references: Mapping[str, Sequenc
     made = [make_metric(name, len(references), tokenize, language_pair) for name in metrics]
     statistics = sentence_statistics(made, systems, list(references.values()))
     source = {"test": test_set, "lang": test_set and language_pair}
-    scores: dict[str, dict[str, Score]] = {name: {} for name in systems}
-    for metric in made:
-        for name in systems:
-            value, details = metric.corpus_score(statistics[metric.name][name])
-            scores[name][metric.name] = Score(value, metric.signature(**source), details)
+    scores = _corpus_scores(systems, made, statistics, source)
     if test == "jackknife":
         _add_jackknife(scores, made, statistics, documents)
     elif test:
@@ -129,6 +127,43 @@ def score(systems: Mapping[str, Sequence[str]], references: Mapping[str, Sequenc
     count = len(set(documents)) if documents and test == "jackknife" else None
     return [System(name, len(lines), _exact(lines, list(references.values())), scores[name], count)
             for name, lines in systems.items()]
+
+
+def score_losses(systems: Mapping[str, Sequence[np.ndarray]], metrics: Sequence[str]
+                 ) -> list[System]:
+    """Scores language models by the losses of the same tokens.
+
+    Args:
+      systems: {name: losses of each text, float [tokens]}; the first is the baseline of the
+        jackknife test, if there are several.
+      metrics: of `LOSS_METRICS`.
+
+    Raises:
+      UserError: systems with different numbers of tokens.
+    """
+    (first, losses), *others = systems.items()
+    for name, rows in others:
+        if list(map(len, rows)) != list(map(len, losses)):
+            raise UserError(f"{name} and {first} have different tokens: their losses cannot be "
+                            "compared")
+    made = [make_metric(name) for name in metrics]
+    counts = {name: loss_counts(rows) for name, rows in systems.items()}
+    statistics = {metric.name: counts for metric in made}
+    scores = _corpus_scores(systems, made, statistics, {})
+    if others:
+        _add_jackknife(scores, made, statistics, None)
+    return [System(name, len(losses), None, scores[name]) for name in systems]
+
+
+def _corpus_scores(systems: Iterable[str], made: Sequence[Metric],
+                   statistics: Mapping[str, Mapping[str, np.ndarray]],
+                   source: Mapping[str, str | None]) -> dict[str, dict[str, Score]]:
+    scores: dict[str, dict[str, Score]] = {name: {} for name in systems}
+    for metric in made:
+        for name in systems:
+            value, details = metric.corpus_score(statistics[metric.name][name])
+            scores[name][metric.name] = Score(value, metric.signature(**source), details)
+    return scores
 
 
 def longest_line(lines: Sequence[str]) -> tuple[int, int]:

@@ -8,7 +8,7 @@ import typing
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from rpr.evaluation import ALL_METRICS
+from rpr.evaluation import ALL_METRICS, LOSS_METRICS
 from rpr.evaluation.test_sets import LANGUAGE_PAIR
 from rpr.utils.console import printable
 from rpr.utils.errors import UserError
@@ -23,6 +23,9 @@ TEXT_FILES = {"text_source": "RPR_TEXT_SOURCE", "text_target": "RPR_TEXT_TARGET"
               "text_dev_source": "RPR_TEXT_DEV_SOURCE", "text_dev_target": "RPR_TEXT_DEV_TARGET",
               "text_test_source": "RPR_TEXT_TEST_SOURCE",
               "text_test_target": "RPR_TEXT_TEST_TARGET"}
+
+# Problems of text files of one's own; language models have no target side.
+TEXT_PROBLEMS = ("translate_text_files", "lm_text_files", "lm_text_files_characters")
 
 # Settings that may change when a run is resumed. Not the decoding batch: padding and the longest
 # hypothesis depend on it. Files may be moved: what counts is their content, which a run records.
@@ -205,14 +208,34 @@ class Run:
                                 f"{', '.join(ALL_METRICS)}")
         if len(set(self.metrics)) < len(self.metrics):
             raise UserError(f"run.metrics = {shown(self.metrics)}: a metric is given twice")
+        self._check_loss_metrics()
         for name in TEXT_FILES:
             target = name.replace("source", "target")
-            if bool(getattr(self, name)) != bool(getattr(self, target)):
+            if self.problem in TEXT_PROBLEMS[1:]:
+                if getattr(self, target):
+                    raise UserError(f"run.{target}: {self.problem} has text_source only")
+            elif bool(getattr(self, name)) != bool(getattr(self, target)):
                 raise UserError(f"run.{name} and run.{target}: set both or neither")
         for name in ("text_source", "text_vocab_size"):
-            if getattr(self, name) and self.problem != "translate_text_files":
+            if getattr(self, name) and self.problem not in TEXT_PROBLEMS:
                 raise UserError(f"run.{name} is a setting of the problem translate_text_files, not "
                                 f"of run.problem = {self.problem}")
+
+    @property
+    def is_language_model(self) -> bool:
+        """Whether texts are scored, not decoded."""
+        return bool(set(self.metrics) & set(LOSS_METRICS))
+
+    def _check_loss_metrics(self) -> None:
+        """Refuses settings of decoding for a language model."""
+        if not self.is_language_model:
+            return
+        if not set(self.metrics) <= set(LOSS_METRICS):
+            raise UserError(f"run.metrics = {shown(self.metrics)}: {' and '.join(LOSS_METRICS)} "
+                            "are of language models, and go with no other metric")
+        for name in ("test_set", "bleu_frequency"):
+            if getattr(self, name):
+                raise UserError(f"run.{name}: a language model translates nothing; leave it out")
 
     def bleu_steps(self) -> range:
         """The steps of the checkpoints whose BLEU on the development set is computed."""

@@ -307,6 +307,8 @@ class Pipeline:
         scores |= {"step": self.run.train_steps, "parameters": parameters,
                    "seconds": {name: entry.get("seconds") for name, entry in self.status.items()}}
         files.write_atomically(run_dir.scores, json.dumps(scores, indent=1) + "\n")
+        if self.run.is_language_model:
+            return
         with open(run_dir.hypotheses, encoding="utf-8", errors="replace") as lines:
             words = [bool(line.strip()) for line in lines]
         cut = metrics_log.last(run_dir.metrics).get("decode", {}).get("cut")

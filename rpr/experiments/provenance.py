@@ -18,7 +18,7 @@ import zlib
 from typing import Any
 
 from rpr.experiments import gin_files
-from rpr.experiments.config import TEXT_FILES, Run
+from rpr.experiments.config import TEXT_FILES, TEXT_PROBLEMS, Run
 from rpr.experiments.run_directory import RunDirectory, data_record
 from rpr.utils import files
 from rpr.utils.console import say
@@ -88,12 +88,12 @@ def text_files(run: Run) -> dict[str, str]:
     Raises:
       UserError: there is no such file.
     """
-    if run.problem != "translate_text_files":
+    if run.problem not in TEXT_PROBLEMS:
         return {}
     paths = {}
     for setting, variable in TEXT_FILES.items():
         path = getattr(run, setting) or os.environ.get(variable)
-        if path:
+        if path and not (run.is_language_model and setting.endswith("target")):
             name = setting.removeprefix("text_").replace("_", " ")
             paths[name if " " in name else f"train {name}"] = os.path.abspath(path)
             if not os.path.isfile(path):

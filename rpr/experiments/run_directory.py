@@ -10,6 +10,7 @@
     RUN/source.test.txt           the translated text, its reference and the translation
     RUN/reference.test.txt
     RUN/hypotheses.test.txt
+    RUN/losses.test.jsonl         of a language model, instead: the loss of each token of the text
     RUN/documents.test.txt        the document of each sentence, where the problem knows it
     RUN/scores.json               BLEU, chrF, TER or run.metrics with signatures; step, parameters,
                                   seconds
@@ -72,6 +73,10 @@ class RunDirectory:
                                          for kind in ("source", "reference", "hypotheses"))
         return source, reference, hypotheses
 
+    def losses_file(self, test_set: str = "test") -> str:
+        """The losses of a language model on a test set."""
+        return self.file(f"losses.{file_name(test_set)}.jsonl")
+
     def documents_file(self, test_set: str = "test") -> str:
         """The document of each sentence of a test set of the problem; it may be missing."""
         return self.file(f"documents.{file_name(test_set)}.txt")
@@ -94,6 +99,7 @@ class RunDirectory:
         """Refuses symbolic links, since a report must not show what they lead to, and pipes."""
         for path in (self.config, self.status, self.data, self.file("environment.json"),
                      *self.test_files(test_set or "test"), self.documents_file(test_set or "test"),
+                     self.losses_file(test_set or "test"),
                      self.record_of("metrics.jsonl", test_set),
                      self.record_of("scores.json", test_set)):
             _refuse_link(path)
@@ -167,8 +173,15 @@ def stages(run: Run, run_dir: RunDirectory) -> Iterator[Stage]:
         if pair:
             text = references = [f"--test_set={of_sacrebleu}", f"--language_pair={pair}"]
         metrics = run_dir.record_of("metrics.jsonl", test_set)
-        yield Stage(f"decode{name}", _decode(run, run_dir, text, checkpoint, hypotheses, metrics),
-                    hypotheses)
+        if run.is_language_model:
+            hypotheses, references = run_dir.losses_file(test_set or "test"), []
+            yield Stage(f"decode{name}", [
+                "perplexity", *problem, *_model_flags(run, run_dir, devices=False),
+                f"--checkpoint_path={checkpoint}", f"--input={source}", f"--output={hypotheses}"],
+                hypotheses)
+        else:
+            yield Stage(f"decode{name}", _decode(run, run_dir, text, checkpoint, hypotheses,
+                                                metrics), hypotheses)
         scores = run_dir.record_of("scores.json", test_set)
         chosen = [f"--metrics={','.join(run.metrics)}"] if run.metrics else []
         yield Stage(f"score{name}", ["score", hypotheses, *references, *chosen,
@@ -209,9 +222,9 @@ def _problem_flags(run: Run, run_dir: RunDirectory) -> list[str]:
             *([f"--t2t_usr_dir={run.usr_dir}"] if run.usr_dir else [])]
 
 
-def _model_flags(run: Run, run_dir: RunDirectory) -> list[str]:
+def _model_flags(run: Run, run_dir: RunDirectory, devices: bool = True) -> list[str]:
     return [f"--model={run.model}", f"--hparams_set={run.hparams_set}", f"--hparams={run.hparams}",
-            f"--output_dir={run_dir.model}", f"--worker_gpu={run.worker_gpu}"]
+            f"--output_dir={run_dir.model}", *([f"--worker_gpu={run.worker_gpu}"] * devices)]
 
 
 def _decode(run: Run, run_dir: RunDirectory, text: list[str], checkpoint: str, hypotheses: str,

@@ -4,10 +4,10 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from rpr.evaluation import ALL_METRICS
+from rpr.evaluation import ALL_METRICS, LOSS_METRICS
 from rpr.evaluation.designs import MOST_SEEDS, is_test_set_too_small, may_be_small
 from rpr.evaluation.significance import ArmScore, Comparison, p_text
-from rpr.report.results import BEYOND, FIELDS, ArmResult, RunResult, StudyResults
+from rpr.report.results import BEYOND, DIGITS, FIELDS, ArmResult, RunResult, StudyResults
 from rpr.utils.errors import InvalidValue
 
 # The paper's symbols for settings.
@@ -57,13 +57,13 @@ def _all_columns(results: StudyResults) -> list[Column]:
     add("seeds", "seeds", "result", lambda arm: several and (
         str(len(arm.done)) if len(arm.done) == len(arm.runs) else
         f"{len(arm.done)} of {len(arm.runs)}"))
-    metric = results.metric
-    add(metric, ALL_METRICS[metric], "result", lambda arm: _mean(arm.score(metric)))
+    metric, digits = results.metric, results.digits
+    add(metric, ALL_METRICS[metric], "result", lambda arm: _mean(arm.score(metric), digits))
     add("paper", "paper", "result",
         lambda arm: arm.paper_bleu is not None and f"{arm.paper_bleu:.1f}")
     add("difference", "difference [95%]", "difference",
         lambda arm: "baseline" if arm.name == results.baseline
-        else _difference(arm.difference(metric)))
+        else _difference(arm.difference(metric), digits))
     add("p", "p", "difference",
         lambda arm: (found := arm.difference(metric)) and p_text(found.p))
     add("p_holm", "p (Holm)", "difference",
@@ -74,7 +74,7 @@ def _all_columns(results: StudyResults) -> list[Column]:
             _of_test_set(arm, results.baseline_arm, name) for arm in arms], "test set"))
     for other in results.metrics[1:]:
         add(other, ALL_METRICS[other], "result",
-            functools.partial(lambda name, arm: _mean(arm.score(name)), other))
+            functools.partial(lambda name, arm: _mean(arm.score(name), DIGITS.get(name, 1)), other))
     if "accuracy" not in results.metrics:
         add("exact", "exact", "result", lambda arm: arm.exact is not None and f"{arm.exact:.1f}%")
     add("loss", "loss", "result", lambda arm: arm.loss is not None and f"{arm.loss:.2f}")
@@ -133,17 +133,18 @@ def length_columns(results: StudyResults) -> list[Column]:
     found = [Column("model", "model", [arm.name for arm in arms], "arm")]
     for index, bucket in enumerate(results.buckets):
         mark = " >" if trained and bucket.high > trained else ""
-        cells = [_over_seeds([run.by_length[index] for run in arm.done if run.by_length])
-                 for arm in arms]
+        cells = [_over_seeds([run.by_length[index] for run in arm.done if run.by_length],
+                             results.digits) for arm in arms]
         found.append(Column(f"length_{bucket.low}", f"{bucket.low}–{bucket.high}{mark}", cells,
                             "length"))
     if any(arm.score(BEYOND) for arm in arms):
         found += [
-            Column(BEYOND, f"all > {trained}", [_mean(arm.score(BEYOND)) for arm in arms],
-                   "length"),
+            Column(BEYOND, f"all > {trained}",
+                   [_mean(arm.score(BEYOND), results.digits) for arm in arms], "length"),
             Column("beyond_difference", "difference [95%]",
                    ["baseline" if arm.name == results.baseline
-                    else _difference(arm.difference(BEYOND)) for arm in arms], "length"),
+                    else _difference(arm.difference(BEYOND), results.digits) for arm in arms],
+                   "length"),
             Column("beyond_p_holm", "p (Holm)",
                    [p_text(difference.p_holm) if (difference := arm.difference(BEYOND)) else ""
                     for arm in arms], "length")]
@@ -152,7 +153,7 @@ def length_columns(results: StudyResults) -> list[Column]:
 
 def length_title(results: StudyResults) -> str:
     """The heading of the table by source length."""
-    title = f"{ALL_METRICS[results.metric]} by source length ({results.length_unit})"
+    title = f"{ALL_METRICS[results.metric]} by {results.axis}"
     if results.trained_length:
         title += f"; > has longer ones than training ({results.trained_length})"
     return title
@@ -181,18 +182,19 @@ def setting_text(value: Any) -> str:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
-def _mean(score: ArmScore | None) -> str:
-    if score is None:
-        return ""
-    deviation = f" ± {score.deviation:.1f}" if score.deviation is not None else ""
-    return f"{score.mean:.1f}{deviation}"
+def _mean(score: ArmScore | None, digits: int = 1) -> str:
+    return "" if score is None else _with_deviation(score.mean, score.deviation, digits)
 
 
-def _over_seeds(scores: Sequence[float]) -> str:
+def _over_seeds(scores: Sequence[float], digits: int) -> str:
     if not scores:
         return ""
-    deviation = f" ± {statistics.stdev(scores):.1f}" if len(scores) > 1 else ""
-    return f"{statistics.fmean(scores):.1f}{deviation}"
+    deviation = statistics.stdev(scores) if len(scores) > 1 else None
+    return _with_deviation(statistics.fmean(scores), deviation, digits)
+
+
+def _with_deviation(mean: float, deviation: float | None, digits: int) -> str:
+    return f"{mean:.{digits}f}" + ("" if deviation is None else f" ± {deviation:.{digits}f}")
 
 
 def _of_test_set(arm: ArmResult, baseline: ArmResult, name: str) -> str:
@@ -203,11 +205,12 @@ def _of_test_set(arm: ArmResult, baseline: ArmResult, name: str) -> str:
     return f"{score:.1f}" + ("" if base is None or arm is baseline else f" ({score - base:+.1f})")
 
 
-def _difference(comparison: Comparison | None) -> str:
+def _difference(comparison: Comparison | None, digits: int) -> str:
     if comparison is None:
         return ""
-    interval = "" if comparison.low is None else f" [{comparison.low:+.1f}, {comparison.high:+.1f}]"
-    return f"{comparison.difference:+.1f}{interval}"
+    interval = ("" if comparison.low is None
+                else f" [{comparison.low:+.{digits}f}, {comparison.high:+.{digits}f}]")
+    return f"{comparison.difference:+.{digits}f}{interval}"
 
 
 def notes(results: StudyResults) -> list[Note]:
@@ -271,6 +274,8 @@ def _notes_on_differences(results: StudyResults) -> list[Note]:
                           "least loss on the development set. The interval and p account for this "
                           "choice."))
     lines.append(Note(("p_holm",), "p (Holm): corrected for all pairs of arms."))
+    if results.metric in LOSS_METRICS:                # half a point is much
+        return lines
     if results.seeds_needed:
         lines.append(Note(("difference",), f"Between arms whose difference may be 0.5 {unit} or "
                           f"less, detecting 0.5 {unit} with a power of 0.8 needs "

@@ -8,13 +8,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rpr.evaluation import ALL_METRICS, LOWER_IS_BETTER, designs, significance
+from rpr.evaluation import (
+    ALL_METRICS,
+    LOSS_METRICS,
+    LOWER_IS_BETTER,
+    designs,
+    significance,
+)
 from rpr.evaluation.length_checks import brevity_penalty
 from rpr.evaluation.metrics import Metric
-from rpr.evaluation.ratio_metrics import make_metric
+from rpr.evaluation.ratio_metrics import loss_counts, make_metric, read_losses
 from rpr.evaluation.scoring import sentence_statistics
 from rpr.evaluation.significance import Comparison, RunScores
 from rpr.experiments import gin_files
+from rpr.experiments.config import Run
 from rpr.experiments.run_directory import RunDirectory
 from rpr.report import model_analysis, test_texts
 from rpr.report.results import (
@@ -29,6 +36,7 @@ from rpr.report.results import (
 from rpr.report.study_reader import run_directory_of
 from rpr.utils import files, metrics_log
 from rpr.utils.console import say
+from rpr.utils.errors import InvalidValue, UserError
 
 MOST_RANKED_ARMS = 30                                 # with more, a ranking cannot be read
 MANY_RUNS = 50                                        # scoring takes long enough to say so
@@ -68,6 +76,10 @@ def score_runs(results: StudyResults, path: str, measure: Measure | None = None,
     if not run_dirs:
         return
     runs = {name: gin_files.load_run(run_dir.config) for name, run_dir in run_dirs.items()}
+    results.metrics = list(next(iter(runs.values())).metrics or FIELDS)
+    if results.metric in LOSS_METRICS:
+        _score_losses(results, runs, run_dirs, measure)
+        return
     names = test_texts.test_sets_of(runs, measure.test_set)
     if measure.test_set:
         _leave_own_test_set(results, run_dirs, names)
@@ -79,7 +91,6 @@ def score_runs(results: StudyResults, path: str, measure: Measure | None = None,
     results.sentences, results.documents = len(source), len(set(documents or ()))
     lengths = _fill_buckets(results, source, run_dirs)
     run = next(iter(runs.values()))
-    results.metrics = list(run.metrics or FIELDS)
     own_test_set, language_pair = test_texts.sacrebleu_name(run, names)
     language_pair = measure.language_pair or language_pair
     metrics = [make_metric(name, len(references), measure.tokenize, language_pair)
@@ -131,11 +142,49 @@ def _fill_buckets(results: StudyResults, source: Sequence[str],
     else:
         lengths, results.length_unit = model_analysis.source_lengths(source, run_dirs.values())
     results.buckets = make_buckets(lengths, results.length_buckets)
+    if results.length_unit == "sub-words":
+        results.trained_length = _max_length(run_dirs)
+    return lengths
+
+
+def _max_length(run_dirs: Mapping[str, RunDirectory]) -> int | None:
+    """The hparam max_length, if all models share it."""
     longest = {files.read_json(run_dir.file("model", "hparams.json"), {"max_length?": (int, None)}
                                ).get("max_length") for run_dir in run_dirs.values()}
-    if results.length_unit == "sub-words" and len(longest) == 1:
-        results.trained_length = longest.pop()
-    return lengths
+    return longest.pop() if len(longest) == 1 else None
+
+
+def _score_losses(results: StudyResults, runs: Mapping[str, Run],
+                  run_dirs: Mapping[str, RunDirectory], measure: Measure) -> None:
+    """Fills in the scores of language models, by position in the text too."""
+    if measure.tokenize or measure.test_set:
+        name, value = (("tokenize", measure.tokenize) if measure.tokenize
+                       else ("test_set", measure.test_set))
+        raise InvalidValue(name, value, "these runs are language models, which translate nothing")
+    texts = len(test_texts.shared_test_set(runs, run_dirs, "")[0])
+    losses = {name: read_losses(run_dir.losses_file()) for name, run_dir in run_dirs.items()}
+    first, sizes = next((name, list(map(len, rows))) for name, rows in losses.items())
+    for name, rows in losses.items():
+        if len(rows) != texts or list(map(len, rows)) != sizes:
+            raise UserError(f"{run_dirs[name].path} was scored on other tokens than {first}")
+    results.sentences, results.length_unit = texts, "tokens"
+    results.trained_length = _max_length(run_dirs)
+    results.buckets = make_buckets(np.concatenate([np.arange(1, size + 1) for size in sizes]),
+                                   results.length_buckets)
+    for metric in map(make_metric, results.metrics):
+        _fill_scores(results, metric, {name: loss_counts(rows) for name, rows in losses.items()},
+                     None, metric.name)
+        results.signatures[ALL_METRICS[metric.name]] = metric.signature()
+    metric = make_metric(results.metric)
+    for run in (run for arm in results.arms for run in arm.done):
+        run.by_length = [metric.corpus_score(loss_counts(losses[run.path], bucket.low,
+                                                         bucket.high))[0]
+                         for bucket in results.buckets]
+    longest = results.trained_length or max(sizes)
+    if sum(size > longest for size in sizes) >= MIN_SENTENCES:
+        _fill_scores(results, metric, {
+            name: loss_counts([row for row in rows if len(row) > longest], longest + 1)
+            for name, rows in losses.items()}, None, BEYOND)
 
 
 def _fill_scores(results: StudyResults, metric: Metric, counts: Mapping[str, np.ndarray],

@@ -18,7 +18,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: E402
 from matplotlib.backends.backend_svg import FigureCanvasSVG  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
-from rpr.evaluation import ALL_METRICS, LOWER_IS_BETTER  # noqa: E402
+from rpr.evaluation import ALL_METRICS, LOSS_METRICS, LOWER_IS_BETTER  # noqa: E402
 from rpr.evaluation.significance import LEVEL, ArmScore  # noqa: E402
 from rpr.report import escaping  # noqa: E402
 from rpr.report.results import ArmResult, StudyResults  # noqa: E402
@@ -29,7 +29,8 @@ SMOOTHED_RECORDS = 10                                 # of the training loss
 MOST_CURVES = 30                                      # arms; more cannot be told apart
 TITLES = {"curves": "Learning curves", "bleu_by_k": "BLEU by clipping distance",
           "ranking": "Which arms differ",
-          **{f"{metric}_by_length": f"{name[0].upper()}{name[1:]} by source length"
+          **{f"{metric}_by_length": f"{name[0].upper()}{name[1:]} by "
+             + ("position" if metric in LOSS_METRICS else "source length")
              for metric, name in ALL_METRICS.items()}}
 MOST_LABELLED = 16                                    # arms; a larger matrix has colours, no text
 LONGEST_LABEL = 32
@@ -289,7 +290,7 @@ def plot_ranking(results: StudyResults) -> Figure:
     axes.grid(False)
     if labelled:
         for row, column in itertools.permutations(range(size), 2):
-            axes.text(column, row, f"{differences[row, column]:+.1f}\n"
+            axes.text(column, row, f"{differences[row, column]:+.{results.digits}f}\n"
                       f"p {_short_p(p_values[row, column])}", ha="center", va="center", fontsize=7)
     else:
         figure.colorbar(image, label=f"difference in {ALL_METRICS[results.metric]}")
@@ -340,7 +341,8 @@ def plot_by_length(results: StudyResults) -> Figure:
     counts.bar_label(bars, fontsize=8)
     counts.margins(y=0.3)
     counts.grid(False)
-    counts.set(ylabel="sentences", xlabel=f"source length ({results.length_unit})")
+    counts.set(ylabel="tokens" if results.metric in LOSS_METRICS else "sentences",
+               xlabel=results.axis)
     counts.set_xticks(x, [f"{bucket.low}–{bucket.high}" for bucket in results.buckets])
     add_legend(figure, axes)
     return figure

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rpr.evaluation import ALL_METRICS, LOWER_IS_BETTER
+from rpr.evaluation import ALL_METRICS, LOSS_METRICS, LOWER_IS_BETTER
 from rpr.evaluation.length_checks import length_warnings
 from rpr.evaluation.significance import ArmScore, Comparison
 from rpr.utils import files
@@ -21,15 +21,15 @@ BUCKET_WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 MAX_BUCKETS = 8                                       # of the most common lengths
 MIN_SENTENCES, MIN_SHARE = 10, 0.02                   # of each bucket
 RECORD_FILE = "results.json"
+DIGITS = {"perplexity": 2, "token_loss": 3}           # after the decimal point; others: 1
 FIELDS = ("bleu", "chrf")                             # metrics with fields of their own
-BEYOND = "beyond"                                     # the first metric, of longer sources than
-                                                      # those in training
+BEYOND = "beyond"                                     # first metric, sources beyond training
 _REMEDY = "or it is of another version: make the report again"
 
 
 @dataclasses.dataclass
 class Bucket:
-    """Sentences whose source has `low` to `high` units, both included."""
+    """Sentences with sources of `low` to `high` units; of language models, tokens there."""
     low: int
     high: int
     sentences: int
@@ -234,11 +234,10 @@ class StudyResults:
         where it is known, else over sentences.
       metrics: what was scored, of `evaluation.ALL_METRICS`; arms are ranked by the first.
       signatures: {"BLEU": signature, "chrF": signature}; empty while no run is done.
-      length_unit: unit of `buckets`: "words", or "sub-words" of the model.
+      length_unit: unit of `buckets`: words, tokens, or sub-words of the model.
       length_buckets: study.length_buckets, the longest source of each bucket; [] if not chosen.
       buckets: length buckets of the test sources.
-      trained_length: longest source in training, in `length_unit`, where it is known: what the
-        problem says, or max_length in sub-words if all models share it.
+      trained_length: longest source in training, in `length_unit`, where it is known.
       seeds_needed: seeds per arm that would detect 0.5 BLEU at the variance observed between arms
         that may be that close; None if unknown.
       seeds_range: the same at the 10% and 90% quantiles of the variance over seeds; [] if unknown.
@@ -278,15 +277,26 @@ class StudyResults:
         """The metric by which the arms are compared."""
         return self.metrics[0]
 
+    @property
+    def axis(self) -> str:
+        """What the buckets are about."""
+        name = "position in the text" if self.metric in LOSS_METRICS else "source length"
+        return f"{name} ({self.length_unit})"
+
+    @property
+    def digits(self) -> int:
+        """Digits after the decimal point of scores in the first metric."""
+        return DIGITS.get(self.metric, 1)
+
     def featured(self, most: int) -> list[ArmResult]:
         """At most so many arms with finished runs: the baseline and the best, in their order."""
         def place(arm: ArmResult) -> tuple[bool, float]:
             score = arm.score(self.metric)
-            best = max(run.bleu or 0.0 for run in arm.done) if score is None else score.mean
+            best = score.mean if score else max(run.bleu or 0.0 for run in arm.done)
             return arm.name != self.baseline, best if self.metric in LOWER_IS_BETTER else -best
         done = [arm for arm in self.arms if arm.done]
-        best = sorted(done, key=place)[:most]
-        return [arm for arm in done if any(arm is chosen for chosen in best)]
+        best = [id(arm) for arm in sorted(done, key=place)[:most]]
+        return [arm for arm in done if id(arm) in best]
 
     @property
     def unfinished(self) -> list[str]:

@@ -55,7 +55,7 @@ def read_test_set(runs: Mapping[str, Run], run_dirs: Mapping[str, RunDirectory],
     Raises:
       UserError: runs were scored on different text, or text is missing.
     """
-    source, references = _shared_test_set(runs, run_dirs, name)
+    source, references = shared_test_set(runs, run_dirs, name)
     hypotheses = {path: _read_lines(run_dir.test_files(name or "test")[2], len(source))
                   for path, run_dir in run_dirs.items()}
     return Texts(source, references, hypotheses, _shared_documents(
@@ -86,8 +86,8 @@ def joined(texts: Sequence[Texts], names: Sequence[str]) -> Texts:
                    for path in texts[0].hypotheses}, documents)
 
 
-def _shared_test_set(runs: Mapping[str, Run], run_dirs: Mapping[str, RunDirectory],
-                     test_set: str) -> tuple[list[str], list[list[str]]]:
+def shared_test_set(runs: Mapping[str, Run], run_dirs: Mapping[str, RunDirectory],
+                    test_set: str) -> tuple[list[str], list[list[str]]]:
     """The source lines, and the lines of each reference, that all runs share."""
     for name, run in runs.items():
         if test_set and test_set not in run.test_sets:

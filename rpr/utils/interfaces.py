@@ -58,6 +58,7 @@ class ProblemHParams(Protocol):
 class Problem(Protocol):
     """A T2T `Problem`."""
     name: str
+    has_inputs: bool
     decode_hooks: Sequence[Any]
     dataset: Callable[..., Any]
     input_fn: Callable[..., Any]

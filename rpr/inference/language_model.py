@@ -1,0 +1,157 @@
+"""A trained language model: the loss of each token of a text, and continuations of a text."""
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from tensor2tensor.utils import registry
+
+from rpr import positions
+from rpr.inference.model_session import pad
+from rpr.models.beam_search import EOS_ID
+from rpr.t2t.trained_model import TrainedModel
+from rpr.utils.errors import InvalidValue, UserError
+
+
+class _Window(NamedTuple):
+    """Tokens `start` to `end` of a text; the losses from `first` on count."""
+    text: int
+    start: int
+    end: int
+    first: int
+
+
+class LanguageModel:
+    """A trained language model with its graph and its session.
+
+    Raises:
+      UserError: the problem has a source text.
+    """
+
+    def __init__(self, trained: TrainedModel) -> None:
+        hparams = trained.hparams
+        self._vocabulary = hparams.problem_hparams.vocabulary["targets"]
+        self.checkpoint = trained.checkpoint
+        if "inputs" in hparams.problem_hparams.vocabulary:
+            raise UserError(f"{hparams.problem.name}: the problem has a source text; a language "
+                            "model has none")
+        self._longest = (positions.build(hparams, "targets").longest if "position" in hparams
+                         else None)
+        with tf.Graph().as_default():
+            self._targets = tf.placeholder(tf.int32, [None, None, 1, 1], "targets")
+            model = registry.model(trained.name)(hparams, tf.estimator.ModeKeys.EVAL,
+                                                 hparams.problem_hparams)
+            logits, _ = model({"targets": self._targets})
+            self._logits = tf.cast(logits[:, :, 0, 0], tf.float32)
+            self._losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
+                labels=self._targets[:, :, 0, 0], logits=self._logits)
+            config = tf.ConfigProto(allow_soft_placement=True)
+            config.gpu_options.allow_growth = True
+            self._session = tf.Session(config=config)
+            tf.train.Saver().restore(self._session, trained.checkpoint)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text with the end mark."""
+        return [*self._vocabulary.encode(text.strip()), EOS_ID]
+
+    def losses(self, texts: Iterable[str], window: int | None = None, stride: int | None = None,
+               batch_size: int = 32) -> list[np.ndarray]:
+        """The loss of each token of each text, its end mark included.
+
+        A text longer than `window` is read in windows of so many tokens. Each begins `stride`
+        tokens after the one before it. Losses count in the first window that has the token, so
+        that with a small stride every token has about `window` tokens before it, and with
+        stride = window the first tokens of a window have none.
+
+        Args:
+          texts: one or more.
+          window: most tokens that the model reads at once; None: the whole text.
+          stride: tokens between the beginnings of windows; None: as many as the window has.
+          batch_size: windows read together.
+
+        Returns:
+          for each text float32 [tokens], in nats.
+
+        Raises:
+          UserError: a window or stride out of range, or texts longer than the model's positions.
+        """
+        sentences = [self.encode(text) for text in texts]
+        results = [np.zeros(len(ids), np.float32) for ids in sentences]
+        windows = [each for index, ids in enumerate(sentences)
+                   for each in _windows(index, len(ids), window, stride)]
+        windows.sort(key=lambda each: each.end - each.start)
+        for first in range(0, len(windows), batch_size):
+            batch = windows[first:first + batch_size]
+            found = self._run(self._losses, [sentences[each.text][each.start:each.end]
+                                             for each in batch])
+            for each, row in zip(batch, found, strict=True):
+                results[each.text][each.first:each.end] = row[
+                    each.first - each.start:each.end - each.start]
+        return results
+
+    def score(self, texts: Iterable[str], window: int | None = None, stride: int | None = None
+              ) -> np.ndarray:
+        """Log probabilities of texts with their end marks, float64 [texts], in nats; see `losses`.
+        """
+        if isinstance(texts, str):
+            raise UserError("texts: must be a list of strings")
+        return np.array([-losses.sum(dtype=np.float64)
+                         for losses in self.losses(texts, window, stride)])
+
+    def generate(self, prefix: str = "", length: int = 100, temperature: float = 0.0, seed: int = 1
+                 ) -> str:
+        """A text that begins with a prefix.
+
+        The model reads the whole text for each new token, so the time grows with its square.
+
+        Args:
+          prefix: beginning of the text.
+          length: most tokens that are added; the end mark ends the text earlier.
+          temperature: by which logits are divided before a token is drawn; 0: the most probable.
+          seed: seed of the draws.
+        """
+        if not temperature >= 0:
+            raise InvalidValue("temperature", temperature, "must be at least 0")
+        return self._vocabulary.decode(self._continued(
+            self._vocabulary.encode(prefix), length, temperature, np.random.default_rng(seed)))
+
+    def _continued(self, ids: list[int], length: int, temperature: float,
+                   random: np.random.Generator) -> list[int]:
+        """The ids of a text and its continuation, without the end mark."""
+        for _ in range(length):
+            # The model predicts a token from those before it: any id stands for the new one.
+            logits = self._run(self._logits, [[*ids, EOS_ID]])[0, len(ids)].astype(np.float64)
+            logits[0] = -np.inf                       # padding
+            if temperature:
+                logits = logits / temperature + random.gumbel(size=len(logits))
+            ids.append(int(logits.argmax()))
+            if ids[-1] == EOS_ID:
+                return ids[:-1]
+        return ids
+
+    def _run(self, fetched: tf.Tensor, sentences: Sequence[Sequence[int]]) -> np.ndarray:
+        longest = max(map(len, sentences))
+        if self._longest is not None and longest > self._longest:
+            raise UserError(f"a text of {longest} tokens; the model's position scheme has "
+                            f"positions for max_length={self._longest}: give a window")
+        return self._session.run(fetched, {self._targets: pad(sentences)[:, :, None, None]})
+
+
+def _windows(text: int, length: int, window: int | None, stride: int | None) -> Iterator[_Window]:
+    """The windows of a text of so many tokens; see `LanguageModel.losses`."""
+    if window is None:
+        if stride is not None:
+            raise InvalidValue("stride", stride, "only with a window")
+        window = length
+    if window < 1:
+        raise InvalidValue("window", window, "must be at least 1")
+    stride = window if stride is None else stride
+    if not 1 <= stride <= window:
+        raise InvalidValue("stride", stride, f"must be from 1 to the window, {window}")
+    first = 0
+    for start in range(0, length, stride):
+        end = min(start + window, length)
+        yield _Window(text, start, end, first)
+        first = end
+        if end == length:
+            return

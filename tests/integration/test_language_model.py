@@ -1,0 +1,136 @@
+"""Language models: a run, losses in windows, continuations, causal schemes, and their scores."""
+import json
+import os
+import re
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+import tiny_models
+from conftest import ROOT, refused, rpr_command
+
+import rpr
+from rpr.evaluation import ratio_metrics
+from rpr.positions.registry import SCHEMES
+from rpr.utils.errors import UserError
+
+PAGE = (ROOT / "docs" / "language_models.md").read_text(encoding="utf-8")
+GIN = re.findall(r"^```\n(run\.problem.*?)^```", PAGE, re.M | re.S)[0].split("study.baseline")[0]
+SMALL = """
+run.hparams_set = "rpr_tiny"
+run.hparams = "num_hidden_layers=1,position=rotary,max_length=60"
+run.train_steps = 10
+run.checkpoint_steps = 10
+run.average_checkpoints = 1
+run.eval_steps = 1
+"""
+
+
+@pytest.fixture(scope="module")
+def run(text, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lm")
+    (folder / "run.gin").write_text(
+        GIN + SMALL + f"run.text_source = '{text.folder}/train.en'\n"
+        f"run.text_test_source = '{text.folder}/test.en'\n")
+    environment = {name: value for name, value in os.environ.items() if "RPR_TEXT" not in name}
+    rpr_command("run", folder / "run.gin", f"--run_dir={folder}/runs/small", env=environment)
+    return folder / "runs" / "small"
+
+
+@pytest.fixture(scope="module")
+def model(run):
+    return rpr.load(str(run))
+
+
+def test_a_run_scores_each_token_of_its_test_set(run, model):
+    lines = (run / "source.test.txt").read_text().splitlines()
+    losses = ratio_metrics.read_losses(str(run / "losses.test.jsonl"))
+    assert [len(row) for row in losses] == [len(line.encode()) + 1 for line in lines]
+    scores = json.loads((run / "scores.json").read_text())
+    mean = np.concatenate(losses).mean()
+    assert scores["token_loss"]["score"] == pytest.approx(mean)
+    assert scores["perplexity"]["score"] == pytest.approx(np.exp(mean))
+    assert model.score(lines) == pytest.approx([-row.sum() for row in losses], rel=1e-4)
+
+
+def test_losses_are_those_of_the_softmax(model):
+    ids = model.encode("The file")
+    logits = model._run(model._logits, [ids])[0].astype(np.float64)
+    expected = np.log(np.exp(logits).sum(axis=-1)) - logits[np.arange(len(ids)), ids]
+    assert model.losses(["The file"])[0] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("window, stride", [(7, 7), (7, 1), (8, 3), (100, 20)])
+def test_a_token_sees_what_its_window_has_before_it(model, window, stride):
+    """Against one call per token with the text from the beginning of its window."""
+    ids = model.encode("Click the icon to open.")
+    expected, seen = [], 0
+    for start in range(0, len(ids), stride):
+        end = min(start + window, len(ids))
+        for place in range(seen, end):
+            row = model._run(model._losses, [ids[start:place + 1]])[0]
+            expected.append(row[-1])
+        seen = max(seen, end)
+    found = model.losses(["Click the icon to open.", "x"], window, stride)[0]
+    assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
+def test_a_continuation_is_the_most_probable_token_after_token(model):
+    ids = model._continued(model.encode("The")[:-1], 3, 0.0, None)
+    for place in range(3, len(ids)):
+        logits = model._run(model._logits, [[*ids[:place], 1]])[0, place]
+        assert ids[place] == logits[1:].argmax() + 1
+    assert model.generate("The", 5, 1.0, seed=2) == model.generate("The", 5, 1.0, seed=2)
+
+
+def test_what_cannot_be_is_refused(run, model, tmp_path):
+    with pytest.raises(UserError, match="stride=9: must be from 1 to the window, 8"):
+        model.losses(["a"], 8, 9)
+    with pytest.raises(UserError, match="a list of strings"):
+        model.score("a")
+    gin = (run / "config.gin").read_text()
+    for old, new, expected in (
+            ("run.metrics = ('perplexity', 'token_loss')", "", "is a language model: set"),
+            ("'token_loss'", "'bleu'", "go with no other metric"),
+            ("run.bleu_frequency = 0", "run.bleu_frequency = 10",
+             "run.bleu_frequency: a language model translates nothing"),
+            ("run.text_target = ''", "run.text_target = 'x'",
+             "run.text_target: lm_text_files_characters has text_source only")):
+        assert old in gin
+        (tmp_path / "x.gin").write_text(gin.replace(old, new))
+        assert expected in refused("run", tmp_path / "x.gin", f"--run_dir={tmp_path}/x")
+
+
+def test_files_of_losses_are_compared_pairwise(run, tmp_path):
+    losses = run / "losses.test.jsonl"
+    done = rpr_command("perplexity", run, f"--input={run}/source.test.txt", "--window=8",
+                       f"--output={tmp_path}/windows")
+    assert re.search(r"position +1  loss \d+\.\d{4}  \(12 tokens\)", done.stdout)
+    done = rpr_command("score", losses, tmp_path / "windows", "--metrics=token_loss", "--json")
+    first, second = json.loads(done.stdout)
+    expected = [np.concatenate(ratio_metrics.read_losses(str(path))).mean()
+                for path in (losses, tmp_path / "windows")]
+    assert [first["token_loss"]["score"], second["token_loss"]["score"]] == pytest.approx(expected)
+    assert second["token_loss"]["difference"] == pytest.approx(expected[1] - expected[0])
+    (tmp_path / "bad").write_text("[1.0]\n")
+    assert "different tokens" in refused("score", losses, tmp_path / "bad",
+                                         "--metrics=perplexity")
+
+
+@pytest.mark.parametrize("position", sorted(set(SCHEMES) - {"graph"}))
+def test_no_scheme_sees_later_tokens_without_an_encoder(position):
+    values = tiny_models.hparams("rpr_tiny", decoder_position=position, num_hidden_layers=1)
+    first = tiny_models.sentences([6], seed=3)
+    other = first.copy()
+    other[:, 4:] = 5
+    with tf.Graph().as_default(), tf.Session() as session:
+        model = tiny_models.make(values)
+        del model._problem_hparams.modality["inputs"]
+        logits = [model({"targets": tf.constant(ids)})[0] for ids in (first,)]
+        with tf.variable_scope(tf.get_variable_scope(), reuse=True):
+            logits += [model({"targets": tf.constant(other)})[0]]
+        session.run(tf.global_variables_initializer())
+        tiny_models.lively(session)
+        one, two = (array[0, :, 0, 0] for array in session.run(logits))
+    np.testing.assert_allclose(one[:5], two[:5], atol=1e-5)
+    assert not np.allclose(one[5:], two[5:], atol=1e-3)
