@@ -64,6 +64,8 @@ setup(
         "moses": ["sacremoses>=0.1.1"],               # rpr/utils/moses.py: scores, a problem
         "slurm": ["submitit>=1.5"],                   # rpr study --cluster=slurm
         "pandas": ["pandas>=2"],                      # rpr.results
+        # rpr export; ctranslate2 4.8 has the layers that an empty first one needs.
+        "export": ["ctranslate2>=4.8,<5", "safetensors>=0.5"],
         "completion": ["argcomplete>=3"],             # eval "$(register-python-argcomplete rpr)"
         # rpr track
         "wandb": ["wandb>=0.17"],

@@ -8,6 +8,7 @@ import numpy as np
 from tensor2tensor.data_generators import problem_hparams
 
 from rpr.experiments.config import Run
+from rpr.export.weights import named_weights
 from rpr.inference import inspector
 from rpr.inference.attention_plots import draw_attention
 from rpr.inference.file_checks import MOST_ALPHA
@@ -64,6 +65,7 @@ class LoadedModel:
         _check_search(beam_size, alpha)
         trained = trained_model.find_trained_model(request)
         self.run, self.checkpoint = run, trained.checkpoint
+        self._name, self._hparams = trained.name, trained.hparams
         self._inspector = Inspector(trained, beam_size, alpha)
 
     @typing.overload
@@ -131,6 +133,10 @@ class LoadedModel:
           r - max_relative_position_left.
         """
         return inspector.relative_tables(self.checkpoint)
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """All weights by name; docs/export.md lists names and shapes."""
+        return named_weights(self.checkpoint, self._name, self._hparams)
 
 
 def build(hparams_set: str, hparams: str, model: str, vocabulary_size: int,

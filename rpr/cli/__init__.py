@@ -45,6 +45,7 @@ Also
   translate RUN one sentence, lines or typed text: scores, probabilities, attention plots
   perplexity RUN   a language model's loss per token of a text, by position, in sliding windows
   judge FILE    the test of arms on scores of other experiments, from a CSV file
+  export RUN    the model for CTranslate2, TensorFlow Serving, or as safetensors
   score         BLEU, chrF and TER with signatures; paired significance of two or more systems
   test-set      register text files of your own as a test set, for --test_set
   check-scheme  what every position scheme must satisfy, checked for one of your own
@@ -154,7 +155,7 @@ COMMANDS: dict[str, Command] = {
     **{name: functools.partial(_run_module, name)
        for name in ("run", "study", "report", "verify", "judge", "track")},
     **{name: functools.partial(_launch_module, name) for name in (
-        "datagen", "train", "decode", "evaluate", "average", "bleu", "translate",
+        "datagen", "train", "decode", "evaluate", "average", "bleu", "translate", "export",
         "perplexity")},
     "score": functools.partial(_run_module, "score"),
     "test-set": functools.partial(_run_module, "test_set"),

@@ -8,8 +8,7 @@ import sys
 
 INSTEAD = {
     "t2t-attack": "adversarial attacks are not supported (T2T's need cleverhans and TensorFlow 1)",
-    "t2t-exporter": "models are not exported for TensorFlow Serving (T2T's needs TensorFlow 1); "
-                    "rpr.load of the Python API translates in a program (docs/python.md)",
+    "t2t-exporter": "use rpr export RUN --format=saved_model --to=DIR (docs/export.md)",
     "t2t-insights-server": "use rpr translate RUN --show_attention=DIR, which draws the attention "
                            "weights",
     "t2t-make-tf-configs": "parameter servers are not supported; scripts/tf_config prints the "

@@ -58,12 +58,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     parser.add_argument("--one_line", action="store_true", help="print the translation, the "
                         "probability of each token (the end mark's last) and the score in one line")
-    parser.add_argument("--data_dir", help="vocabulary (default: where rpr run and rpr study "
-                        "put the data)")
-    model = parser.add_argument_group("a model without a run directory, by T2T's flags")
-    for name in ("problem", "model", "hparams_set", "hparams", "checkpoint_path", "output_dir",
-                 "t2t_usr_dir"):
-        model.add_argument(f"--{name}")
+    arguments.add_model_flags(parser)
     return parser.parse_intermixed_args(argv)
 
 

@@ -68,27 +68,29 @@ class ModelSession:
             self._symbols["inputs"] = 2**31
         with tf.Graph().as_default():
             tf.set_random_seed(seed)
-            self._inputs = tf.placeholder(tf.int32, [None, None, 1, 1], "inputs")
-            self._targets = tf.placeholder(tf.int32, [None, None, 1, 1], "targets")
+            self._inputs = tf.placeholder(tf.int32, [None, None], "inputs")
+            self._targets = tf.placeholder(tf.int32, [None, None], "targets")
             spaces = {space: tf.constant(getattr(problem, space))
                       for space in ("input_space_id", "target_space_id")}
             model = registry.model(name)(hparams, tf.estimator.ModeKeys.EVAL, problem)
-            source = {"inputs": self._inputs, **spaces}
+            source = {"inputs": self._inputs[:, :, None, None], **spaces}
             # Like `infer`: splits a row of ids into words and the edges between them.
             prepared = (model.prepare_features(source)
                         if isinstance(model, incremental.IncrementalDecoder) else source)
-            logits, _ = model({**prepared, "targets": self._targets})
+            logits, _ = model({**prepared, "targets": self._targets[:, :, None, None]})
             self._logits = tf.cast(logits[:, :, 0, 0], tf.float32)
             # Read before `infer` adds the tensors of its loop, which cannot be fetched.
             self._attention = _attention_by_kind(getattr(model, "attention_weights", {}))
             log_probabilities = tf.nn.log_softmax(self._logits)
             self._target_log_probabilities = tf.gather(
-                log_probabilities, self._targets[:, :, 0, 0], batch_dims=2)
+                log_probabilities, self._targets, batch_dims=2)
             with tf.variable_scope(tf.get_variable_scope(), reuse=True):
                 model.set_mode(tf.estimator.ModeKeys.PREDICT)
                 inferred = model.infer(source, beam_size=beam_size, top_beams=1, alpha=alpha,
                                        decode_length=extra_length)
-            self._hypotheses = inferred["outputs"], inferred["scores"]
+            batch = tf.shape(self._inputs)[0]
+            self._hypotheses = (tf.reshape(inferred["outputs"], [batch, -1]),
+                                tf.reshape(inferred["scores"], [batch]))
             config = tf.ConfigProto(allow_soft_placement=True)
             config.gpu_options.allow_growth = True
             self._session = tf.Session(config=config)
@@ -133,9 +135,8 @@ class ModelSession:
           sentences. Ids after the first end mark mean nothing. Zeros follow a hypothesis that was
           cut at its length limit.
         """
-        feature = self._as_features("inputs", inputs)
-        ids, scores = self._session.run(self._hypotheses, {self._inputs: feature})
-        return ids.reshape(len(feature), -1), np.reshape(scores, [len(feature)])
+        return self._session.run(
+            self._hypotheses, {self._inputs: self._as_features("inputs", inputs)})
 
     def attention(self, inputs: Sentences, targets: Sentences) -> AttentionWeights:
         """Teacher-forced attention weights of all layers and heads; arguments as of `logits`.
@@ -150,6 +151,28 @@ class ModelSession:
         fetched = self._session.run(self._attention, self._feed(inputs, targets))
         return AttentionWeights(*(np.asarray(layers, np.float32) for layers in fetched))
 
+    def save(self, directory: str) -> None:
+        """Writes a SavedModel, which TensorFlow loads without T2T and rpr.
+
+        Its signature `serving_default` takes `inputs`, int32 [batch, length] with 0 after the end,
+        and returns `outputs` and `scores` as `search` does. `log_probabilities` also takes
+        `targets`, and returns `log_probabilities`.
+
+        Args:
+          directory: a new directory, or an empty one.
+        """
+        outputs, scores = self._hypotheses
+        signature = tf.saved_model.predict_signature_def
+        with self._session.graph.as_default():
+            builder = tf.saved_model.Builder(directory)
+            builder.add_meta_graph_and_variables(self._session, [tf.saved_model.SERVING], {
+                "serving_default": signature(
+                    {"inputs": self._inputs}, {"outputs": outputs, "scores": scores}),
+                "log_probabilities": signature(
+                    {"inputs": self._inputs, "targets": self._targets},
+                    {"log_probabilities": self._target_log_probabilities})})
+            builder.save()
+
     def _feed(self, inputs: Sentences, targets: Sentences) -> dict[tf.Tensor, np.ndarray]:
         features = self._as_features("inputs", inputs), self._as_features("targets", targets)
         if len(features[0]) != len(features[1]):
@@ -158,7 +181,7 @@ class ModelSession:
         return dict(zip((self._inputs, self._targets), features, strict=True))
 
     def _as_features(self, name: str, sentences: Sentences) -> np.ndarray:
-        """Sentences in T2T's layout, int32 [batch, length, 1, 1]."""
+        """Checked sentences, int32 [batch, length]."""
         try:
             rows = [np.asarray(sentence) for sentence in sentences]
         except (TypeError, ValueError):               # not a sequence, or one of unlike items
@@ -175,7 +198,7 @@ class ModelSession:
         if limit is not None and longest > limit:
             raise UserError(f"{name}: a sentence of {longest} ids; the model's position scheme has "
                             f"positions for max_length={limit}")
-        return pad(rows)[:, :, None, None]
+        return pad(rows)
 
 
 def pad(sentences: Sentences) -> np.ndarray:

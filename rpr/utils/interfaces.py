@@ -50,6 +50,7 @@ class ProblemHParams(Protocol):
     modality: dict[str, Any]
     vocabulary: dict[str, Vocabulary]
     vocab_size: dict[str, int]
+    target_space_id: int
     batch_size_multiplier: int
 
     def get(self, name: str, default: Any = None) -> Any: ...

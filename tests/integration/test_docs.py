@@ -16,7 +16,8 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 LAUNCHERS = {"t2t-datagen": "datagen", "t2t-trainer": "train", "t2t-decoder": "decode",
              "t2t-eval": "evaluate", "t2t-avg-all": "average", "t2t-bleu": "bleu"}
 # Pages whose Python blocks a test of their own runs.
-RUN_ELSEWHERE = {"docs/python.md", "docs/your_own_scheme.md", "docs/length_generalisation.md"}
+RUN_ELSEWHERE = {"docs/export.md", "docs/python.md", "docs/your_own_scheme.md",
+                 "docs/length_generalisation.md"}
 
 
 def blocks(page, language):

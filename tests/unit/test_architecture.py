@@ -26,11 +26,12 @@ ALLOWED = {
     "t2t": {"models", "problems", "hparams", "utils"},
     "training": {"t2t", "nn", "utils"},
     "inference": {"t2t", "models", "positions", "utils"},
+    "export": {"t2t", "models", "positions", "utils"},
     "report": {"experiments", "inference", "evaluation", "t2t", "positions", "utils"},
     "conformance": {"positions", "nn", "models", "utils"},
-    "api": {"conformance", "inference", "report", "experiments", "t2t", "utils"},
-    "cli": {"conformance", "report", "experiments", "inference", "training", "evaluation", "t2t",
-            "models", "positions", "problems", "utils"},
+    "api": {"conformance", "export", "inference", "report", "experiments", "t2t", "utils"},
+    "cli": {"conformance", "export", "report", "experiments", "inference", "training", "evaluation",
+            "t2t", "models", "positions", "problems", "utils"},
 }
 
 
