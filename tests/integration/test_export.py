@@ -163,5 +163,5 @@ def test_terms_that_are_not_those_of_the_scheme_are_refused():
     scores = q @ k.swapaxes(2, 3)
     position_terms._compare(terms, False, q, k, weights, v, scores + 1, weights @ v)
     for wrong in ((scores * 1.01, weights @ v), (scores, weights @ v + 0.01)):
-        with pytest.raises(ValueError, match=""):
+        with pytest.raises(ValueError, match="^$"):
             position_terms._compare(terms, False, q, k, weights, v, *wrong)
