@@ -163,7 +163,7 @@ def text(tmp_path_factory):
 
 
 class Trained(NamedTuple):
-    """A tiny relative model of a few steps."""
+    """A tiny relative model of one layer and a few steps."""
     text: Text
     output_dir: pathlib.Path
     steps: int
@@ -175,8 +175,10 @@ class Trained(NamedTuple):
 
 
 def train(text, output_dir, *more, steps=20, launcher=None, check=True):
-    """Trains a tiny model through the command line."""
+    """Trains a tiny model, of one layer unless a flag says otherwise, through the command line."""
     verb = [] if launcher else ["train"]
+    if not any("num_hidden_layers" in flag for flag in more):
+        more = (*more, "--hp_num_hidden_layers", "1")
     return rpr_command(
         *verb, *text.flags, "--model=rpr_transformer", "--hparams_set=rpr_tiny",
         f"--output_dir={output_dir}", f"--train_steps={steps}", "--schedule=train",

@@ -56,14 +56,11 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def find_model(flags: object, words: Sequence[str]) -> tuple[Run | None, ModelRequest]:
-    """The model that a command line asks for: by a run directory, or else by T2T's flags.
+    """The run, if any, and the model that a command line asks for.
 
     Args:
-      flags: parsed flags, T2T's or argparse's.
+      flags: parsed flags, T2T's or argparse's, which name the model if no run does.
       words: the other arguments: a run directory, or nothing.
-
-    Returns:
-      the configuration of the run, None without one; the model.
 
     Raises:
       UserError: there is no run, or a flag contradicts it.

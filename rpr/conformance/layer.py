@@ -1,5 +1,6 @@
 """An attention layer, and a small model, with a position scheme and random weights, on arrays."""
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,8 +49,6 @@ class AttentionLayer:
             y, _ = self._layer(tf.cast(self._x, dtype), self._mask, layout, None)
             self._y = tf.cast(y, self._x.dtype)
             trainable = tf.trainable_variables()
-            self._gradients = [tf.convert_to_tensor(dx) if dx is not None else tf.zeros([])
-                               for dx in tf.gradients(self._y, [self._x, *trainable], self._dy)]
             self.variables = [variable.op.name.split("/", 1)[1] for variable in trainable]
             self._initial = [variable.initializer.inputs[1] for variable in trainable]
             self._initializers = [variable.initializer for variable in trainable]
@@ -97,6 +96,13 @@ class AttentionLayer:
     def gradients(self, x: np.ndarray, dy: np.ndarray) -> list[np.ndarray]:
         """The gradients of sum(dy * y) by x and by each variable."""
         return self.session.run(self._gradients, {**self._feed(x, None, None), self._dy: dy})
+
+    @functools.cached_property
+    def _gradients(self) -> list[tf.Tensor]:
+        """Built when asked for: many layers only compute an output."""
+        with self.session.graph.as_default():
+            return [tf.zeros([]) if dx is None else tf.convert_to_tensor(dx)
+                    for dx in tf.gradients(self._y, [self._x, *self._weights], self._dy)]
 
     def _feed(self, x: np.ndarray, mask: np.ndarray | None, places: np.ndarray | None) -> dict:
         mask = self.mask(x.shape[:2]) if mask is None else mask

@@ -21,16 +21,10 @@ GROUP_SIZE = 64                                              # symbols
 
 
 def top_k(x: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """`tf.nn.top_k` that is faster for many symbols.
+    """`tf.nn.top_k` of x, float32 [rows, symbols], that is faster for many symbols.
 
-    The top k lie in the k groups with the largest maxima, and group maxima vectorize well.
-
-    Args:
-      x: float32 [rows, symbols].
-      count: k, at most `symbols`.
-
-    Returns:
-      values and symbols, [rows, count], best first; ties in the order of the symbols.
+    The top k lie in the k groups with the largest maxima, and group maxima vectorize well. Ties
+    are in the order of the symbols.
     """
     symbols = x.shape.as_list()[1]
     if symbols < 4 * count * GROUP_SIZE:
@@ -49,9 +43,7 @@ def search(step: Any, caches: Any, lengths: tf.Tensor, beams: int, top_beams: in
            ) -> dict[str, tf.Tensor]:
     """The best sentences, in the form of T2T's `infer`; one beam is greedy search.
 
-    Args:
-      step, caches, lengths, beams, alpha: see `beam_search`.
-      top_beams: hypotheses of each sentence to return.
+    Arguments are those of `beam_search`; `top_beams` hypotheses of each sentence are returned.
 
     Returns:
       {"outputs": int32 [batch, steps], or [batch, top_beams, steps] for several top_beams;
@@ -69,10 +61,7 @@ def search(step: Any, caches: Any, lengths: tf.Tensor, beams: int, top_beams: in
 
 def greedy_search(step: Any, caches: Any, start: tf.Tensor, lengths: tf.Tensor, end: int
                   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Chooses the most probable symbol at each step.
-
-    Args:
-      step, caches, start, lengths, end: see `beam_search`, with one beam.
+    """Chooses the most probable symbol at each step; arguments are those of `beam_search`.
 
     Returns:
       int32 [batch, steps + 1], the start symbol first, zeros after an end or the length limit;
@@ -89,8 +78,7 @@ def greedy_search(step: Any, caches: Any, start: tf.Tensor, lengths: tf.Tensor, 
         return (i + 1, tf.concat([ids, symbols[:, None]], axis=1), scores,
                 ended | tf.equal(symbols, end) | (i + 1 >= lengths), caches)
 
-    state = (tf.constant(0), start[:, None], tf.zeros(tf.shape(start)),
-             lengths <= 0, caches)
+    state = (tf.constant(0), start[:, None], tf.zeros(tf.shape(start)), lengths <= 0, caches)
     invariants = (tf.TensorShape([]), tf.TensorShape([start.shape[0], None]), start.shape,
                   start.shape, tf.nest.map_structure(_growing_shape, caches))
     _, ids, scores, _, _ = tf.while_loop(

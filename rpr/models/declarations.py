@@ -3,11 +3,10 @@
 `add_position_hparams` adds ours to a hparams set of T2T. `check_ranges` refuses a value that is out
 of range, before anything is built or written.
 """
-
 from tensor2tensor.utils import misc_utils, registry
 
 from rpr import positions
-from rpr.models.learning_rate import FACTOR_NAMES
+from rpr.models.learning_rate import FACTORS
 from rpr.utils.interfaces import HParams
 from rpr.utils.settings import Setting
 
@@ -117,16 +116,13 @@ def add_hparams(hparams: HParams, settings: tuple[Setting, ...]) -> None:
 
 def add_position_hparams(hparams: HParams, position: str, max_relative_position: int,
                          heads_share_relative_embedding: bool) -> HParams:
-    """Adds the hparams of `rpr_transformer` to a hparams set of T2T and changes nothing else.
+    """Adds the hparams of `rpr_transformer` to a hparams set of T2T, in place.
 
     Args:
-      hparams: HParams without `position`; changed in place.
+      hparams: HParams without `position`.
       position: scheme name(s), joined by `+`.
       max_relative_position: the clipping distance k.
       heads_share_relative_embedding: one table per layer (True), or per layer and head (False).
-
-    Returns:
-      the same hparams.
     """
     for setting in positions.declared_settings():
         if setting.name in hparams:
@@ -166,7 +162,6 @@ def check_ranges(hparams: HParams) -> None:
         if error:
             raise ValueError(error)
     _check_names(hparams)
-    _check_sampling(hparams)
     longest = hparams.max_length or hparams.batch_size
     if hparams.min_length > longest:
         raise ValueError(f"min_length={hparams.min_length}: must be at most max_length, else "
@@ -174,9 +169,6 @@ def check_ranges(hparams: HParams) -> None:
     if hparams.get("max_length", 0) == 1:
         raise ValueError("max_length=1: must be 0 (no limit) or at least 2, since every sentence "
                          "ends in an end-of-sentence symbol")
-
-
-def _check_sampling(hparams: HParams) -> None:
     keep = hparams.get("sampling_keep_top_k", -1)
     if keep != -1 and keep < 1:
         raise ValueError(f"sampling_keep_top_k={keep}: must be -1 (all symbols) or at least 1")
@@ -194,9 +186,9 @@ def _check_names(hparams: HParams) -> None:
     schedule = hparams.learning_rate_schedule
     factors = [name.strip() for name in schedule.split("*") if name.strip()]
     for name in factors:
-        if name not in FACTOR_NAMES:
+        if name not in FACTORS:
             raise ValueError(f"learning_rate_schedule={schedule}: no factor is called '{name}'; "
-                             f"factors, joined by *, are {', '.join(FACTOR_NAMES)}")
+                             f"factors, joined by *, are {', '.join(FACTORS)}")
     for name in ("linear_warmup", "rsqrt_decay", "rsqrt_normalized_decay"):
         if name in factors and hparams.learning_rate_warmup_steps == 0:
             raise ValueError(f"learning_rate_warmup_steps=0: {name} needs at least 1")

@@ -29,8 +29,7 @@ class IncrementalDecoder:
     def set_mode(self, mode: str) -> None:
         """T2T's, which resets the model's hparams."""
         super().set_mode(mode)  # type: ignore[misc]
-        losses.use_half_precision_logits(
-            self._hparams, getattr(self, "_problem_hparams", None))
+        losses.use_half_precision_logits(self._hparams, getattr(self, "_problem_hparams", None))
 
     def prepare_features(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """A copy of the features that T2T's decoder reads, as `init_step` takes them."""
@@ -39,11 +38,7 @@ class IncrementalDecoder:
         return features
 
     def init_body_step(self, features: dict[str, tf.Tensor], beams: int) -> tuple[Step, Any]:
-        """Encodes the sources.
-
-        Args:
-          features: from `prepare_features`; `inputs` int32 [batch, length, 1, 1].
-          beams: hypotheses of each sentence.
+        """Encodes the sources, `inputs` int32 [batch, length, 1, 1] of `prepare_features`.
 
         Returns:
           a step of the model's body, to be called in the variable scope `body`, from embedded
@@ -59,13 +54,9 @@ class IncrementalDecoder:
         return count + -count % self._hparams.get("vocab_divisor", 1)
 
     def init_step(self, features: dict[str, tf.Tensor], beams: int) -> tuple[Step, Any]:
-        """The model as `rpr.models.beam_search` takes it.
+        """The model as `rpr.models.beam_search` takes it, from the features of `prepare_features`.
 
         Call it in the variable scope of the model's name.
-
-        Args:
-          features: from `prepare_features`.
-          beams: hypotheses of each sentence.
 
         Returns:
           a step from the symbols chosen last, int32 [batch * beams], to logits
@@ -111,13 +102,8 @@ class IncrementalDecoder:
     def search_lengths(self, features: dict[str, tf.Tensor], decode_length: int) -> tf.Tensor:
         """The most tokens of each sentence's hypotheses: int32 [batch].
 
-        They do not depend on the other sentences of the batch, and are in no case more than the
-        decoder's positions.
-
-        Args:
-          features: as `init_step` takes them.
-          decode_length: tokens by which a hypothesis may be longer than its source, unless the
-            features have a `decode_length`.
+        A hypothesis may be `decode_length` tokens (those of the features, if they have it) longer
+        than its source, and at most as long as the decoder has positions.
         """
         inputs = features["inputs"]                          # with or without T2T's last axis
         words = tf.cast(tf.not_equal(inputs, 0), tf.int32)

@@ -24,10 +24,7 @@ def preprocess(x: tf.Tensor, hparams: HParams) -> tf.Tensor:
 
 
 def postprocess(x: tf.Tensor, y: tf.Tensor, hparams: HParams) -> tf.Tensor:
-    """Applies `layer_postprocess_sequence` to the output y of a sub-layer with input x.
-
-    Shapes as x.
-    """
+    """Applies `layer_postprocess_sequence` to the output y of a sub-layer with input x."""
     return _apply_sequence(x, y, hparams.layer_postprocess_sequence, hparams, "layer_postprocess")
 
 
@@ -50,8 +47,7 @@ def _apply_sequence(residual: tf.Tensor | None, x: tf.Tensor, sequence: str, hpa
 
 
 def _in_float32(function: Callable[..., tf.Tensor], *tensors: tf.Tensor) -> tf.Tensor:
-    """A function of T2T that has float32 variables, applied to tensors that may be half precision.
-    """
+    """Applies a function of T2T with float32 variables to tensors that may be half precision."""
     dtype = tensors[0].dtype
     if dtype not in HALF_PRECISION:
         return function(*tensors)
@@ -85,16 +81,9 @@ def normalize(x: tf.Tensor, hparams: HParams) -> tf.Tensor:
 
 
 def layer_norm(x: tf.Tensor, scale: tf.Tensor, bias: tf.Tensor, epsilon: float) -> tf.Tensor:
-    """Layer normalization over the last axis (Ba, Kiros and Hinton 2016).
+    """Layer normalization of x, [..., hidden], over its last axis (Ba, Kiros and Hinton 2016).
 
-    Args:
-      x: [..., hidden].
-      scale: [hidden] of the same dtype.
-      bias: [hidden] of the same dtype.
-      epsilon: added to the variance.
-
-    Returns:
-      [..., hidden].
+    Scale and bias, [hidden], have the dtype of x; epsilon is added to the variance.
     """
     @tf.custom_gradient
     def with_gradient(x: tf.Tensor, scale: tf.Tensor, bias: tf.Tensor) -> tuple:
@@ -107,8 +96,7 @@ def layer_norm(x: tf.Tensor, scale: tf.Tensor, bias: tf.Tensor, epsilon: float) 
             dscale, dnormal = dy * normal, dy * scale
             dx = dnormal - tf.reduce_mean(dnormal, axis=-1, keepdims=True)
             dx -= normal * tf.reduce_mean(dscale * scale, axis=-1, keepdims=True)
-            return (inverse * dx, tf.reduce_sum(dscale, outer_axes),
-                    tf.reduce_sum(dy, outer_axes))
+            return inverse * dx, tf.reduce_sum(dscale, outer_axes), tf.reduce_sum(dy, outer_axes)
 
         return normal * scale + bias, gradient
 
@@ -116,14 +104,9 @@ def layer_norm(x: tf.Tensor, scale: tf.Tensor, bias: tf.Tensor, epsilon: float) 
 
 
 def feed_forward(x: tf.Tensor, hparams: HParams) -> tf.Tensor:
-    """Two dense layers with a ReLU and dropout between them, T2T's `dense_relu_dense`.
+    """T2T's `dense_relu_dense`: dense layers with a ReLU and dropout between them.
 
-    Args:
-      x: [batch, length, hidden].
-      hparams: the model's hyperparameters.
-
-    Returns:
-      [batch, length, hidden].
+    x and the result are [batch, length, hidden].
     """
     dims = common_layers.comma_separated_string_to_integer_list(
         hparams.get("relu_dropout_broadcast_dims", ""))

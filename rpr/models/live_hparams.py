@@ -8,28 +8,12 @@ from collections.abc import Iterable
 
 from tensor2tensor.utils import misc_utils
 
+from rpr.models.learning_rate import DECAY, FACTORS
 from rpr.positions.registry import unused_settings
 from rpr.utils.interfaces import HParams
 
-_DECAY = ("learning_rate_decay_steps", "learning_rate_decay_staircase", "learning_rate_decay_rate")
-# {factor of learning_rate_schedule: what it reads}
-_FACTORS = {
-    "constant": ("learning_rate_constant",),
-    "linear_warmup": ("learning_rate_warmup_steps",),
-    "linear_decay": ("learning_rate_decay_steps",),
-    "cosdecay": ("learning_rate_warmup_steps", "learning_rate_decay_steps"),
-    "single_cycle_cos_decay": ("learning_rate_warmup_steps",),
-    "multi_cycle_cos_decay": ("learning_rate_warmup_steps", "learning_rate_decay_steps"),
-    "rsqrt_decay": ("learning_rate_warmup_steps",),
-    "rsqrt_normalized_decay": ("learning_rate_warmup_steps",),
-    "exp_decay": ("learning_rate_warmup_steps", *_DECAY),
-    "cosine_restarts": tuple(f"learning_rate_restart_{name}"
-                             for name in ("steps", "t_mul", "m_mul", "alpha")),
-    "rsqrt_hidden_size": (),
-    "legacy": ("learning_rate", "learning_rate_decay_scheme", "learning_rate_warmup_steps"),
-}
 # {learning_rate_decay_scheme, read by the factor `legacy`: what it reads}
-_DECAY_SCHEMES = {"exp": _DECAY, "cosine": ("learning_rate_cosine_cycle_steps",),
+_DECAY_SCHEMES = {"exp": DECAY, "cosine": ("learning_rate_cosine_cycle_steps",),
                   "piecewise": ("learning_rate_boundaries", "learning_rate_multiples")}
 _ADAM = tuple(f"optimizer_adam_{name}" for name in ("beta1", "beta2", "epsilon"))
 _ADAFACTOR = tuple(f"optimizer_adafactor_{name}" for name in (
@@ -66,10 +50,10 @@ def without_effect(model: str, hparams: HParams) -> dict[str, str]:
       {name: why, in words that continue "... has no effect"}.
     """
     factors = [name.strip() for name in hparams.learning_rate_schedule.split("*") if name.strip()]
-    read = [name for factor in factors for name in _FACTORS.get(factor, ())]
+    read = [name for factor in factors for name in FACTORS.get(factor, ())]
     if "legacy" in factors:
         read += _DECAY_SCHEMES.get(hparams.learning_rate_decay_scheme, ())
-    of_rates = [*_FACTORS.values(), *_DECAY_SCHEMES.values()]
+    of_rates = [*FACTORS.values(), *_DECAY_SCHEMES.values()]
     dead = _others(of_rates, read, f"learning_rate_schedule={hparams.learning_rate_schedule}")
     optimizer = misc_utils.camelcase_to_snakecase(hparams.optimizer)
     if optimizer in _OPTIMIZERS:

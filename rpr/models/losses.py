@@ -78,13 +78,9 @@ def smoothed_cross_entropy(x: tf.Tensor, table: tf.Tensor, labels: tf.Tensor, we
 
 
 def weights_per_sentence(targets: tf.Tensor) -> tf.Tensor:
-    """Weights of the words that give each sentence of a batch the same weight.
+    """Weights of words, float32 as `targets`: 1 / length of the sentence, 0 for padding.
 
-    Args:
-      targets: ids [batch, length, 1, 1], 0 for padding.
-
-    Returns:
-      float32 of the same shape: 1 / length of the sentence, 0 for padding.
+    `targets` are ids [batch, length, 1, 1], 0 for padding.
     """
     words = common_layers.weights_nonzero(targets)
     return tf.math.divide_no_nan(words, tf.reduce_sum(words, axis=1, keepdims=True))
@@ -94,11 +90,8 @@ def use_factored_loss(hparams: HParams, problem: ProblemHParams | None) -> None:
     """Makes a model in training compute its loss here, if the result is the same as T2T's.
 
     Half precision keeps T2T's loss, which rounds the gradient once, after the soft targets are
-    subtracted. So does a model that needs its logits, or that has another loss.
-
-    Args:
-      hparams: hparams of the model, with its mode; changed in place.
-      problem: the hparams of its problem, or None.
+    subtracted. So does a model that needs its logits, or that has another loss. `hparams` are
+    changed in place.
     """
     if (hparams.mode == tf.estimator.ModeKeys.TRAIN and hparams.activation_dtype == "float32"
             and problem and problem.modality.get("targets") == modalities.ModalityType.SYMBOL
@@ -140,9 +133,7 @@ def half_precision_logits(body_output: tf.Tensor, targets: tf.Tensor | None, hpa
 
     Args:
       body_output: [batch, length, 1, hidden].
-      targets: unused; part of T2T's signature.
-      hparams: the model's hyperparameters.
-      vocab_size: number of symbols.
+      targets, hparams, vocab_size: part of T2T's signature; `targets` are unused.
 
     Returns:
       logits, float32 [batch, length, 1, 1, vocab_size].
@@ -159,12 +150,7 @@ def half_precision_logits(body_output: tf.Tensor, targets: tf.Tensor | None, hpa
 
 
 def use_half_precision_logits(hparams: HParams, problem: ProblemHParams | None) -> None:
-    """Makes a model with half-precision activations compute its logits here.
-
-    Args:
-      hparams: hparams of the model; changed in place.
-      problem: the hparams of its problem, or None.
-    """
+    """Makes a model with half-precision activations compute its logits here, in `hparams`."""
     if (hparams.activation_dtype != "float32" and "targets" not in hparams.top
             and problem and problem.modality.get("targets") == modalities.ModalityType.SYMBOL):
         hparams.top = {**hparams.top, "targets": half_precision_logits}
@@ -179,13 +165,9 @@ def logits_function(hparams: HParams) -> Any:
 
 @tf.custom_gradient
 def three_uses(table: tf.Tensor) -> tuple:
-    """The table three times, for two look-ups and the logits.
+    """The table [symbols, hidden] three times, for two look-ups and the logits.
 
-    Args:
-      table: [symbols, hidden].
-
-    Returns:
-      the table three times. The gradient is dense if that of one of them is.
+    The gradient is dense if that of one of them is.
     """
     def gradient(*gradients: Any) -> tf.Tensor:
         sparse = [part for part in gradients if isinstance(part, tf.IndexedSlices)]
@@ -200,9 +182,7 @@ def three_uses(table: tf.Tensor) -> tuple:
 def use_one_table(hparams: HParams, problem: ProblemHParams | None) -> None:
     """Makes a model in training look its symbols up here, if the result is the same as T2T's.
 
-    Args:
-      hparams: hparams of the model, after `losses.use_factored_loss`; changed in place.
-      problem: the hparams of its problem, or None.
+    `hparams` are changed in place, after `use_factored_loss`.
     """
     if (not hparams.get("factored_logits") or "targets" not in hparams.loss
             or not hparams.shared_embedding_and_softmax_weights or hparams.symbol_dropout

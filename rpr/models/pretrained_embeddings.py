@@ -26,24 +26,17 @@ _MAX_LISTED = 5                                       # words without a vector, 
 
 
 def use_pretrained_embeddings(hparams: HParams, vocabularies: Callable[[], dict[str, Any]]) -> None:
-    """Makes a model embed its symbols with the files that its hparams name, if any.
+    """Makes a model embed its symbols with the files that its hparams, changed in place, name.
 
-    Args:
-      hparams: hparams of the model; changed in place.
-      vocabularies: a function that returns T2T's encoders by feature.
+    `vocabularies` returns T2T's encoders by feature.
     """
     for feature in _pretrained_features(hparams):
-        t2t_bottom = _SIDES[feature][1]
         hparams.bottom = {**hparams.bottom, feature: functools.partial(
-            _bottom, feature, t2t_bottom, vocabularies)}
+            _bottom, feature, _SIDES[feature][1], vocabularies)}
 
 
 def _pretrained_features(hparams: HParams) -> Iterator[str]:
-    """The features that are embedded from files.
-
-    Raises:
-      UserError: another hparam does not allow it.
-    """
+    """The features that are embedded from files; refuses what other hparams do not allow."""
     for feature, (hparam, _) in _SIDES.items():
         if not hparams.get(hparam):
             continue
@@ -81,16 +74,7 @@ def _bottom(feature: str, t2t_bottom: Callable, vocabularies: Callable[[], dict[
 
 
 def check(hparams: HParams, problem: Problem, data_dir: str) -> None:
-    """Refuses files of vectors that do not fit the model, before a training writes anything.
-
-    Args:
-      hparams: hparams of the model.
-      problem: a T2T problem.
-      data_dir: data directory of the training.
-
-    Raises:
-      UserError: one line with the hparam and the reason.
-    """
+    """Refuses files of vectors that do not fit the model, before a training writes anything."""
     for feature in _pretrained_features(hparams):
         problem.get_feature_encoders(data_dir)
         _checked_table(hparams, feature, problem.get_hparams(hparams).vocabulary[feature],
@@ -122,7 +106,7 @@ def table(path: str, words: tuple[str, ...]) -> np.ndarray:
 
     Args:
       path: a file of vectors.
-      words: the words of the vocabulary in the order of their ids.
+      words: words of the vocabulary by id.
 
     Returns:
       float32 [words, dimension].

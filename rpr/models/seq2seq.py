@@ -45,13 +45,8 @@ class Memory(NamedTuple):
 def lstm(x: tf.Tensor, state: State, units: int) -> tuple[tf.Tensor, tf.Tensor]:
     """A layer of long short-term memory with a forget bias of 1, in the current variable scope.
 
-    Args:
-      x: [length, batch, depth].
-      state: c and h before the first step, each [batch, units].
-      units: size of the state.
-
     Returns:
-      c and h after each step, [length, batch, units].
+      c and h after each step of x [length, batch, depth], each [length, batch, units].
     """
     depth, dtype = shape_list(x)[2], x.dtype
     kernel = tf.get_variable("kernel", [depth + units, 4 * units], dtype)
@@ -69,13 +64,8 @@ def lstm(x: tf.Tensor, state: State, units: int) -> tuple[tf.Tensor, tf.Tensor]:
 def birnn(x: tf.Tensor, lengths: tf.Tensor, hparams: HParams) -> tf.Tensor:
     """Layers of two LSTMs, each half as wide as the model, one per direction.
 
-    Args:
-      x: [batch, length, hidden].
-      lengths: int32 [batch]; padding does not change what comes before it.
-      hparams: the model's hyperparameters.
-
-    Returns:
-      [batch, length, hidden].
+    x and the result are [batch, length, hidden], `lengths` int32 [batch]. Padding does not change
+    what comes before it.
     """
     units = hparams.hidden_size // 2
     zeros = tf.zeros([shape_list(x)[0], units], x.dtype)
@@ -98,7 +88,7 @@ def birnn(x: tf.Tensor, lengths: tf.Tensor, hparams: HParams) -> tf.Tensor:
 def cnn(x: tf.Tensor, lengths: tf.Tensor, hparams: HParams) -> tf.Tensor:
     """Layers of gated linear units over `kernel_width` words (Gehring et al. 2017, section 3.2).
 
-    Args and result as for `birnn`.
+    Shapes as in `birnn`.
     """
     mask = tf.sequence_mask(lengths, shape_list(x)[1], x.dtype)[:, :, None]
     hidden = hparams.hidden_size
@@ -117,18 +107,9 @@ ENCODERS: dict[str, Callable] = {"birnn": birnn, "cnn": cnn}
 
 
 def attention_keys(values: tf.Tensor, flavour: str) -> tf.Tensor:
-    """The keys of an attention, computed once per sentence.
-
-    Args:
-      values: [batch, length, depth].
-      flavour: `dot`, `bilinear` or `mlp`.
-
-    Returns:
-      [batch, length, depth].
-    """
-    if flavour == "dot":
-        return values
-    return projections.project(values, shape_list(values)[2], "keys")
+    """The keys of an attention, computed once per sentence. Shapes as values."""
+    return values if flavour == "dot" else projections.project(
+        values, shape_list(values)[2], "keys")
 
 
 def attend(queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, bias: tf.Tensor, flavour: str,

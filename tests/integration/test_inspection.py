@@ -73,9 +73,9 @@ def test_weights_are_distributions_over_what_may_be_seen(model, lines):
     targets = [model.encode(line, "targets")[:9 + row] for row, line in enumerate(lines[:3])]
     together = model.attention(sources, targets)
     longest, heads = max(map(len, sources)), 2
-    assert together.encoder.shape == (2, 3, heads, longest, longest)
-    assert together.decoder.shape == (2, 3, heads, 11, 11)
-    assert together.cross.shape == (2, 3, heads, 11, longest)
+    assert together.encoder.shape == (1, 3, heads, longest, longest)
+    assert together.decoder.shape == (1, 3, heads, 11, 11)
+    assert together.cross.shape == (1, 3, heads, 11, longest)
     for weights in together:
         np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-5)
     assert not np.triu(together.decoder, 1).any()
@@ -120,7 +120,7 @@ def test_attention_by_distance_of_a_run(run_of_trained):
                  for path in (run_of_trained.source, run_of_trained.reference)),
         max_length=256, sentences=5, max_distance=4)
     assert {side: shares.shape for side, shares in by_side.items()} == {
-        "encoder": (2, 2, 9), "decoder": (2, 2, 9)}
+        "encoder": (1, 2, 9), "decoder": (1, 2, 9)}
     for shares in by_side.values():
         np.testing.assert_allclose(shares.sum(axis=-1), 1, atol=1e-5)
     assert not by_side["decoder"][:, :, 5:].any() and by_side["encoder"][:, :, 5:].all()

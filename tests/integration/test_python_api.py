@@ -120,9 +120,9 @@ def test_attention_of_a_pair(model, lines):
     found = model.attention(lines["en"][0], lines["de"][0])
     source, target = len(found.source), len(found.target)
     assert found.source[-1] == found.target[-1] == "⏎"
-    assert found.encoder.shape == (2, 2, source, source)
-    assert found.decoder.shape == (2, 2, target, target)
-    assert found.cross.shape == (2, 2, target, source)
+    assert found.encoder.shape == (1, 2, source, source)
+    assert found.decoder.shape == (1, 2, target, target)
+    assert found.cross.shape == (1, 2, target, source)
     np.testing.assert_allclose(found.cross.sum(axis=-1), 1, atol=1e-5)
     assert model.attention(lines["en"][0]).source == found.source
 
@@ -132,8 +132,8 @@ def test_tables_are_those_of_the_checkpoint(model):
     tables = model.relative_tables()
     assert set(tables) == {"encoder_keys", "encoder_values", "decoder_keys", "decoder_values"}
     name, = (name for name in reader.get_variable_to_shape_map() if re.fullmatch(
-        r".*/encoder/layer_1/.*/relative_positions_keys/embeddings", name))
-    np.testing.assert_array_equal(tables["encoder_keys"][1].ravel(),
+        r".*/encoder/layer_0/.*/relative_positions_keys/embeddings", name))
+    np.testing.assert_array_equal(tables["encoder_keys"][0].ravel(),
                                   reader.get_tensor(name).ravel())
 
 

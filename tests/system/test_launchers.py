@@ -42,9 +42,9 @@ def test_a_training_records_tokens_and_padding(trained):
     assert all(event["padding"] < 1 for event in events)
 
 
-def test_logs_are_in_the_file_and_come_back_with_verbose(text, trained, tmp_path):
+def test_logs_are_in_the_file_and_come_back_with_verbose(trained):
     assert "tensorflow" in (trained.output_dir / "train.log").read_text()
-    loud = train(text, tmp_path / "loud", "--hparams=num_hidden_layers=1", "--verbose", steps=1)
+    loud = rpr_command("evaluate", *trained.flags, "--eval_steps=1", "--verbose")
     assert "INFO:tensorflow" in loud.stderr
 
 
@@ -214,7 +214,8 @@ def test_a_checkpoint_with_other_bytes_is_named_and_not_the_data(trained, tmp_pa
     path.write_bytes(bytes(byte ^ 255 if not at % 50 else byte
                            for at, byte in enumerate(path.read_bytes())))
     flags = [flag for flag in trained.flags if not flag.startswith("--output_dir")]
-    line = refused("train", *flags, f"--output_dir={tmp_path}/model", "--train_steps=30")
+    line = refused("train", *flags, f"--output_dir={tmp_path}/model", "--train_steps=30",
+                   "--hparams=num_hidden_layers=1")
     assert "--output_dir=" in line and "the checkpoint cannot be read" in line
     assert "--data_dir" not in line
 
@@ -264,16 +265,15 @@ def test_gpus_that_tensorflow_does_not_find_are_said(tmp_path):
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     environment.pop("CUDA_VISIBLE_DEVICES", None)
     command = ["evaluate", f"--output_dir={tmp_path}"]
-    warning, error = rpr_command(*command, check=False, env=environment,
-                                 forked=False).stderr.splitlines()
+    warning, error = rpr_command(*command, check=False, env=environment).stderr.splitlines()
     assert "finds no GPU, though there should be 2 (GPU 0, 1): using the CPU" in warning
     assert error == "rpr evaluate: --data_dir is missing"
-    assert len(rpr_command(*command, check=False, env={**environment, "CUDA_VISIBLE_DEVICES": ""},
-                           forked=False).stderr.splitlines()) == 1
+    hidden = {**environment, "CUDA_VISIBLE_DEVICES": ""}
+    assert len(rpr_command(*command, check=False, env=hidden).stderr.splitlines()) == 1
 
 
 def test_list_shows_each_with_a_description():
-    shown = rpr_command("list", env={**os.environ, "COLUMNS": "200"}, forked=False).stdout
+    shown = rpr_command("list", env={**os.environ, "COLUMNS": "200"}).stdout
     for name, words in (("rpr_transformer", "positions"), ("rpr_base_k64", "k=64"),
                         ("translate_ende_libreoffice", "LibreOffice"), ("relative", "Shaw")):
         line = next(line for line in shown.splitlines() if line.split()[:1] == [name])
@@ -292,7 +292,3 @@ def test_list_shows_the_hparams_of_a_set_with_their_ranges():
 def test_hparams_json_holds_what_was_trained(trained):
     saved = json.loads((trained.output_dir / "hparams.json").read_text())
     assert (saved["position"], saved["max_relative_position"]) == ("relative", 4)
-
-
-def test_help_lists_t2ts_flags():
-    assert "--decode_from_file" in rpr_command("--help", launcher="t2t-decoder").stdout

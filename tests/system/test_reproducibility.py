@@ -98,17 +98,6 @@ def events_written(output_dir):
         return 0
 
 
-def test_a_checkpoint_that_a_kill_left_without_checksums_gets_them(text, whole, tmp_path):
-    copy = tmp_path / "copy"
-    shutil.copytree(whole, copy)
-    lines = (copy / "checksums.jsonl").read_text().splitlines(keepends=True)
-    (copy / "checksums.jsonl").write_text("".join(
-        line for line in lines if not line.startswith(f'{{"step": {STEPS},')))
-    assert STEPS not in metrics_log.read_checksums(str(copy))
-    train(text, copy, *arguments(text, copy), steps=STEPS)
-    assert metrics_log.read_checksums(str(copy)) == metrics_log.read_checksums(str(whole))
-
-
 @pytest.mark.parametrize("mode", [
     [SMALL + ",optimizer=multistep_adam,optimizer_multistep_accumulate_steps=2",
      "--cpu_devices=2"],
@@ -119,6 +108,7 @@ def test_resumed_from_a_checkpoint_on_two_devices_it_ends_as_undisturbed(mode, t
     resumed = resumed_copy(tmp_path / "whole", tmp_path / "resumed", 10)
     train(text, resumed, *mode)
     assert events(resumed, "start", "step") == [(0,), (10,)]
+    # Also that of step 10, which it lacks, as after a kill before it was written.
     assert set(metrics_log.read_checksums(str(resumed))) == {10, 20}
     assert_equal(resumed, tmp_path / "whole", 20)
 
@@ -135,8 +125,9 @@ def test_compiled_and_resumed_it_ends_as_undisturbed(text, tmp_path, monkeypatch
                 "--local_eval_frequency=10", "--iterations_per_loop=10", *mode, forked=False)
     assert_equal(resumed, tmp_path / "whole", 20)
     assert "Compiled cluster using XLA" in (resumed / "train.log").read_text()
-    refused(["train", *text.flags, "--model=rpr_transformer", "--hparams_set=rpr_tiny", mode[0],
-             f"--output_dir={resumed}"], "was trained with xla_compile=True")
+    line = refused("train", *text.flags, "--model=rpr_transformer", "--hparams_set=rpr_tiny",
+                   mode[0], f"--output_dir={resumed}")
+    assert "was trained with xla_compile=True" in line
 
 
 def test_arms_share_batches_and_initial_values(text, whole, tmp_path):
@@ -174,10 +165,10 @@ def test_a_number_of_threads_gives_the_same_bits_on_any_number_of_cores(text, tm
         os.sched_setaffinity(0, allowed)
         try:
             rpr_command("train", *text.flags, "--model=rpr_transformer", "--hparams_set=rpr_tiny",
-                        "--hparams=batch_size=2048", f"--output_dir={tmp_path / name}",
-                        f"--train_steps={EVERY}", f"--local_eval_frequency={EVERY}",
-                        "--schedule=train", "--random_seed=3", "--intra_op_parallelism_threads=1",
-                        forked=False)
+                        "--hparams=batch_size=2048,num_hidden_layers=1",
+                        f"--output_dir={tmp_path / name}", f"--train_steps={EVERY}",
+                        f"--local_eval_frequency={EVERY}", "--schedule=train", "--random_seed=3",
+                        "--intra_op_parallelism_threads=1", forked=False)
         finally:
             os.sched_setaffinity(0, cores)
     assert_equal(tmp_path / "all", tmp_path / "one", last=EVERY)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import reference
 import tensorflow.compat.v1 as tf
+from conftest import python_script
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -261,12 +262,9 @@ def test_heads_must_divide_the_channels():
 def test_the_benchmark_writes_its_records(tmp_path):
     """Every variant in every direction, measured on the smallest shapes."""
     file = tmp_path / "records.json"
-    script = Path(__file__).parents[2] / "scripts" / "bench_attention.py"
-    run = subprocess.run(
-        [sys.executable, script, "--lengths=5", "--clips=2", "--memory_lengths=6", "--heads=2",
-         "--depth=4", "--seconds=0", "--tables=both", f"--json={file}"],
-        check=True, capture_output=True, text=True)
-    assert "deprecated" not in run.stderr
+    run = python_script("bench_attention.py", "--lengths=5", "--clips=2", "--memory_lengths=6",
+                        "--heads=2", "--depth=4", "--seconds=0", "--tables=both", f"--json={file}")
+    assert not run.returncode and "deprecated" not in run.stderr
     records = json.loads(file.read_text())
     assert {tuple(record) for record in records} == {(
         "variant", "direction", "batch", "length", "max_relative_position",

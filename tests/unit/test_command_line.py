@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from conftest import refused, rpr_command
 
 from rpr import cli
 from rpr.cli.arguments import Parser
@@ -51,14 +52,11 @@ def test_an_unknown_flag_names_the_nearest():
 
 
 def test_help_shows_flags_that_work_and_their_nearest():
-    def rpr(*argv):
-        return subprocess.run([sys.executable, "-m", "rpr.cli", *argv], capture_output=True,
-                              text=True, check=False)
-    text = rpr("train", "--help").stdout
+    text = rpr_command("train", "--help").stdout
     for name in ("tpu_job_name", "use_tpu", "ps_gpu", "decode_from_file", "cloud_mlengine"):
         assert f"--{name}" not in text
     assert "--train_steps" in text and "--optionally_use_dist_strat" in text
-    assert "nearest: --train_steps" in rpr("train", "--train_step=3").stderr
+    assert "nearest: --train_steps" in refused("train", "--train_step=3")
 
 
 @pytest.mark.parametrize("line, words", [("rpr stu", "study"), ("rpr study --sm", "--smoke")])

@@ -50,14 +50,14 @@ def new_hparams(**values):
 
 
 @pytest.mark.parametrize("schedule", [
-    *learning_rate.FACTOR_NAMES, "constant*linear_warmup*rsqrt_decay"])
+    *learning_rate.FACTORS, "constant*linear_warmup*rsqrt_decay"])
 def test_a_rate_reads_exactly_what_is_said(schedule):
     settings = {"learning_rate_schedule": schedule, "learning_rate_warmup_steps": 10}
     dead = [name for name in live_hparams.without_effect("transformer", new_hparams(**settings))
             if name.startswith("learning_rate")]
     graph = rate_graph(new_hparams(**settings))
     assert rate_graph(changed(new_hparams(**settings), dead)) == graph
-    every = {name for group in live_hparams._FACTORS.values() for name in group}
+    every = {name for group in learning_rate.FACTORS.values() for name in group}
     for name in every - set(dead):
         assert rate_graph(changed(new_hparams(**settings), [name])) != graph, name
 
