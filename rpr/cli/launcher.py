@@ -97,11 +97,7 @@ def parse(argv: list[str], program: str, hidden: str = "$", example: str = ""
       example: a flag, for a command that takes flags only.
 
     Returns:
-      the flags;
-      the other arguments: words, and T2T's `--hp_name value`.
-
-    Raises:
-      UserError: an unknown flag, one that no command takes, or a value of the wrong type.
+      the flags, and the other arguments: words, and T2T's `--hp_name value`.
     """
     if any(arg in ("-h", "--help", "-help", "--helpfull") for arg in argv):
         print("\n".join([program, "", "Flags, besides --verbose:", *_shown(hidden).values()]))

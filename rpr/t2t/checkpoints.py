@@ -74,13 +74,8 @@ def newest_complete(directory: str) -> str | None:
 def repair_state(directory: str) -> str | None:
     """Makes the state file name a complete checkpoint, so that a training resumes from it.
 
-    Only the training in the directory may call this.
-
-    Returns:
-      The checkpoint, if the state file had named none or a damaged one, else None.
-
-    Raises:
-      UserError: there are checkpoints, but none is complete.
+    Only the training in the directory may call this. Returns the checkpoint if the state file had
+    named none or a damaged one. Refuses a directory whose checkpoints are all incomplete.
     """
     named = _named(directory)
     if named and not damage(named):

@@ -19,13 +19,9 @@ _ORDERS = 4                                           # n-grams of 1 to 4 symbol
 
 
 def loss_per_token(metrics: dict[str, tuple[tf.Tensor, Any]]) -> tuple[tf.Tensor, Any] | None:
-    """(value, update operation) of the loss in nats per token, the mean over all tokens.
+    """(value, update operation) of the loss in nats per token, minus T2T's `neg_log_perplexity`.
 
-    Args:
-      metrics: the same of each metric of an evaluation; the loss is minus `neg_log_perplexity`.
-
-    Returns:
-      None unless exactly one metric is T2T's `neg_log_perplexity`.
+    `metrics` has the same of each metric. None unless exactly one is `neg_log_perplexity`.
     """
     found = [metric for name, metric in metrics.items() if name.endswith("/neg_log_perplexity")]
     return (-found[0][0], found[0][1]) if len(found) == 1 else None
@@ -39,9 +35,6 @@ def _approximate_bleu(logits: tf.Tensor, features: dict[str, tf.Tensor], labels:
       logits: [batch, length, 1, 1, vocabulary].
       features: unused; part of T2T's signature.
       labels: ids, [batch, length, 1, 1], 0 after the end.
-
-    Returns:
-      value, float64 [], and update operation.
     """
     counts, update = _summed(_of_batch(_bleu_counts, logits, labels, 2 * _ORDERS + 2))
     return _in_python(_bleu, [counts], []), update

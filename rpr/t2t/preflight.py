@@ -32,11 +32,7 @@ def parse_hparams(hparams: HParams | DecodeHParams, overrides: str, setting: str
                   ) -> dict[str, Any]:
     """Applies overrides, `name=value,...`, to hparams; `setting` names them in errors.
 
-    Returns:
-      The values that the overrides set, by name.
-
-    Raises:
-      UserError: an unknown name, a value of the wrong type, or a control character.
+    Returns the values that they set, by name.
     """
     if console.printable(overrides) != overrides:
         raise InvalidValue(setting, console.printable(overrides), "it contains control "
@@ -147,10 +143,7 @@ def vocabularies(problem: Problem, data_dir: str) -> dict[str, str]:
 def check_runs(runs: Sequence[ModelRequest]) -> list[dict[str, Any]]:
     """Refuses runs with an unknown model, problem, hparams set or hparam, or a value out of range.
 
-    `compat.install` must have been called.
-
-    Returns:
-      For each run, the hparams that its training reads.
+    `compat.install` must have been called. Returns the hparams that each run's training reads.
     """
     read = []
     for usr_dir in dict.fromkeys(["", *(run.t2t_usr_dir for run in runs)]):

@@ -15,11 +15,9 @@ from rpr.utils.interfaces import HParams, Problem
 
 
 def check_registered(kind: str, name: str | None) -> None:
-    """Refuses a name that is missing or not registered.
+    """Refuses a `model`, `problem` or `hparams_set` (the kind) that is missing or not registered.
 
-    Args:
-      kind: "model", "problem" or "hparams_set".
-      name: a name; that of a problem without T2T's suffixes _rev and _copy.
+    The name of a problem comes without T2T's suffixes _rev and _copy.
     """
     meaning = kind.replace("_", " ")
     if not name:

@@ -17,13 +17,6 @@ def build_hparams(request: ModelRequest, decoding: bool = False) -> HParams:
 
     If the output directory holds a model, the hparams must be those it was made with. Decoding
     takes them from its hparams.json, and overrides may change only what concerns decoding.
-
-    Args:
-      request: of it, model, hparams_set, hparams and output_dir are used.
-      decoding: whether the model is used, not trained.
-
-    Raises:
-      UserError: an unknown name, a value out of range, or another model in the directory.
     """
     hparams = registration.registered_hparams(request.hparams_set)
     overrides = preflight.parse_hparams(hparams, request.hparams)
@@ -57,11 +50,7 @@ class TrainedModel(NamedTuple):
 
 
 def find_trained_model(request: ModelRequest) -> TrainedModel:
-    """Finds and checks a trained model.
-
-    Raises:
-      UserError: something is missing, or model, data and checkpoint do not belong together.
-    """
+    """Finds a trained model; refuses model, data and checkpoint that do not belong together."""
     for name in ("output_dir", "data_dir"):
         if not getattr(request, name):
             raise InvalidValue(name, None)

@@ -13,11 +13,8 @@ def count_tokens(model_fn: Callable[..., Any]) -> Callable[..., Any]:
     """Makes an Estimator's model function count the tokens of training batches.
 
     For each batch, the returned function adds the numbers of source tokens, of target tokens and of
-    positions (padding included) to the graph collection COUNTS.
-
-    Args:
-      model_fn: its features have the ids `targets` and, if there is a source, `inputs`: int [batch,
-        length, 1, 1], 0 for padding.
+    positions (padding included) to the graph collection COUNTS. The ids in the features `inputs`,
+    if there is a source, and `targets` are int [batch, length, 1, 1], 0 for padding.
     """
     def counting(features: dict, labels: Any, mode: str, params: Any, config: Any) -> Any:
         texts = [features.get("inputs"), features.get("targets")]

@@ -65,15 +65,9 @@ class TrainingRequest:
 
 
 def run(request: TrainingRequest, hparams: HParams, prepare_output: Callable[[], None]) -> None:
-    """Trains, and evaluates if the schedule includes it.
+    """Trains, and evaluates if the schedule includes it; one line explains a failure, if it can.
 
-    Args:
-      request: the training, checked.
-      hparams: hparams from `build_hparams`.
-      prepare_output: creates the output directory; called when the graph is built.
-
-    Raises:
-      UserError: the training failed for a reason that one line can explain.
+    `request` is checked; `prepare_output` creates the output directory when the graph is built.
     """
     machines = request.devices.machines
     if not machines:

@@ -1,4 +1,5 @@
 """Decoding step by step with a cache gives what the whole model gives."""
+import contextlib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -61,25 +62,24 @@ class Decoded(NamedTuple):
     Attributes:
       forced: symbols [sentences, length] that go in one by one.
       steps: log probabilities of the symbols after them, with a cache.
-      greedy, beam: the results of `infer`.
+      found: the results of `infer`.
       whole: a function of sources and targets, [sentences, length] log probabilities by symbol
         without any cache.
     """
     forced: np.ndarray
     steps: np.ndarray
-    greedy: dict
-    beam: dict
+    found: dict
     whole: Callable
 
 
 BEAM, ALPHA = 3, 0.6
 
 
-@pytest.fixture(scope="module", params=SCHEMES, ids=name)
-def decoded(request):
-    """A model with random weights, decoded in three ways."""
+@contextlib.contextmanager
+def decode(overrides, **search):
+    """A model with random weights, decoded step by step and by a search."""
     with tf.Graph().as_default(), tf.Session() as session:
-        model = tiny_models.make(tiny_models.hparams(**{"num_hidden_layers": 1, **request.param}))
+        model = tiny_models.make(tiny_models.hparams(**{"num_hidden_layers": 1, **overrides}))
         targets = tf.placeholder(tf.int32, [None, None, 1, 1])
         inputs = tf.placeholder(tf.int32, [None, None, 1, 1])
         logits, _ = model({"inputs": inputs, "targets": targets, "target_space_id": 1})
@@ -87,11 +87,9 @@ def decoded(request):
         forced = tiny_models.sentences([7, 7, 7], seed=5)[:, :, 0, 0]
         with tf.variable_scope(tf.get_variable_scope(), reuse=True):
             model.set_mode(tf.estimator.ModeKeys.PREDICT)
-            results = (forced_steps(model, forced), *(
-                {key: value for key, value in model.infer(features(), EXTRA, **search).items()
-                 if key in ("outputs", "scores")}
-                for search in (dict(beam_size=1),
-                               dict(beam_size=BEAM, top_beams=BEAM, alpha=ALPHA))))
+            found = model.infer(features(), EXTRA, **search)
+            results = (forced_steps(model, forced), {name: found[name] for name in ("outputs",
+                                                                                   "scores")})
         session.run(tf.global_variables_initializer())
         tiny_models.lively(session)
 
@@ -100,6 +98,12 @@ def decoded(request):
                 inputs: input_ids, targets: np.asarray(target_ids)[:, :, None, None]})
 
         yield Decoded(forced, *session.run(results), whole)
+
+
+@pytest.fixture(scope="module", params=SCHEMES, ids=name)
+def decoded(request):
+    with decode(request.param, beam_size=BEAM, top_beams=BEAM, alpha=ALPHA) as found:
+        yield found
 
 
 def features():
@@ -144,19 +148,22 @@ def scores(log_probabilities, ids, limits):
     return total, count, (ids == EOS).any(axis=1)
 
 
-def test_greedy_decoding_takes_the_best_symbol_of_the_whole_model(decoded):
-    ids = decoded.greedy["outputs"]
-    log_probabilities = decoded.whole(INPUTS, ids)
+@pytest.mark.parametrize("overrides", [
+    dict(position="relative"), dict(position="transformer_xl", num_hidden_layers=2)], ids=name)
+def test_greedy_decoding_takes_the_best_symbol_of_the_whole_model(overrides):
+    with decode(overrides, beam_size=1) as decoded:
+        ids = decoded.found["outputs"]
+        log_probabilities = decoded.whole(INPUTS, ids)
     totals, counts, _ = scores(log_probabilities, ids, LIMITS)
-    np.testing.assert_allclose(decoded.greedy["scores"], totals, atol=1e-4)
+    np.testing.assert_allclose(decoded.found["scores"], totals, atol=1e-4)
     for row, count in enumerate(counts):
         np.testing.assert_array_equal(ids[row, :count], log_probabilities[row, :count].argmax(1))
         assert not ids[row, count:].any()
 
 
 def test_beam_scores_are_those_of_the_whole_model(decoded):
-    got = decoded.beam["scores"]
-    ids = decoded.beam["outputs"].reshape(len(INPUTS) * BEAM, -1)
+    got = decoded.found["scores"]
+    ids = decoded.found["outputs"].reshape(len(INPUTS) * BEAM, -1)
     total, count, ends = scores(decoded.whole(np.repeat(INPUTS, BEAM, axis=0), ids), ids,
                                 np.repeat(LIMITS, BEAM))
     # What did not end in time has its plain log probability, as in T2T.
