@@ -124,18 +124,24 @@ def test_words_and_edges_come_apart(data):
 INPUTS, TARGETS = tiny_models.sentences([6, 3], seed=1), tiny_models.sentences([4, 5], seed=2)
 
 
-def encoded(inputs, edges, **overrides):
-    """The logits of a model with random weights, for inputs with and without edges."""
+def encoded(*batches, **overrides):
+    """The logits of one model with random weights for each of (inputs, edges); its variables.
+
+    Edges are in all batches, or None in all.
+    """
     values = tiny_models.hparams(**{"position": "graph", "num_edge_labels": 4,
                                     "num_hidden_layers": 1, **overrides})
     with tf.Graph().as_default(), tf.Session() as session:
-        features = tiny_models.features(inputs, TARGETS)
-        if edges is not None:
-            features["edges"] = tf.constant(edges, tf.int32)
+        inputs = tf.placeholder(tf.int32, [None, None, 1, 1])
+        edges = tf.placeholder(tf.int32, [None, None, None])
+        features = {"inputs": inputs, "targets": tf.constant(TARGETS), "target_space_id": 1}
+        if batches[0][1] is not None:
+            features["edges"] = edges
         logits, _ = tiny_models.make(values)(features)
         tiny_models.lively(session)
         names = [v.op.name for v in tf.trainable_variables()]
-        return session.run(logits), names
+        return [session.run(logits, {inputs: batch[0]} | (
+            {} if batch[1] is None else {edges: batch[1]})) for batch in batches], names
 
 
 def random_edges(length, seed=0):
@@ -147,10 +153,10 @@ def test_with_edges_the_order_of_the_words_does_not_matter():
     order = np.array([3, 5, 0, 1, 4, 2])
     inputs = INPUTS.copy()
     inputs[1, 3:] = 7                                         # both of six words
-    one, names = encoded(inputs, edges)
-    other, _ = encoded(inputs[:, order], edges[:, order][:, :, order])
+    (one, other, turned), names = encoded(
+        (inputs, edges), (inputs[:, order], edges[:, order][:, :, order]),
+        (inputs, edges.transpose([0, 2, 1])))
     np.testing.assert_allclose(one, other, atol=1e-4)
-    turned, _ = encoded(inputs, edges.transpose([0, 2, 1]))
     assert np.abs(one - turned).max() > 1e-2                  # the direction does
     assert sum("graph/edge_" in name for name in names) == 2
     assert all("decoder" in name for name in names if "relative_positions" in name)
@@ -159,28 +165,28 @@ def test_with_edges_the_order_of_the_words_does_not_matter():
 def test_with_edges_and_distances_both_matter():
     inputs, edges = INPUTS.copy(), random_edges(6)
     inputs[1, 3:] = 7
-    both = dict(encoder_position="graph+relative", decoder_position="relative")
-    one, names = encoded(inputs, edges, **both)
+    (one, other, turned), names = encoded(
+        (inputs, edges), (inputs[:, ::-1], edges[:, ::-1, ::-1]),
+        (inputs, edges.transpose([0, 2, 1])),
+        encoder_position="graph+relative", decoder_position="relative")
     encoder = [name for name in names if "encoder" in name]
     assert sum("graph/edge_" in name for name in encoder) == 2
     assert sum("relative_positions" in name for name in encoder) == 2
-    other, _ = encoded(inputs[:, ::-1], edges[:, ::-1, ::-1], **both)
     assert np.abs(one - other).max() > 1e-2
-    turned, _ = encoded(inputs, edges.transpose([0, 2, 1]), **both)
     assert np.abs(one - turned).max() > 1e-2
 
 
 def test_padding_changes_nothing():
     edges = random_edges(6)
     edges[1, 3:] = edges[1, :, 3:] = 0
-    short, _ = encoded(INPUTS, edges)
-    padded, _ = encoded(np.pad(INPUTS, [(0, 0), (0, 2), (0, 0), (0, 0)]),
-                        np.pad(edges, [(0, 0), (0, 2), (0, 2)]))
+    (short, padded), _ = encoded(
+        (INPUTS, edges), (np.pad(INPUTS, [(0, 0), (0, 2), (0, 0), (0, 0)]),
+                          np.pad(edges, [(0, 0), (0, 2), (0, 2)])))
     np.testing.assert_allclose(short, padded, atol=1e-4)
 
 
 def test_without_edges_it_is_relative():
-    one, names = encoded(INPUTS, None)
+    (one,), names = encoded((INPUTS, None))
     assert not any("graph/" in name for name in names)
     assert sum("relative_positions" in name for name in names) == 4
     values = tiny_models.hparams(position="relative", num_hidden_layers=1)
@@ -215,7 +221,7 @@ def test_without_edges_the_sum_with_relative_is_relative():
     tables = {}
     for position in ("graph+relative", "graph", "relative"):
         with tf.Graph().as_default():
-            tiny_models.make(tiny_models.hparams(position=position))(
+            tiny_models.make(tiny_models.hparams(position=position, num_hidden_layers=1))(
                 tiny_models.features(INPUTS, TARGETS))
             tables[position] = [v.op.name for v in tf.trainable_variables()]
     assert tables["graph+relative"] == tables["graph"] == tables["relative"]

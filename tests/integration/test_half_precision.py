@@ -149,6 +149,10 @@ SCHEMES.append(dict(position="relative", compatibility="additive"))
 SEQ2SEQ = [dict(encoder="birnn", attention_flavour="mlp"), dict(encoder="cnn")]
 CASES = [("rpr_transformer", "rpr_tiny", {"num_hidden_layers": 1, **case}) for case in SCHEMES] + [
     ("qkv_seq2seq", "qkv_seq2seq_tiny", case) for case in SEQ2SEQ]
+# The precision, size of the beam, and tolerance of a case. Each scheme by itself is tested in both
+# (tests/unit/test_positions_half_precision.py).
+HALVES = (("bfloat16", 3, 0.5), ("float16", 1, 0.1))
+CASES = [(*case, *HALVES[number % 2]) for number, case in enumerate(CASES)]
 SENTENCES = tiny_models.sentences([12, 7, 9], seed=3)
 
 
@@ -164,19 +168,21 @@ def features_of(overrides, *names):
     return values
 
 
-@pytest.mark.parametrize("model, hparams_set, overrides", CASES, ids=case_name)
-def test_weights_of_float32_decode_in_half_precision(model, hparams_set, overrides):
+@pytest.mark.parametrize("model, hparams_set, overrides, half, beams, tolerance", CASES,
+                         ids=case_name)
+def test_weights_of_float32_decode_in_half_precision(model, hparams_set, overrides, half, beams,
+                                                     tolerance):
     """Beam search in bfloat16, greedy search in float16; the scores are those of float32, to
     rounding. All of it would run on a GPU, with no large copy between host and device."""
     found = {}
-    for precision, beams in (("float32", None), ("bfloat16", 3), ("float16", 1)):
+    for precision in ("float32", half):
         hparams = tiny_models.hparams(hparams_set, activation_dtype=precision, **overrides)
         with tf.Graph().as_default() as graph, tf.Session() as session:
             built = tiny_models.make(hparams, "eval", model)
             logits, _ = built(features_of(overrides, "inputs", "targets"))
             scores = tf.nn.log_softmax(tf.cast(logits, tf.float32))
             fetches = {"whole": scores}
-            if beams:
+            if precision == half:
                 with tf.variable_scope(tf.get_variable_scope(), reuse=True):
                     built.set_mode(tf.estimator.ModeKeys.PREDICT)
                     fetches["decoded"] = built.infer(features_of(overrides, "inputs"),
@@ -186,9 +192,8 @@ def test_weights_of_float32_decode_in_half_precision(model, hparams_set, overrid
             session.run(tf.global_variables_initializer())
             tiny_models.lively(session)
             found[precision] = session.run(fetches)
-    for dtype, tolerance in (("bfloat16", 0.5), ("float16", 0.1)):
-        np.testing.assert_allclose(found[dtype]["whole"], found["float32"]["whole"], atol=tolerance)
-        assert found[dtype]["decoded"].shape[0] == len(SENTENCES)
+    np.testing.assert_allclose(found[half]["whole"], found["float32"]["whole"], atol=tolerance)
+    assert found[half]["decoded"].shape[0] == len(SENTENCES)
 
 
 def test_decoding_without_a_cache_works_in_half_precision():

@@ -10,34 +10,34 @@ NO_DROPOUT = {"layer_prepostprocess_dropout": 0.0, "attention_dropout": 0.0, "re
               "dropout": 0.0, "num_hidden_layers": 1}
 
 
-def loss_and_gradients(model, values, lengths, padding):
-    """Loss per token and the gradients of all variables, with more columns of zeros."""
+def loss_and_gradients(model, values, lengths, paddings):
+    """Loss per token and the gradients of all variables, for each number of columns of zeros."""
     with tf.Graph().as_default(), tf.Session() as session:
-        tf.set_random_seed(1)
-        inputs = tiny_models.sentences(lengths[0], 1, padding)
-        targets = tiny_models.sentences(lengths[1], 2, 2 * padding)
+        inputs, targets = (tf.placeholder(tf.int32, [None, None, 1, 1]) for _ in range(2))
         _, losses = tiny_models.make(values, "train", model)(
-            tiny_models.features(inputs, targets))
+            {"inputs": inputs, "targets": targets, "target_space_id": tf.constant(1)})
         loss = losses["training"]
         if isinstance(loss, tuple):
             loss = loss[0] / loss[1]
         gradients = [tf.convert_to_tensor(gradient) for gradient in tf.gradients(
             loss, tf.trainable_variables()) if gradient is not None]
         tiny_models.lively(session)
-        return session.run([loss, *gradients])
+        return [session.run([loss, *gradients], {
+            inputs: tiny_models.sentences(lengths[0], 1, padding),
+            targets: tiny_models.sentences(lengths[1], 2, 2 * padding)}) for padding in paddings]
 
 
 @pytest.mark.parametrize("model, hparams_set, changes", [
     *(("rpr_transformer", "rpr_tiny", {"position": name})
-      for name in ("relative", "sinusoid", "rotary", "t5_bias", "transformer_xl", "deberta")),
+      for name in ("relative", "rotary+t5_bias", "deberta")),
     ("qkv_seq2seq", "qkv_seq2seq_tiny", {}),
     ("transformer", "rpr_tiny_absolute", {})], ids=str)
 def test_more_padding_changes_nothing(model, hparams_set, changes):
     values = {name: value for name, value in NO_DROPOUT.items()
               if name in tiny_models.hparams(hparams_set)}
     lengths = ([5, 3, 7], [4, 6, 2])
-    results = [loss_and_gradients(model, tiny_models.hparams(hparams_set, **values, **changes),
-                                  lengths, padding) for padding in (0, 3)]
+    results = loss_and_gradients(model, tiny_models.hparams(hparams_set, **values, **changes),
+                                 lengths, (0, 3))
     assert len(results[0]) == len(results[1]) > 10
     for before, after in zip(*results, strict=True):
         np.testing.assert_allclose(after, before, rtol=1e-4, atol=2e-5)

@@ -100,7 +100,8 @@ def test_initial_values_depend_on_seed_and_name_only():
 
 def test_relative_positions_without_keys_and_values_train_as_no_positions_do():
     def after_two_steps(**overrides):
-        values = tiny_models.hparams(layer_prepostprocess_dropout=0.1, **overrides)
+        values = tiny_models.hparams(layer_prepostprocess_dropout=0.1, num_hidden_layers=1,
+                                     **overrides)
         with tf.Graph().as_default(), tf.Session() as session:
             step = training_op(values)
             session.run(tf.global_variables_initializer())
