@@ -107,7 +107,8 @@ def test_half_precision_trains_as_float32_does(monkeypatch):
 
 
 def test_the_normalization_of_embedded_words_is_computed_in_float32():
-    hparams = tiny_models.hparams(activation_dtype="bfloat16", norm_after_embedding=True)
+    hparams = tiny_models.hparams(activation_dtype="bfloat16", norm_after_embedding=True,
+                                  num_hidden_layers=1)
     with tf.Graph().as_default() as graph:
         tiny_models.make(hparams, "eval")(features_of({}, "inputs", "targets"))
         assert kinds(graph.as_graph_def(), "Rsqrt") == {tf.float32}
@@ -152,7 +153,7 @@ CASES = [("rpr_transformer", "rpr_tiny", {"num_hidden_layers": 1, **case}) for c
 # The precision, size of the beam, and tolerance of a case. Each scheme by itself is tested in both
 # (tests/unit/test_positions_half_precision.py).
 HALVES = (("bfloat16", 3, 0.5), ("float16", 1, 0.1))
-CASES = [(*case, *HALVES[number % 2]) for number, case in enumerate(CASES)]
+IN_HALF = [(*case, *HALVES[number % 2]) for number, case in enumerate(CASES)]
 SENTENCES = tiny_models.sentences([12, 7, 9], seed=3)
 
 
@@ -168,7 +169,7 @@ def features_of(overrides, *names):
     return values
 
 
-@pytest.mark.parametrize("model, hparams_set, overrides, half, beams, tolerance", CASES,
+@pytest.mark.parametrize("model, hparams_set, overrides, half, beams, tolerance", IN_HALF,
                          ids=case_name)
 def test_weights_of_float32_decode_in_half_precision(model, hparams_set, overrides, half, beams,
                                                      tolerance):

@@ -165,7 +165,7 @@ def test_the_gradient_of_a_table_is_the_sum_of_its_uses():
 @pytest.mark.parametrize("overrides, concats", [
     ({}, 1), ({"shared_embedding_and_softmax_weights": False}, 3), ({"symbol_dropout": 0.1}, 3)])
 def test_the_shards_of_a_shared_table_are_put_together_once_a_step(overrides, concats):
-    values = tiny_models.hparams(symbol_modality_num_shards=3, **overrides)
+    values = tiny_models.hparams(symbol_modality_num_shards=3, num_hidden_layers=1, **overrides)
     with tf.Graph().as_default() as graph:
         made = tiny_models.make(values, tf.estimator.ModeKeys.TRAIN)
         made(tiny_models.features(tiny_models.sentences([4, 2]), tiny_models.sentences([3, 3])))
