@@ -3,6 +3,8 @@
 `add_position_hparams` adds ours to a hparams set of T2T. `check_ranges` refuses a value that is out
 of range, before anything is built or written.
 """
+from typing import Any
+
 from tensor2tensor.utils import misc_utils, registry
 
 from rpr import positions
@@ -47,47 +49,37 @@ SEQ2SEQ_HPARAMS = (
 )
 
 
-def _at_least(minimum: int, *names: str, maximum: int | None = None) -> tuple[Setting, ...]:
-    return tuple(Setting(name, 0, minimum=minimum, maximum=maximum) for name in names)
-
-
-def _share(*names: str) -> tuple[Setting, ...]:
-    return tuple(Setting(name, 0.0, minimum=0, below=1) for name in names)
-
-
-def _positive(*names: str) -> tuple[Setting, ...]:
-    return tuple(Setting(name, 0.0, above=0) for name in names)
-
-
-def _not_negative(*names: str) -> tuple[Setting, ...]:
-    return tuple(Setting(name, 0.0, minimum=0) for name in names)
+def _each(*names: str, default: float = 0, **bounds: Any) -> tuple[Setting, ...]:
+    return tuple(Setting(name, default, **bounds) for name in names)
 
 
 _MOST_LAYERS = 1000                                   # more would take hours to build
 _LARGEST_WIDTH = 2**16
 # T2T declares these without a range. The defaults here only give the types: T2T's sets have theirs.
 T2T_HPARAMS = (
-    *_at_least(1, "num_heads", "batch_size", "min_length_bucket", "learning_rate_decay_steps",
-               "learning_rate_cosine_cycle_steps"),
-    *_at_least(1, "num_hidden_layers", "symbol_modality_num_shards", "kernel_width",
-               maximum=_MOST_LAYERS),
-    *_at_least(1, "hidden_size", "filter_size", "vocab_divisor", maximum=_LARGEST_WIDTH),
-    *_at_least(0, "num_encoder_layers", "num_decoder_layers", maximum=_MOST_LAYERS),
-    *_at_least(0, "attention_key_channels", "attention_value_channels", maximum=_LARGEST_WIDTH),
-    *_at_least(0, "max_length", "min_length", "max_input_seq_length", "max_target_seq_length",
-               "learning_rate_warmup_steps", "split_to_length",
-               "optimizer_multistep_accumulate_steps"),
+    *_each("num_heads", "batch_size", "min_length_bucket", "learning_rate_decay_steps",
+           "learning_rate_cosine_cycle_steps", minimum=1),
+    *_each("num_hidden_layers", "symbol_modality_num_shards", "kernel_width",
+           minimum=1, maximum=_MOST_LAYERS),
+    *_each("hidden_size", "filter_size", "vocab_divisor", minimum=1, maximum=_LARGEST_WIDTH),
+    *_each("num_encoder_layers", "num_decoder_layers", minimum=0, maximum=_MOST_LAYERS),
+    *_each("attention_key_channels", "attention_value_channels", minimum=0,
+           maximum=_LARGEST_WIDTH),
+    *_each("max_length", "min_length", "max_input_seq_length", "max_target_seq_length",
+           "learning_rate_warmup_steps", "split_to_length",
+           "optimizer_multistep_accumulate_steps", minimum=0),
     Setting("max_relative_position", 0, minimum=0, maximum=positions.relative.MAX_CLIP),
-    *_share("dropout", "attention_dropout", "layer_prepostprocess_dropout", "relu_dropout",
-            "symbol_dropout", "label_smoothing", "optimizer_adam_beta1", "optimizer_adam_beta2"),
+    *_each("dropout", "attention_dropout", "layer_prepostprocess_dropout", "relu_dropout",
+           "symbol_dropout", "label_smoothing", "optimizer_adam_beta1", "optimizer_adam_beta2",
+           default=0.0, minimum=0, below=1),
     Setting("optimizer_momentum_momentum", 0.0, minimum=0, maximum=1),
     Setting("scheduled_sampling_prob", 0.0, choices=(0.0, 1.0)),
     Setting("scheduled_sampling_gold_mixin_prob", 0.0, minimum=0, maximum=1),
     Setting("scheduled_sampling_warmup_schedule", None, choices=("exp", "linear", "sigmoid")),
-    *_positive("initializer_gain", "norm_epsilon"),
-    *_not_negative("learning_rate", "learning_rate_constant", "learning_rate_decay_rate",
-                   "optimizer_adam_epsilon", "clip_grad_norm", "weight_decay", "weight_noise",
-                   "grad_noise_scale", "sampling_temp"),
+    *_each("initializer_gain", "norm_epsilon", default=0.0, above=0),
+    *_each("learning_rate", "learning_rate_constant", "learning_rate_decay_rate",
+           "optimizer_adam_epsilon", "clip_grad_norm", "weight_decay", "weight_noise",
+           "grad_noise_scale", "sampling_temp", default=0.0, minimum=0),
     Setting("length_bucket_step", 0.0, above=1),
     Setting("initializer", None, choices=("orthogonal", "uniform", "normal_unit_scaling",
                                           "uniform_unit_scaling", "xavier", "")),
