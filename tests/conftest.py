@@ -32,7 +32,7 @@ NEWSTEST = ROOT.parent / "shared" / "corpora" / "newstest2021"
 
 # Commands that import much, which takes most of their time, or check in a fork what they start.
 FORKED = {"datagen", "train", "decode", "evaluate", "average", "bleu", "translate", "list",
-          "report", "run", "study", "score", "export"}
+          "report", "run", "study", "score", "export", "benchmark"}
 
 
 @functools.cache

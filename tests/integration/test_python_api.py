@@ -12,7 +12,7 @@ import pytest
 import report_runs
 import tensorflow.compat.v1 as tf
 import tiny_models
-from conftest import rpr_command
+from conftest import python_script, rpr_command
 
 import rpr
 from rpr import api
@@ -66,11 +66,13 @@ def test_the_blocks_of_the_page_run(workplace):
     assert "(2, 3, 50)" in printed and "p = 0." in printed and "encoder_keys" in printed
 
 
-def test_the_cells_of_the_tour_run(workplace):
+def test_the_cells_of_the_tour_run(workplace, tmp_path):
     tour = json.loads((PAGE.parent / "tour.ipynb").read_text(encoding="utf-8"))
     cells = ["".join(cell["source"]) for cell in tour["cells"] if cell["cell_type"] == "code"]
     assert len(cells) == 4 and not any(cell.get("outputs") for cell in tour["cells"])
-    assert "max_relative_position=16 1 done" in run_python("\n".join(cells), workplace)
+    (tmp_path / "tour.py").write_text("\n".join(cells))
+    done = python_script(tmp_path / "tour.py", cwd=workplace)
+    assert "max_relative_position=16 1 done" in done.stdout, done.stderr
 
 
 @pytest.fixture(scope="module")
