@@ -1,4 +1,5 @@
 """T2T's own test of its Transformer (transformer_test.py of the installed wheel), on ours."""
+import functools
 import types
 
 import numpy as np
@@ -18,9 +19,16 @@ REFUSED = {
 
 @pytest.fixture(autouse=True)
 def ours(monkeypatch):
-    """T2T's test sees our model as `transformer.Transformer`."""
+    """T2T's test sees our model as `transformer.Transformer`, with one layer."""
+    def one_layer(hparams_set):
+        hparams = hparams_set()
+        hparams.num_hidden_layers = 1
+        return hparams
+
     module = types.SimpleNamespace(**vars(t2t_transformer))
     module.Transformer = RprTransformer
+    for name in ("transformer_tiny", "transformer_small"):
+        setattr(module, name, functools.partial(one_layer, getattr(t2t_transformer, name)))
     monkeypatch.setattr(transformer_test, "transformer", module)
     monkeypatch.setattr(transformer_test.get_model, "__defaults__",
                         (None, tf.estimator.ModeKeys.TRAIN, True, RprTransformer))
