@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from rpr.cli.arguments import Parser
 from rpr.experiments import gin_files, studies
@@ -23,72 +23,52 @@ _SENT = {"*": {"id": str, "events": int, "scores": (float, None)}}
 _NOT_VALUES = ("event", "step", "time")
 
 
-class _Tracked(Protocol):
-    """A run of a tracker: made anew, or continued by its id."""
+class _Tracked(NamedTuple):
+    """A run of a tracker: its id, what logs values of a step, and what ends it."""
     id: str
-
-    def log(self, values: dict[str, float], step: int) -> None: ...
-    def end(self) -> None: ...
-
-
-class _WandB:
-    """A run of Weights & Biases."""
-
-    def __init__(self, library: Any, project: str, name: str, settings: dict[str, Any],
-                 known: str | None) -> None:
-        self._run = library.init(project=project, name=name, config=settings, id=known,
-                                 resume="allow" if known else None)
-        self.id = self._run.id
-
-    def log(self, values: dict[str, float], step: int) -> None:
-        self._run.log(values, step=step)
-
-    def end(self) -> None:
-        self._run.finish()
+    log: Callable[[dict[str, float], int], None]
+    end: Callable[[], None]
 
 
-class _MLflow:
-    """A run of MLflow."""
+def _wandb(library: Any, project: str, name: str, settings: dict[str, Any], known: str | None
+           ) -> _Tracked:
+    """A run of Weights & Biases: a new one, or that of the known id. The others do the same."""
+    run = library.init(project=project, name=name, config=settings, id=known,
+                       resume="allow" if known else None)
+    return _Tracked(run.id, lambda values, step: run.log(values, step=step), run.finish)
 
-    def __init__(self, library: Any, project: str, name: str, settings: dict[str, Any],
-                 known: str | None) -> None:
-        self._client = library.MlflowClient()
-        if known:
-            self.id = known
-            return
-        experiment = self._client.get_experiment_by_name(project)
-        identity = experiment.experiment_id if experiment else (
-            self._client.create_experiment(project))
-        self.id = self._client.create_run(identity, run_name=name).info.run_id
+
+def _mlflow(library: Any, project: str, name: str, settings: dict[str, Any], known: str | None
+            ) -> _Tracked:
+    client, run_id = library.MlflowClient(), known
+    if run_id is None:
+        experiment = client.get_experiment_by_name(project)
+        experiment_id = (experiment.experiment_id if experiment
+                         else client.create_experiment(project))
+        run_id = client.create_run(experiment_id, run_name=name).info.run_id
         for setting, value in settings.items():
-            self._client.log_param(self.id, setting, value)
+            client.log_param(run_id, setting, value)
 
-    def log(self, values: dict[str, float], step: int) -> None:
-        for name, value in values.items():
-            self._client.log_metric(self.id, name, value, step=step)
+    def log(values: dict[str, float], step: int) -> None:
+        for metric, value in values.items():
+            client.log_metric(run_id, metric, value, step=step)
 
-    def end(self) -> None:
-        self._client.set_terminated(self.id)
-
-
-class _Aim:
-    """A run of Aim."""
-
-    def __init__(self, library: Any, project: str, name: str, settings: dict[str, Any],
-                 known: str | None) -> None:
-        self._run = library.Run(run_hash=known, experiment=project)
-        self._run.name, self._run["settings"] = name, settings
-        self.id = self._run.hash
-
-    def log(self, values: dict[str, float], step: int) -> None:
-        for name, value in values.items():
-            self._run.track(value, name=name, step=step)
-
-    def end(self) -> None:
-        self._run.close()
+    return _Tracked(run_id, log, lambda: client.set_terminated(run_id))
 
 
-_TRACKERS: dict[str, Callable[..., _Tracked]] = {"wandb": _WandB, "mlflow": _MLflow, "aim": _Aim}
+def _aim(library: Any, project: str, name: str, settings: dict[str, Any], known: str | None
+         ) -> _Tracked:
+    run = library.Run(run_hash=known, experiment=project)
+    run.name, run["settings"] = name, settings
+
+    def log(values: dict[str, float], step: int) -> None:
+        for metric, value in values.items():
+            run.track(value, name=metric, step=step)
+
+    return _Tracked(run.hash, log, run.close)
+
+
+_TRACKERS: dict[str, Callable[..., _Tracked]] = {"wandb": _wandb, "mlflow": _mlflow, "aim": _aim}
 
 
 def main(argv: list[str]) -> None:
