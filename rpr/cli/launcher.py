@@ -55,13 +55,9 @@ TRAINING = ("eval_throttle_|generate_data|iterations_per_loop|keep_checkpoint_|l
 def launch(module: str, argv: list[str]) -> Any:
     """Prepares T2T and the logs, then calls `main` of `rpr.cli.MODULE` with the arguments and them.
 
-    With --verbose there are no logs: TensorFlow and T2T write to the terminal.
-
-    Returns:
-      what `main` returns, which becomes the exit code.
-
-    Raises:
-      UserError: bad input, or an error of TensorFlow that one line can explain.
+    With --verbose there are no logs: TensorFlow and T2T write to the terminal. Returns what `main`
+    returns, which becomes the exit code. An error of TensorFlow that one line can explain becomes
+    a `UserError`.
     """
     verbose = "--verbose" in argv
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if verbose else "1")

@@ -28,13 +28,9 @@ class AttentionLayer:
 
     def __init__(self, hparams: HParams, side: str, dtype: tf.DType = tf.float64, seed: int = 0
                  ) -> None:
-        """Builds the layer.
+        """Builds the layer: words of `inputs` see all others, those of `targets` earlier ones.
 
-        Args:
-          hparams: with `position` and the settings of its schemes.
-          side: `inputs` (all words see each other) or `targets` (words see those before them).
-          dtype: dtype of inputs and weights; half precision is returned as float32.
-          seed: seed of the weights.
+        dtype is that of inputs and weights; half precision is returned as float32.
         """
         self._hparams, self._side, self._dtype = hparams, side, dtype
         with self._graph(seed) as graph:
