@@ -12,6 +12,8 @@ weights. Their hparams are equal except for positions:
   relative_stateful  relative with dropout keys from TensorFlow's generator with state, as T2T draws
                 them, instead of keys from the seed, the batch and the place in the model; not among
                 the defaults. `relative` / `relative_stateful` is the cost of reproducible masks
+  torch, torch_compiled  the absolute model in plain PyTorch (scripts/torch_step.py), eager and with
+                torch.compile, where torch can be imported; not among the defaults
 
 Shapes: `base:N` is rpr_base with 32,768 symbols and sentences of up to N words, `big:N` is
 rpr_big_ende with as many symbols, `small:N` rpr_small with 4,096, `tiny:N` rpr_tiny with 64. A
@@ -21,7 +23,8 @@ T2T's batches of the embedded corpus.
 `CPU ms` is the median CPU time of all cores together; on a busy machine it is more reliable than
 wall-clock time. `of peak` is the rate of the step's matrix products, relative to the rate of one
 large product that is measured in the same rounds. The products are counted in the graph that
-TensorFlow runs, with the shapes that it reports.
+TensorFlow runs, with the shapes that it reports. `MFU` is the share of model FLOPs per second
+(step_trace.model_flops) in the dense peak of the card, by a table of names or --peak.
 
 Decoding: the model of the first shape, --sentences with the lengths of the embedded test set,
 beam 4, alpha 0.6. T2T's model gets the weights of `absolute`. Weights are random, so every sentence
@@ -36,6 +39,7 @@ and for T2T's main program with the patches without which it does not start.
 import argparse
 import contextlib
 import gzip
+import importlib.util
 import json
 import math
 import os
@@ -65,6 +69,7 @@ from rpr.utils import files, processes  # noqa: E402
 
 VARIANTS = ("absolute", "relative", "t2t", "t2t_relative")
 STATEFUL = "relative_stateful"
+OTHERS = (STATEFUL, "torch", "torch_compiled")        # not among the defaults
 SETS = {"big": ("rpr_big_ende", 32768), "base": ("rpr_base", 32768), "small": ("rpr_small", 4096),
         "tiny": ("rpr_tiny", 64)}
 PADDING = {"inputs": 0.26, "targets": 0.08}       # by how much the shortest is shorter
@@ -89,21 +94,22 @@ def main(argv: Sequence[str] | None = None) -> list[dict]:
     args = arguments(argv)
     records, seconds = [], args.seconds / len(args.shapes)
     print(f"{'shape':10} {'variant':13} {'ms':>8} {'middle half':>17} {'CPU ms':>8} "
-          f"{'/absolute':>9} {'/t2t':>6} {'GFLOP':>7} {'of peak':>7}")
+          f"{'/absolute':>9} {'/t2t':>6} {'GFLOP':>7} {'of peak':>7} {'MFU':>5}")
     for name in dict.fromkeys(shape.split(":")[0] for shape in args.shapes):
-        steps = {variant: TrainingStep(args, variant, *SETS[name]) for variant in args.variants}
+        steps = {variant: _step(args, variant, *SETS[name]) for variant in args.variants}
         for shape in args.shapes:
             if shape.split(":")[0] == name:
                 records += _steps(args, shape, steps, seconds)
         for step in steps.values():
-            step.session.close()
+            if isinstance(step, TrainingStep):
+                step.session.close()
     if args.sentences:
         records += decoding(args)
     if args.starts:
         records += _starts(args)
     if args.json:
         files.write_atomically(args.json, json.dumps(records, indent=1) + "\n")
-    print(f"{args.words} positions, float32, {args.device}, TensorFlow {tf.VERSION}, "
+    print(f"{args.words} positions, {args.precision}, {args.device}, TensorFlow {tf.VERSION}, "
           f"{len(os.sched_getaffinity(0))} CPU cores")
     return records
 
@@ -121,13 +127,17 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--more", type=int, default=10, help="words beyond the longest input")
     parser.add_argument("--starts", type=int, default=1, help="of each program; 0: none")
     parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
+    parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--peak", type=float, help="dense peak of the device in TFLOP/s, for MFU")
     parser.add_argument("--json", help="file for the records")
     args = parser.parse_args(argv)
     if args.words < 1:
         parser.error(f"--words={args.words}: at least 1")
     for value in args.variants:
-        if value not in (*VARIANTS, STATEFUL):
-            parser.error(f"--variants={value}: allowed are {', '.join((*VARIANTS, STATEFUL))}")
+        if value not in (*VARIANTS, *OTHERS):
+            parser.error(f"--variants={value}: allowed are {', '.join((*VARIANTS, *OTHERS))}")
+        if value.startswith("torch") and not importlib.util.find_spec("torch"):
+            parser.error(f"--variants={value}: PyTorch is not installed")
     for shape in args.shapes:
         name, _, length = shape.partition(":")
         if name not in SETS or not length.isdigit() or int(length) < 4:
@@ -139,6 +149,15 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def session_config() -> tf.ConfigProto:
     """T2T's session configuration."""
     return trainer_lib.create_session_config()
+
+
+def _step(args, variant, name, symbols):
+    """A function of a batch that is a training step of a variant."""
+    if not variant.startswith("torch"):
+        return TrainingStep(args, variant, name, symbols, args.precision)
+    import torch_step
+    return torch_step.TorchStep(_hparams("absolute", name), symbols, args.device,
+                                variant == "torch_compiled", args.precision == "bfloat16")
 
 
 def _hparams(variant, name):
@@ -153,8 +172,9 @@ def _hparams(variant, name):
     return hparams
 
 
-def _model(variant, name, symbols, mode):
+def _model(variant, name, symbols, mode, precision="float32"):
     hparams = _hparams(variant, name)
+    hparams.activation_dtype = precision
     problem = problem_hparams.test_problem_hparams(symbols, symbols, hparams)
     cls = (transformer.Transformer if variant.startswith("t2t")
            else registry.model("rpr_transformer"))
@@ -164,12 +184,12 @@ def _model(variant, name, symbols, mode):
 class TrainingStep:
     """One model with its graph and session; a call is one training step."""
 
-    def __init__(self, args, variant, name, symbols):
+    def __init__(self, args, variant, name, symbols, precision="float32"):
         with tf.Graph().as_default():
             tf.set_random_seed(1)
             with tf.device(f"/{args.device}:0"):
                 self.ids = {side: tf.placeholder(tf.int32, [None, None, 1, 1]) for side in PADDING}
-                model = _model(variant, name, symbols, tf.estimator.ModeKeys.TRAIN)
+                model = _model(variant, name, symbols, tf.estimator.ModeKeys.TRAIN, precision)
                 batch = tf.train.create_global_step()        # each step is a batch of its own
                 with contextlib.nullcontext() if variant == STATEFUL else reproducible_masks(
                         1, tf.identity(batch)):
@@ -226,9 +246,16 @@ def _timed(call, *args):
 
 def _steps(args, shape, steps, seconds):
     batch, peak = random_batch(shape, args.words), _peak(args)
-    flops = {variant: step_trace.product_flops(step.trace(batch))
-             for variant, step in steps.items()}
+    name, symbols = SETS[shape.split(":")[0]]
+    needed = step_trace.model_flops(_hparams("absolute", name), symbols,
+                                    *(batch[side].shape[:2] for side in PADDING))
+    flops = {variant: needed if variant.startswith("torch")
+             else step_trace.product_flops(step.trace(batch)) for variant, step in steps.items()}
+    dense = args.peak * 1e12 if args.peak else step_trace.dense_peak(args.precision == "bfloat16")
     peak()
+    for variant, step in steps.items():
+        if variant.startswith("torch"):
+            step(batch)                                       # the first call compiles
     once = sum(_timed(step, batch) for step in steps.values())
     times, work, peaks = {variant: [] for variant in steps}, {variant: [] for variant in steps}, []
     for _ in range(min(50, max(3, int(seconds / once) - 2))):
@@ -247,13 +274,14 @@ def _steps(args, shape, steps, seconds):
             "seconds": median, "cpu_seconds": statistics.median(work[variant]),
             "ratio_to_absolute": _ratio(medians, variant, "absolute"),
             "ratio_to_t2t": _ratio(medians, variant, "t2t"), "flop": flops[variant],
-            "peak_flop_per_second": peak, "share_of_peak": flops[variant] / median / peak})
+            "peak_flop_per_second": peak, "share_of_peak": flops[variant] / median / peak,
+            "model_flop": needed, "mfu": needed / median / dense if dense else None})
         cells = [format(record, ".2f") if record else "-" for record in (
-            records[-1]["ratio_to_absolute"], records[-1]["ratio_to_t2t"])]
+            records[-1]["ratio_to_absolute"], records[-1]["ratio_to_t2t"], records[-1]["mfu"])]
         print(f"{shape:10} {variant:13} {median * 1e3:8.1f} {f'{low:.1f}..{high:.1f}':>17} "
               f"{records[-1]['cpu_seconds'] * 1e3:8.1f} {cells[0]:>9} "
               f"{cells[1]:>6} {flops[variant] / 1e9:7.1f} "
-              f"{records[-1]['share_of_peak']:7.2f}", flush=True)
+              f"{records[-1]['share_of_peak']:7.2f} {cells[2]:>5}", flush=True)
     print(f"{shape:10} peak {peak / 1e9:.0f} GFLOP/s")
     return records
 

@@ -5,11 +5,13 @@
   scripts/gpu_check.py --parts=kernels,exactness
   scripts/gpu_check.py --device=cpu            a small version, to test this program
 
-Each part runs in a separate process with a time limit, 33 minutes together. If one fails, its
-error is recorded and the others go on; the exit code is then 1. The file is written again after
-each part. The table is for docs/gpus.md.
+Each part runs in a separate process with a time limit: `peer` and `compiled` 10 minutes together,
+all 43. If one fails, its error is recorded and the others go on; the exit code is then 1. The file
+is written again after each part. The table is for docs/gpus.md.
 
   versions    driver, GPUs, libraries
+  peer        a training step of base in bfloat16, 16,384 positions; PyTorch's if it is installed
+  compiled    `rpr train --xla_compile` in bfloat16, twice: the second finds compiled programs
   kernels     traced training and beam-search steps of each scheme: what runs on the host and what
               is copied between host and device; whether tests/data lists the right GPU kernels
   exactness   log probabilities and gradients of each scheme in float32, TF32, bfloat16 and float16,
@@ -23,7 +25,9 @@ each part. The table is for docs/gpus.md.
 """
 import argparse
 import functools
+import importlib.util
 import json
+import math
 import multiprocessing
 import os
 import pathlib
@@ -60,12 +64,7 @@ BATCH, LENGTH, VOCABULARY = 4, 40, 64
 
 
 class Result(NamedTuple):
-    """What a part measures.
-
-    Attributes:
-      rows: lines of the Markdown table, (what, value).
-      records: everything that was measured, for the JSON file.
-    """
+    """Lines of the Markdown table, (what, value), and all that was measured, for the JSON file."""
     rows: list[tuple[str, str]]
     records: Any
 
@@ -153,10 +152,8 @@ def _precisions(options: argparse.Namespace) -> list[str]:
 
 def _outputs(options: argparse.Namespace, device: str, scheme: dict[str, Any], precision: str,
              change: float = 0.0) -> tuple[np.ndarray, float]:
-    """Log probabilities, [batch, length, symbols], and the norm of the gradient of their sum.
-
-    The weights are multiplied by 1 + `change` times a normal variate.
-    """
+    """Log probabilities, [batch, length, symbols], and the norm of the gradient of their sum, with
+    weights multiplied by 1 + `change` times a normal variate."""
     dtype, tf32 = PRECISIONS[precision]
     tf.config.experimental.enable_tensor_float_32_execution(tf32)
     with tf.Graph().as_default(), tf.device(f"/{device}:0"):
@@ -208,16 +205,20 @@ def attention(options: argparse.Namespace) -> Result:
                    and record["ratio_to_absolute"]], records)
 
 
-def training_step(size: str, options: argparse.Namespace) -> Result:
-    """bench_step.py without decoding."""
+def training_step(size: str, options: argparse.Namespace, words: int = 4096,
+                  precision: str = "float32") -> Result:
+    """bench_step.py without decoding, beside PyTorch if torch can be imported."""
     small = options.device == "cpu"
+    variants = "absolute,relative" + ",t2t,t2t_relative" * (precision == "float32") + (
+        ",torch,torch_compiled" if importlib.util.find_spec("torch") else "")
     records = bench_step.main([
-        f"--device={options.device}", "--sentences=0", "--starts=0",
+        f"--device={options.device}", "--sentences=0", "--starts=0", f"--precision={precision}",
         *(["--shapes=tiny:6", "--words=24", "--seconds=0", "--variants=relative"] if small
-          else [f"--shapes={size}:32,{size}:256", "--words=4096", "--seconds=25"])])
-    return Result([(f"step, {record['shape']}, {record['variant']}", (
-        f"{record['seconds'] * 1e3:.1f} ms, {record['flop'] / record['seconds'] / 1e12:.2f} "
-        f"TFLOP/s")) for record in records], records)
+          else [f"--shapes={size}:32,{size}:256", f"--words={words}", "--seconds=25",
+                f"--variants={variants}"])])
+    return Result([(f"step, {record['shape']}, {record['words']:,} positions, {precision}, "
+                    f"{record['variant']}", f"{record['seconds'] * 1e3:.1f} ms, MFU "
+                    f"{record['mfu'] or math.nan:.3f}") for record in records], records)
 
 
 def memory(options: argparse.Namespace) -> Result:
@@ -270,6 +271,21 @@ def training(precision: str, options: argparse.Namespace) -> Result:
                     f"loss {events[-1]['loss']:.2f} after {events[-1]['step']} steps")], events)
 
 
+def compiled(options: argparse.Namespace) -> Result:
+    """Trainings with --xla_compile, without and with the programs of an earlier one."""
+    cache, records = pathlib.Path(options.folder) / "programs", {}
+    cache.mkdir(mode=0o700)
+    os.environ["TF_XLA_FLAGS"] = (f"--tf_xla_persistent_cache_directory={cache} "
+                                  "--tf_xla_persistent_cache_device_types=GPU")
+    for name in ("cold", "warm"):
+        start = time.time()
+        events = _train(options, name, "--xla_compile", "--hparams=activation_dtype=bfloat16")
+        records[name] = (f"{_speed(events):.2f} steps/s, step 10 after "
+                         f"{events[0]['time'] - start:.0f} s")
+    return Result([(f"rpr train --xla_compile, base, bfloat16, {name} cache", speed)
+                   for name, speed in records.items()], records)
+
+
 def decoding(options: argparse.Namespace) -> Result:
     """bench_step.py's decoding."""
     small = options.device == "cpu"
@@ -284,8 +300,7 @@ def decoding(options: argparse.Namespace) -> Result:
 
 def devices(options: argparse.Namespace) -> Result:
     """Towers and mirrored replicas on two GPUs."""
-    count = len(tf.config.list_physical_devices("GPU"))
-    if count < 2:
+    if (count := len(tf.config.list_physical_devices("GPU"))) < 2:
         return Result([("towers, mirrored", f"not measured: {count} GPUs")], {"gpus": count})
     records = {name: _train(options, f"devices-{name}", "--worker_gpu=2", *flags)
                for name, flags in (("towers", ()), ("mirrored", ("--optionally_use_dist_strat",)))}
@@ -293,10 +308,12 @@ def devices(options: argparse.Namespace) -> Result:
                    for name, events in records.items()], records)
 
 
-# {name: (function, seconds)}: about twice what they took on an H200 with 16 CPU cores, or more.
-# `devices` was not run.
+# {name: (function, seconds)}: about twice what they took on an H200 with 16 CPU cores, or more;
+# `devices`, `peer` and `compiled` were not run
 PARTS: dict[str, tuple[Callable[[argparse.Namespace], Result], int]] = {
-    "versions": (versions, 20), "kernels": (kernels, 300), "exactness": (exactness, 360),
+    "versions": (versions, 20),
+    "peer": (functools.partial(training_step, "base", words=16384, precision="bfloat16"), 230),
+    "compiled": (compiled, 350), "kernels": (kernels, 300), "exactness": (exactness, 360),
     "attention": (attention, 60), "base": (functools.partial(training_step, "base"), 240),
     "big": (functools.partial(training_step, "big"), 300), "memory": (memory, 80),
     "training": (functools.partial(training, "float32"), 150),
@@ -305,7 +322,7 @@ PARTS: dict[str, tuple[Callable[[argparse.Namespace], Result], int]] = {
     "decoding": (decoding, 130), "devices": (devices, 90)}
 
 # Left out on the CPU: they would repeat another part, or measure nothing.
-GPU_ONLY = ("big", "bfloat16", "float16", "devices")
+GPU_ONLY = ("peer", "compiled", "big", "bfloat16", "float16", "devices")
 
 
 def run_part(function: Callable[[argparse.Namespace], Result], seconds: float,

@@ -24,6 +24,7 @@ def test_it_measures_steps_and_decoding_beside_t2t(tmp_path):
     products = 24 * (2 * (4 + 8) * 32 ** 2 + 2 * 3 * 2 * 6 * 32 + 4 * 2 * 32 * 64 + 32 * 64)
     for x in steps.values():
         assert 0.9 * 3 * 2 * products < x["flop"] < 1.02 * 3 * 2 * products
+        assert x["model_flop"] == 3 * 2 * products
     assert re.search(r"decoding   ([1-9]\d*) of \1 hypotheses of the same limit are the same",
                      done.stdout), done.stdout
     assert decoding["absolute"]["ratio_to_t2t"] > 0
