@@ -62,7 +62,8 @@ def summary(record: Path) -> str:
     return "\n".join([
         f"### {record.name}", "",
         f"{facts(results)}; [all columns, notes and curves]({here}/README.md).", "",
-        *tables.markdown_rows([*names, *(each for each in shown if each.key in SUMMARY)])])
+        *tables.markdown_rows([*names, *(each for each in shown
+                                         if each.key in (*SUMMARY, results.metric))])])
 
 
 def record_page(record: Path) -> str:
