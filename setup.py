@@ -42,7 +42,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11.4,<3.12",  # tarfile's filters; TensorFlow 2.15 has no later wheel
     packages=find_packages(include=["rpr", "rpr.*"]),
-    package_data={"rpr": ["py.typed"], "rpr.report": ["*.jinja"],
+    package_data={"rpr": ["py.typed"], "rpr.report": ["*.jinja", "page.js"],
                   "rpr.problems": ["*/*.gz", "*/NOTICE*", "*/LICENSE*"]},
     install_requires=[
         "numpy>=1.26.4,<2",         # TensorFlow 2.15 and T2T are written for NumPy 1

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from rpr.report import columns, model_analysis, model_plots, plots
 from rpr.report.escaping import plain
-from rpr.report.results import ArmResult, RunResult, StudyResults
+from rpr.report.results import FIELDS, ArmResult, RunResult, StudyResults
 from rpr.report.study_reader import run_directory_of
 from rpr.utils import files
 from rpr.utils.console import Task
@@ -107,7 +107,7 @@ def _save(figure: Figure, name: str, title: str, path: str, arm: str | None = No
 
 def render_page(results: StudyResults, pictures: Sequence[Picture], directory: str,
                 linked: Sequence[Picture] = ()) -> str:
-    """The page as HTML.
+    """The page as HTML. Its only script is page.js, which is part of it.
 
     Args:
       results: results with scores.
@@ -116,12 +116,19 @@ def render_page(results: StudyResults, pictures: Sequence[Picture], directory: s
       linked: figures of other models, which are not embedded.
     """
     models = _by_arm(pictures)
+    with open(os.path.join(os.path.dirname(__file__), "page.js"), encoding="utf-8") as file:
+        script = file.read()
+    embedded = _embedded(pictures, directory)
     facts = filter(None, (results.date, results.problem,
                           f"{results.sentences:,} test sentences" if results.sentences else "",
                           f"{results.documents:,} documents" if results.documents else ""))
     return _environment().get_template("page.html.jinja").render(
         results=results, facts=" · ".join(facts), most_lines=MOST_LINES,
-        pictures=pictures, embedded=_embedded(pictures, directory), models=models,
+        pictures=pictures, embedded=embedded, models=models, script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        inline={picture.path: _inline(embedded[picture.path]) for picture in pictures
+                if not picture.arm and picture.path in embedded},
+        numbers={arm.name: number for number, arm in enumerate(results.arms)},
         linked=_by_arm(linked), environments=list(_environments(results)),
         differing=list(dict.fromkeys(name for arm in results.arms for name in arm.configuration)),
         some_are_not_drawn=any(arm.done and arm.name not in models for arm in results.arms),
@@ -135,7 +142,7 @@ def _environment() -> jinja2.Environment:
         else plain(str(value)))
     environment.globals |= {"tables": columns.tables, "rows": columns.rows, "zip": zip,
                             "notes": columns.notes, "signatures": columns.signatures,
-                            "differences": differences}
+                            "differences": differences, "seed_scores": _seed_scores}
     environment.filters |= {"number": _number, "signs": _signs, "heading": _heading,
                             "setting": columns.setting_text}
     return environment
@@ -162,6 +169,24 @@ def _embedded(pictures: Sequence[Picture], directory: str) -> dict[str, str]:
             room -= len(data)
             found[picture.path] = data
     return found
+
+
+def _inline(data: str) -> Markup:
+    """A figure of the study as a part of the page, so that its arms can be switched off.
+
+    `plots.save` has just drawn it from escaped labels. What its ids name is equal in all figures,
+    since Matplotlib makes the ids from it.
+    """
+    svg = base64.b64decode(data).decode()
+    return Markup(svg[svg.index("<svg"):])            # without XML declaration and document type
+
+
+def _seed_scores(arm: ArmResult, metric: str) -> str:
+    """The scores of each finished run, if there are several."""
+    scores = [(run.seed, getattr(run, metric) if metric in FIELDS else run.scores.get(metric))
+              for run in arm.done]
+    return ", ".join(f"seed {seed}: {score:.2f}" for seed, score in scores
+                     if score is not None and len(scores) > 1)
 
 
 def _number(value: Any) -> str:

@@ -62,9 +62,13 @@ def add_legend(figure: Figure, axes: Axes) -> None:
 
 
 def arm_styles(results: StudyResults) -> list[dict[str, Any]]:
-    """Colour, marker and line style of each arm, as arguments of `Axes.plot`."""
+    """Colour, marker and line style of each arm, as arguments of `Axes.plot`.
+
+    Their gid becomes the id in SVG by which page.js finds an arm.
+    """
     return [{"color": colour, "marker": MARKERS[index % len(MARKERS)],
-             "linestyle": LINES[index // 4 % len(LINES)], "label": arm_label(arm)}
+             "linestyle": LINES[index // 4 % len(LINES)], "label": arm_label(arm),
+             "gid": f"arm{index}"}
             for index, (arm, colour) in enumerate(zip(results.arms, _colours(results.arms),
                                                       strict=True))]
 
@@ -156,7 +160,7 @@ def _plot_range(axes: Axes, curves: Sequence[Sequence[Sequence[float]]], style: 
     mean = values.mean(axis=0)
     if len(values) > 1:
         axes.fill_between(steps, values.min(axis=0), values.max(axis=0), lw=0, alpha=0.2,
-                          color=style["color"])
+                          color=style["color"], gid=style["gid"])
     axes.plot(steps, mean, lw=1.5, ms=4, **style)
     return mean[steps >= steps[-1] / 20].tolist()
 
@@ -327,8 +331,10 @@ def plot_by_length(results: StudyResults) -> Figure:
             shift = 0.6 * ((shown.index(arm.name) + 0.5) / len(shown) - 0.5)
             means = scores[arm.name]
             ends = np.array(arm.interval_by_length).T if arm.interval_by_length else means
-            axes.errorbar(np.add(x, shift), means, np.abs(ends - means) * np.ones((2, 1)), ms=4,
-                          lw=1.2, elinewidth=0.8, **style)
+            bars = axes.errorbar(np.add(x, shift), means, np.abs(ends - means) * np.ones((2, 1)),
+                                 ms=4, lw=1.2, elinewidth=0.8, **style)
+            for part in bars.get_children():
+                part.set_gid(style["gid"])
     axes.set(ylabel=_name(results) + (", 95% interval" if any(
         arm.interval_by_length for arm in results.arms) else ""))
     longest = results.trained_length

@@ -1,5 +1,8 @@
-"""A report of hostile text in a browser: no script of it runs and nothing is loaded."""
+"""Reports in a browser: hostile text runs no script and loads nothing; tables can be explored."""
+import base64
+import hashlib
 import http.server
+import json
 import re
 import shutil
 import subprocess
@@ -70,3 +73,49 @@ def test_a_browser_runs_and_loads_nothing_that_a_directory_names(tmp_path, reque
     (study / "study.gin").write_text(evil)
     report.main([str(study), "--skip_model_analysis", "--sample_translations=60"])
     assert title_of(study / "report.html", tmp_path / "profile") == "study" and not requests[1:]
+
+
+EXPLORE = """
+const texts = (selector) => [...document.querySelectorAll(selector)].map(
+  (part) => part.textContent);
+const names = () => texts("table.sortable:first-of-type tbody tr td:first-child").slice(0, 3);
+const visible = (selector) => [...document.querySelectorAll(selector)].filter(
+  (part) => getComputedStyle(part).display !== "none").length;
+const found = {before: names(), hidden: visible("[hidden]")};
+const bleu = [...document.querySelectorAll("th")].find((part) => part.textContent === "BLEU");
+bleu.click();
+found.ascending = names();
+bleu.click();
+found.descending = names();
+found.curves = [visible("g[id=arm0]"), visible("g[id=arm1]")];
+document.querySelector(".arms input[value='1']").click();
+found.switched = [visible("g[id=arm0]"), visible("g[id=arm1]"), visible("tr[data-arm='1']")];
+found.samples = visible(".sample");
+const most = document.querySelectorAll(".filter input")[1];
+most.value = 10;
+most.dispatchEvent(new Event("input", {bubbles: true}));
+found.short = visible(".sample");
+document.title = JSON.stringify(found);
+"""
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="Chromium is not installed")
+def test_tables_are_sorted_and_arms_switched_off(tmp_path):
+    study, shares = tmp_path / "study", {"b": 0.2, "c": 0.4, "a": 0.1}
+    for name, share in shares.items():
+        for seed in (1, 2):
+            write_run(study, f"{name}-{seed}", share, seed)
+    write_study(study, {name: ({}, None, {seed: f"{name}-{seed}" for seed in (1, 2)})
+                        for name in shares}, "b")
+    report.main([str(study), "--skip_model_analysis"])
+    page = (study / "report.html").read_text()
+    digest = base64.b64encode(hashlib.sha256(EXPLORE.encode()).digest()).decode()
+    page = page.replace("script-src ", f"script-src 'sha256-{digest}' ").replace(
+        "</body>", f"<script>{EXPLORE}</script></body>")
+    (study / "explored.html").write_text(page)
+    found = json.loads(title_of(study / "explored.html", tmp_path / "profile"))
+    assert found["before"] == ["b", "c", "a"] and found["hidden"] == 0
+    assert found["ascending"] == ["c", "b", "a"] and found["descending"] == ["a", "b", "c"]
+    assert found["curves"][0] == found["curves"][1] > 4      # lines, bands and intervals
+    assert found["switched"] == [found["curves"][0], 0, 0]
+    assert found["samples"] == 6 and 0 < found["short"] < 6

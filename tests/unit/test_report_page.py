@@ -1,5 +1,6 @@
 """The files of a report: the page, the figures in it, and TensorBoard's event files."""
 import base64
+import hashlib
 import json
 import os
 import re
@@ -51,9 +52,13 @@ def test_every_figure_is_drawn_and_the_page_holds_them(clipping, capsys):
         "curves", "bleu_by_k", "bleu_by_length", "ranking", *(f"{kind}_k16-1" for kind in (
             "attention", "norms", "similarity_keys", "similarity_values"))}
     page = (clipping / "report.html").read_text()
-    assert len(embedded(page)) == len(drawn) and b"<svg" in base64.b64decode(embedded(page)[0])
+    assert len(embedded(page)) == 4 and b"<svg" in base64.b64decode(embedded(page)[0])
+    assert page.count("<svg") == len(drawn) - 4       # those of the study can be explored
+    script, = re.findall("<script>(.*?)</script>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'\"" in page   # no other script runs
     assert "clip_50%" in page and "study.baseline = &#39;&lt;k&gt;&#39;" in page
-    assert not re.search(r'(?:src|href)="(?!data:)|url\(|@import|<script', page)
+    assert not re.search(r'(?:src|href)="(?!data:|#)|url\((?!#)|@import|<script[^>]', page)
     settings = page[page.index("<h2>Settings</h2>"):page.index("<h2>The data</h2>")]
     assert re.search("train_steps</td><td[^>]*>1000<", settings)
     assert re.search("beam_size</td><td[^>]*>4<", settings)
@@ -110,8 +115,8 @@ def test_models_of_chosen_arms_are_drawn(clipping):
     report.main(argv)
     report.main([*argv, "--plot_model=max_relative_position=0"])
     page = (clipping / "report.html").read_text()
-    assert len(embedded(page)) == 4                   # of the study; this model is not analysed
-    links = re.findall('href="([^"]*)"', page)        # the baseline's, from the first report
+    assert page.count("<svg") == 4                    # of the study; this model is not analysed
+    links = re.findall('<a href="([^"]*)"', page)     # the baseline's, from the first report
     assert links == [f"plots/{kind}_k16-1.png" for kind in (
         "attention", "norms", "similarity_keys", "similarity_values")]
     assert all((clipping / link).exists() for link in links)
@@ -120,7 +125,7 @@ def test_models_of_chosen_arms_are_drawn(clipping):
         os.utime(scores.with_name(name), (2e9, 2e9))
     report.main([*argv, "--plot_model=max_relative_position=0"])
     page = (clipping / "report.html").read_text()
-    assert "href" not in page and "The trained models" not in page
+    assert "<a href" not in page and "The trained models" not in page
     for name in ("scores.json", "learned.npz"):
         os.utime(scores.with_name(name))
     with pytest.raises(UserError, match="--plot_model=x: one of max_relative_position=16"):
