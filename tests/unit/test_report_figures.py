@@ -1,4 +1,5 @@
 """The figures of a report, also with hostile names."""
+import base64
 import itertools
 import json
 import warnings
@@ -260,3 +261,13 @@ def test_an_arm_of_a_grid_of_k_is_called_by_k():
     arm = results.ArmResult("max_relative_position=4", {"max_relative_position": 4}, None, [])
     assert plots.arm_label(arm) == "k = 4"
     assert len(plots.arm_label(results.ArmResult("x" * 99, {}, None, []))) == 32
+
+
+def test_a_name_in_a_figure_is_no_markup_of_the_page(tmp_path):
+    name = "--><script>a</script><!--"
+    study = study_of_equals(2)
+    study.arms[0].name = study.pairs[0].first = name
+    plots.save(plots.plot_ranking(study), str(tmp_path / "figure"))
+    svg = html_page._inline(base64.b64encode((tmp_path / "figure.svg").read_bytes()).decode())
+    assert svg.startswith("<svg") and "script" in svg and "<script" not in svg
+    assert "-->" not in svg.replace(" -->", "") and "<!--" not in svg.replace("<!-- ", "")
