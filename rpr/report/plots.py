@@ -286,8 +286,9 @@ def plot_ranking(results: StudyResults) -> Figure:
             p_values[row, column] = p_values[column, row] = pair.comparison.p_holm
     labelled = size <= MOST_LABELLED
     width, height = (0.8, 0.5) if labelled else (0.3, 0.25)
-    figure, axes = pyplot.subplots(figsize=(width * size + 2.4, height * size + 1.9),
-                                   layout="constrained")
+    letters = max(len(arm_label(arm)) for arm in arms)
+    figure, axes = pyplot.subplots(layout="constrained", figsize=(
+        width * size + max(2.4, 1 + 0.15 * letters), height * size + max(1.9, 1 + 0.05 * letters)))
     limit = max(1e-9, float(np.nanmax(np.abs(differences))))
     image = axes.imshow(np.where(p_values <= LEVEL, differences, 0), cmap="RdBu",
                         vmin=-limit, vmax=limit, aspect="auto", alpha=0.6)
@@ -307,6 +308,7 @@ def plot_ranking(results: StudyResults) -> Figure:
     note = (f"{_name(results)} of the row minus that of the column; p with Holm's correction over "
             "all pairs. Colour: p ≤ 0.05. Arms that share a letter do not differ significantly.")
     figure.supxlabel(textwrap.fill(note, int(figure.get_figwidth() / 0.06)), fontsize=8)
+    figure.draw_without_rendering()                   # long rotated labels need two passes
     return figure
 
 

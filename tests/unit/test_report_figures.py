@@ -37,8 +37,8 @@ def learned_arrays(layers):
                      for side in model_analysis.SIDES}
 
 
-def study_of_equals(size):
-    names = [f"arm {number}" for number in range(size)]
+def study_of_equals(size, name="arm"):
+    names = [f"{name} {number}" for number in range(size)]
     score = ArmScore(20.0, 0.1, 19.0, 21.0)
     study = results.StudyResults("equals", names[0], arms=[
         results.ArmResult(name, {}, None, [], bleu=score, letters="a") for name in names])
@@ -181,6 +181,7 @@ def test_the_ranking_of_many_arms_has_colours_only():
 @pytest.mark.parametrize("figure_of", [
     *(lambda size=size: plots.plot_ranking(study_of_equals(size))
       for size in (2, 3, 4, 9, plots.MOST_LABELLED + 1)),
+    lambda: plots.plot_ranking(study_of_equals(2, "x" * 40)),
     lambda: model_plots.plot_similarity(learned_arrays(3), "keys")])
 def test_all_text_lies_inside_the_figure(figure_of):
     figure = figure_of()
