@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from rpr import api, cli
-from rpr.report import writer
+from rpr.report import html_page
 
 EXAMPLES = int(os.environ.get("RPR_DAMAGED_RUNS", "15"))
 SECONDS = 60                                          # after which a reader counts as hanging
@@ -78,7 +78,7 @@ def read(folder, draws=True):
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), (
                 pytest.MonkeyPatch.context()) as patch:
             if not draws:
-                patch.setattr(writer, "write_page", lambda *_: "no page")
+                patch.setattr(html_page, "write_page", lambda *_: "no page")
             code = cli.main(argv)
         assert "\x1b" not in out.getvalue() + err.getvalue()
         ended.append((code, err.getvalue().splitlines()))
