@@ -47,10 +47,12 @@ def symbols(hparams: HParams, side: str) -> list[str] | None:
       side: `inputs` or `targets`.
     """
     problem = hparams.problem_hparams
-    names = getattr(problem.vocabulary[side], "_all_subtoken_strings", None)
+    names = getattr(problem.vocabulary.get(side), "_all_subtoken_strings", None)
+    if names is None:
+        return None
     size = problem.vocab_size[side]
     size += -size % hparams.get("vocab_divisor", 1)
-    return None if names is None else [*names, *[""] * (size - len(names))]
+    return [*names, *[""] * (size - len(names))]
 
 
 def add_translator(trained: TrainedModel, directory: str, search: Search, kind: str,

@@ -16,7 +16,7 @@ from rpr.export.translator import symbol_names
 from rpr.export.weights import named_weights
 from rpr.models.transformer import checked_hparams
 from rpr.t2t.trained_model import TrainedModel
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidValue, UserError
 from rpr.utils.interfaces import HParams
 
 QUANTIZATIONS = ("float32", "int8", "int16", "float16", "bfloat16")
@@ -80,6 +80,9 @@ def save(trained: TrainedModel, directory: str, quantization: str = "float32") -
 def check(trained: TrainedModel) -> None:
     """Refuses a model that CTranslate2 cannot compute, before its weights are read."""
     hparams = trained.hparams
+    if "inputs" not in hparams.problem_hparams.modality:
+        raise InvalidValue("format", "ctranslate2", "the problem has no source text; only "
+                           "safetensors exports such a model")
     if trained.name != "rpr_transformer":
         raise _refusal("model", trained.name, "rpr_transformer, which also reads checkpoints of "
                        "T2T's transformer")

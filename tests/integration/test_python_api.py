@@ -80,6 +80,13 @@ def model(workplace):
     return rpr.load(str(workplace / "runs" / "quickstart" / "relative"), alpha=1.0)
 
 
+def test_weights_have_plain_names(model):
+    weights = model.weights()
+    assert weights["encoder.0.self_attention.relative_keys"].shape == (2, 9, 16)
+    assert weights["decoder.1.cross_attention.q"].shape == (32, 32)
+    assert weights["softmax"] is weights["source_embedding"]
+
+
 @pytest.fixture(scope="module")
 def lines(trained):
     return {language: (trained.text.folder / f"test.{language}").read_text(encoding="utf-8")
