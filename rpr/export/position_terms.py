@@ -43,10 +43,13 @@ class Stack(NamedTuple):
     Attributes:
       embedded: float32 [positions, hidden], added to the embedded words; None: nothing.
       layers: the terms of each layer.
+      rotated: for each layer, how many channels of a head's queries and keys rotate, as in
+        position=rotary.
       longest: the most positions of a sentence.
     """
     embedded: np.ndarray | None
     layers: list[Terms]
+    rotated: list[int]
     longest: int
 
 
@@ -68,7 +71,7 @@ def read_terms(trained: TrainedModel, side: str) -> Stack:
     if not causal:
         one_query.append(Layout(1, longest))                 # to the right
     several = Layout(_CHECKED, _CHECKED, 0, causal)
-    embedded, found, checks = None, [], []
+    embedded, found, checks, rotated = None, [], [], []
     with tf.Graph().as_default(), tf.variable_scope("transformer/body", reuse=tf.AUTO_REUSE):
         if scheme.uses("embed"):
             embedded = scheme.embed(
@@ -76,8 +79,9 @@ def read_terms(trained: TrainedModel, side: str) -> Stack:
         for layer in range(hparams.get(f"num_{stack}_layers") or hparams.num_hidden_layers):
             each = scheme.at(layer)
             with tf.variable_scope(f"{stack}/layer_{layer}/self_attention/multihead_attention"):
-                if each.states() or any(map(each.uses, ("place", "rotate", "adjust", "normalize"))):
+                if each.states() or any(map(each.uses, ("place", "adjust", "normalize"))):
                     raise ValueError
+                rotated.append(_rotary_channels(trained) if each.uses("rotate") else 0)
                 try:
                     found.append([_unit_terms(each, layout.replace(layer=layer), trained)
                                   for layout in one_query])
@@ -91,9 +95,12 @@ def read_terms(trained: TrainedModel, side: str) -> Stack:
             embedded, found, checks = session.run(
                 [[] if embedded is None else embedded, found, checks])
     layers = [_by_distance(arrays, longest, causal) for arrays in found]
-    for terms, check in zip(layers, checks, strict=True):
+    for terms, channels, (queries, keys, *check) in zip(layers, rotated, checks, strict=True):
+        for given, x in ((queries, check[0]), (keys, check[1])):
+            if not np.allclose(given, _rotary(x, channels, hparams.get("rotary_base")), atol=1e-5):
+                raise ValueError
         _compare(terms, causal, *check)
-    return Stack(embedded if scheme.uses("embed") else None, layers, longest)
+    return Stack(embedded if scheme.uses("embed") else None, layers, rotated, longest)
 
 
 def _depths(trained: TrainedModel) -> tuple[int, int, int]:
@@ -102,6 +109,21 @@ def _depths(trained: TrainedModel) -> tuple[int, int, int]:
     heads = hparams.num_heads
     return (heads, (hparams.attention_key_channels or hparams.hidden_size) // heads,
             (hparams.attention_value_channels or hparams.hidden_size) // heads)
+
+
+def _rotary_channels(trained: TrainedModel) -> int:
+    """The channels of a head that position=rotary rotates."""
+    return int(_depths(trained)[1] * trained.hparams.rotary_fraction + 1e-6) // 2 * 2
+
+
+def _rotary(x: np.ndarray, channels: int, base: float) -> np.ndarray:
+    """Rotary positions (Su et al. 2021) as CTranslate2 has them, from x [1, heads, length, depth].
+    """
+    pairs = channels // 2
+    angles = np.arange(x.shape[2])[:, None] * base ** (-np.arange(pairs) / max(pairs, 1))
+    first, second, rest = np.split(x, [pairs, channels], axis=3)
+    return np.concatenate([first * np.cos(angles) - second * np.sin(angles),
+                           second * np.cos(angles) + first * np.sin(angles), rest], axis=3)
 
 
 def _unit_terms(scheme: Scheme, layout: Layout, trained: TrainedModel) -> list[tf.Tensor]:
@@ -123,7 +145,10 @@ def _unit_terms(scheme: Scheme, layout: Layout, trained: TrainedModel) -> list[t
 
 
 def _random_terms(scheme: Scheme, layout: Layout, trained: TrainedModel) -> list[tf.Tensor]:
-    """Random q, k, weights and v, and the scheme's scores and weighted values of them."""
+    """Random q, k, weights and v, and the scheme's scores and weighted values of them.
+
+    The rotated q and k come before these.
+    """
     heads, depth, value_depth = _depths(trained)
     random, n = np.random.RandomState(0), layout.queries
     q, k, weights, v = (random.randn(1, heads, n, size).astype(np.float32)
@@ -131,7 +156,9 @@ def _random_terms(scheme: Scheme, layout: Layout, trained: TrainedModel) -> list
     weights = np.exp(weights) * (np.tri(n) if layout.causal else 1)
     weights = (weights / weights.sum(axis=-1, keepdims=True)).astype(np.float32)
     q, k, weights, v = map(tf.constant, (q, k, weights, v))
-    return [q, k, weights, v, scheme.scores(q, k, layout),
+    rotated = [scheme.rotate(x, layout.query_positions(), layout, role)
+               for x, role in ((q, "query"), (k, "key"))] if scheme.uses("rotate") else [q, k]
+    return [*rotated, q, k, weights, v, scheme.scores(q, k, layout),
             scheme.weighted_values(weights, v, layout)]
 
 

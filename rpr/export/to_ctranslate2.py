@@ -124,7 +124,8 @@ def _read_stack(trained: TrainedModel, name: str) -> Stack:
         hparams = trained.hparams
         own = hparams.get(f"{name}_position")
         raise _refusal(f"{name}_position" if own else "position", own or hparams.position,
-                       "relative, sinusoid, learned, t5_bias, alibi and sums of these") from None
+                       "relative, unscaled rotary, sinusoid, learned, t5_bias, alibi and sums of "
+                       "these") from None
 
 
 def _fill_stack(spec: Any, name: str, stack: Stack, weights: Weights, hparams: HParams) -> None:
@@ -132,10 +133,12 @@ def _fill_stack(spec: Any, name: str, stack: Stack, weights: Weights, hparams: H
     from ctranslate2.specs import transformer_spec
     make = getattr(transformer_spec, f"Transformer{name.capitalize()}LayerSpec")
     norm = "norm" if _is_pre_norm(hparams) else "post_norm"
-    for number, terms in enumerate(stack.layers):
+    for number, (terms, rotated) in enumerate(zip(stack.layers, stack.rotated, strict=True)):
         scope, heads = f"{name}.{number}", hparams.num_heads
         extended = _extended(_by_head(weights, f"{scope}.self_attention", heads), terms)
-        layer = make(relative_position="key_table" in extended, head_dim=1)
+        layer = make(relative_position="key_table" in extended, head_dim=1,
+                     rotary_dim=rotated or None, rotary_interleave=False,
+                     rotary_base=hparams.get("rotary_base", 0.0))
         _fill_attention(layer.self_attention, extended)
         _fill_norm(layer.self_attention.layer_norm, weights, f"{scope}.self_attention.{norm}")
         if name == "decoder":
@@ -146,7 +149,8 @@ def _fill_stack(spec: Any, name: str, stack: Stack, weights: Weights, hparams: H
             linear.bias = weights[f"{scope}.ffn.{conv}.bias"]
         _fill_norm(layer.ffn.layer_norm, weights, f"{scope}.ffn.{norm}")
         spec.layer.append(layer)
-    is_relative = hasattr(spec.layer[0].self_attention, "relative_position_keys")
+    attention = vars(spec.layer[0].self_attention)
+    is_relative = "relative_position_keys" in attention or "rotary_dim" in attention
     if is_relative and stack.embedded is not None:
         # A first layer with relative positions would switch off those of the embedded words.
         spec.layer.insert(0, _empty_layer(make, name, hparams))

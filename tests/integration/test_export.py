@@ -74,7 +74,7 @@ def test_subwords_are_those_of_t2t(model):
     "layer_postprocess_sequence=dan,norm_after_embedding=True,num_decoder_layers=1",
     "encoder_position=t5_bias,decoder_position=relative@heads1-1:alibi,relative_keys=False,"
     "use_target_space_embedding=False,shared_embedding_and_softmax_weights=False",
-    "encoder_position=none,decoder_position=learned"])
+    "encoder_position=rotary+sinusoid,decoder_position=learned"])
 def test_ctranslate2_computes_the_model(model, hparams, tmp_path):
     pytest.importorskip("ctranslate2")
     found, _ = model
@@ -137,7 +137,8 @@ def test_a_saved_model_needs_only_tensorflow(request_of, trained, tmp_path):
 
 
 @pytest.mark.parametrize(("hparams", "line"), [
-    ("position=rotary", "position=rotary: CTranslate2 cannot compute it; it can with relative, "
+    ("position=rotary,rotary_scaling=ntk,rotary_scaling_factor=2.0",
+     "position=rotary: CTranslate2 cannot compute it; it can with relative, unscaled rotary, "
      "sinusoid, learned, t5_bias, alibi and sums of these. The format saved_model exports every "
      "model"),
     ("decoder_position=randomized", "decoder_position=randomized: "),
