@@ -5,6 +5,7 @@ make no variables, so they can be used in graphs, eagerly and in `tf.function`.
 """
 from rpr.positions import (
     absolute,
+    axial,
     bias,
     contextual,
     deberta,
@@ -22,6 +23,6 @@ from rpr.positions.registry import SCHEMES, build, declared_settings, register
 from rpr.positions.scheme import Scheme
 from rpr.utils.settings import Setting
 
-__all__ = ["SCHEMES", "Layout", "Scheme", "Setting", "SumOfSchemes", "absolute", "bias", "build",
-           "contextual", "deberta", "declared_settings", "labels", "normalizations", "placement",
-           "register", "relative", "rotary", "token_positions", "transformer_xl"]
+__all__ = ["SCHEMES", "Layout", "Scheme", "Setting", "SumOfSchemes", "absolute", "axial", "bias",
+           "build", "contextual", "deberta", "declared_settings", "labels", "normalizations",
+           "placement", "register", "relative", "rotary", "token_positions", "transformer_xl"]

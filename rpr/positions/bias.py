@@ -80,7 +80,7 @@ def alibi(heads: int, layout: Layout, dtype: tf.DType = tf.float32, factor: floa
 @register("t5_bias")
 class T5Bias(Scheme):
     """A learned bias per head and bucket of distance, added to the logits (Raffel et al. 2020)."""
-    settings = (
+    settings: tuple[Setting, ...] = (
         Setting("t5_num_buckets", 32, "buckets of T5's relative bias, an even number", minimum=4),
         Setting("t5_max_distance", 128, "distance from which T5 uses one bucket", minimum=1),
         Setting("t5_share_layers", True, "one table of T5 biases for all layers of a stack"),
@@ -172,7 +172,7 @@ class Alibi(Scheme):
 def sandwich(heads: int, channels: int, layout: Layout, dtype: tf.DType = tf.float32) -> tf.Tensor:
     """The product of two sinusoids, sum_c cos((i - j) / 10000^(2c/d)) / r_h (Chi et al. 2023).
 
-    Section 4; c is from 0 to d/2 - 1, and r_h = 8h / heads for head h from 1. The value at i = j,
+    c is from 0 to d/2 - 1, and r_h = 8h / heads for head h from 1. The value at i = j,
     d/2 / r_h, is subtracted: a constant cancels in the softmax, but costs precision.
 
     Args:

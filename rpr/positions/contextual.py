@@ -100,8 +100,8 @@ class Forgetting(Scheme):
 def reflected_products(q: tf.Tensor, k: tf.Tensor, w: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
     """q_i . (H_i H_(i-1) ... H_(j+1) k_j) - q_i . k_j, where H_l = I - beta_l w_l w_l^T.
 
-    Yang et al. 2025, section 3: with the lower triangles of Q W^T and the strictly lower ones L of
-    beta W W^T and M of beta W K^T this is -Q W^T (I + L)^-1 M.
+    As in Yang et al. 2025, this is -tril(Q W^T) (I + L)^-1 M, where L and M are the strictly lower
+    triangles of beta W W^T and beta W K^T.
 
     Args:
       q, k, w: float32 or float64 [batch, heads, length, depth].

@@ -29,7 +29,7 @@ class Sink(Scheme):
 
 
 def stick_breaking(logits: tf.Tensor) -> tf.Tensor:
-    """The weights sigmoid(z_ij) prod_{j < l <= i} (1 - sigmoid(z_il)) (Tan et al. 2025, section 2).
+    """The weights sigmoid(z_ij) prod_{j < l <= i} (1 - sigmoid(z_il)) (Tan et al. 2025).
 
     From the last key on, each one takes a share of what is left of a stick of length 1.
 

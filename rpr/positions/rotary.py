@@ -11,7 +11,7 @@ from rpr.positions.scheme import Scheme
 from rpr.utils.interfaces import HParams
 from rpr.utils.settings import Setting
 
-SCALINGS = ("none", "linear", "ntk", "yarn", "llama3")
+SCALINGS = ("none", "linear", "ntk", "yarn", "llama3", "longrope")
 
 
 def angles(positions: tf.Tensor, channels: int, base: float = 10000.0,
@@ -74,9 +74,40 @@ def frequency_factors(channels: int, base: float, scaling: str, factor: float, l
     return kept + (1 - kept) / factor
 
 
-def yarn_temperature(factor: float) -> float:
-    """The factor of queries and of keys in YaRN (Peng et al. 2024, equation 15): 0.1 ln(s) + 1."""
-    return 0.1 * math.log(factor) + 1
+def long_factors(text: str, pairs: int) -> np.ndarray:
+    """LongRoPE's factor of each pair of channels: what its frequency is divided by.
+
+    Ding et al. 2024 search for them. They are published with models, as `long_factor`.
+
+    Args:
+      text: numbers of 1 or more, joined by semicolons.
+      pairs: how many there must be.
+
+    Returns:
+      float64 [pairs].
+
+    Raises:
+      ValueError: the text is not of this form.
+    """
+    try:
+        factors = np.array([float(number) for number in text.split(";")])
+    except ValueError:
+        factors = np.zeros(0)
+    if len(factors) != pairs or not (factors >= 1).all():
+        raise ValueError(f"rotary_long_factors={text}: rotary_scaling=longrope needs {pairs} "
+                         "numbers of 1 or more, one for each pair of channels, such as 1;1.5;4")
+    return factors
+
+
+def temperature(scaling: str, factor: float, length: float) -> float:
+    """The factor of queries and of keys.
+
+    In YaRN 0.1 ln(s) + 1 (Peng et al. 2024, equation 15); in LongRoPE sqrt(1 + ln(s) / ln(L))
+    (Ding et al. 2024, as in the code of Phi-3), for a factor s and a training length L.
+    """
+    if scaling == "longrope":
+        return math.sqrt(1 + math.log(factor) / math.log(length))
+    return 0.1 * math.log(factor) + 1 if scaling == "yarn" else 1.0
 
 
 def rotate(x: tf.Tensor, cosines: tf.Tensor, sines: tf.Tensor) -> tf.Tensor:
@@ -116,8 +147,10 @@ class Rotary(Scheme):
                 choices=SCALINGS, after_training=True),
         Setting("rotary_scaling_factor", 1.0, "by how much longer the texts are", minimum=1,
                 after_training=True),
-        Setting("rotary_trained_length", 512, "length of the training's texts, for yarn and llama3",
-                minimum=1, after_training=True),
+        Setting("rotary_trained_length", 512, "length of the training's texts, for yarn, llama3 "
+                "and longrope", minimum=2, after_training=True),
+        Setting("rotary_long_factors", "", "what longrope divides each frequency by, such as "
+                "1;1.5;4", after_training=True),
     )
 
     def __init__(self, hparams: HParams, side: str) -> None:
@@ -133,10 +166,14 @@ class Rotary(Scheme):
                              f"set rotary_scaling to one of {', '.join(SCALINGS[1:])}")
         pairs = self._channels // 2
         turning = np.arange(pairs) < hparams.get("rotary_frequencies") * pairs
-        factors = turning * frequency_factors(
-            self._channels, self._base, scaling, factor, hparams.get("rotary_trained_length"))
+        length = hparams.get("rotary_trained_length")
+        if scaling == "longrope":
+            scaled = 1 / long_factors(hparams.get("rotary_long_factors"), pairs)
+        else:
+            scaled = frequency_factors(self._channels, self._base, scaling, factor, length)
+        factors = turning * scaled
         self._factors = None if (factors == 1).all() else factors
-        self._temperature = yarn_temperature(factor) if scaling == "yarn" else 1.0
+        self._temperature = temperature(scaling, factor, length)
 
     def rotate(self, x: tf.Tensor, positions: tf.Tensor, layout: Layout, role: str) -> tf.Tensor:
         # Queries and keys of all layers have the same positions, except to the encoder.

@@ -139,6 +139,25 @@ def pope(get, x, logits, q, k, v, causal):
     return z
 
 
+def axial_rotary(get, x, logits, q, k, v, causal):
+    def turned(y, at):                                       # pairs (0, 2) and (1, 3)
+        angles = [at % 3, at // 3]
+        cos, sin = np.cos(angles), np.sin(angles)
+        return np.concatenate([y[:2] * cos - y[2:] * sin, y[2:] * cos + y[:2] * sin])
+
+    q, k = (np.array([[turned(y, at) for at, y in enumerate(head)] for head in z]) for z in (q, k))
+    logits = q @ k.swapaxes(1, 2)
+    return softmax(np.where(np.tri(len(x), dtype=bool) | (not causal), logits, -np.inf)) @ v
+
+
+def axial_t5_bias(get, x, logits, i, j, h, q, causal):
+    bias = 0
+    for name, distance in (("rows", j // 3 - i // 3), ("columns", j % 3 - i % 3)):
+        bucket = min(abs(distance), 1) + (2 if distance > 0 else 0)      # 4 buckets
+        bias += get[f"axial_t5_bias/{name}/embeddings"][bucket, h]
+    return logits[h, i, j] + bias
+
+
 def sandwich(get, x, logits, i, j, h, q, causal):
     product = sum(math.cos((i - j) * 10000 ** (-2 * c / 6)) for c in range(3))
     return logits[h, i, j] + product / (8 * (h + 1) / HEADS)
@@ -165,12 +184,14 @@ def dape_v2(get, x, logits, q, k, v, causal):
 
 FORMULAS = {"fire": fire, "kerple": kerple, "forgetting": forgetting, "cope": cope,
             "dape+alibi": dape, "dape_v2+alibi": dape_v2, "sandwich": sandwich, "path": path,
-            "pope": pope, "stick_breaking": stick_breaking, "differential": differential}
+            "pope": pope, "stick_breaking": stick_breaking, "differential": differential,
+            "axial_rotary": axial_rotary, "axial_t5_bias": axial_t5_bias}
 # Not a logit for each pair.
-WHOLE_LAYER = {"dape_v2+alibi", "path", "pope", "stick_breaking", "differential"}
+WHOLE_LAYER = {"axial_rotary", "dape_v2+alibi", "path", "pope", "stick_breaking", "differential"}
 SETTINGS = dict(num_heads=HEADS, hidden_size=HIDDEN, fire_threshold=3.0, cope_positions=4,
                 dape_width=5, fire_width=5, stick_breaking_remainder=True, path_rank=3,
-                dape_v2_width=5, sandwich_channels=6)
+                dape_v2_width=5, sandwich_channels=6, axial_width=3, t5_num_buckets=4,
+                t5_max_distance=3)
 
 
 def naive(position, get, x, causal):
@@ -227,7 +248,7 @@ def test_a_layer_and_its_gradients_are_those_of_the_equations(position, side):
             v.initializer.inputs[1]: random.randn(*v.shape.as_list()) / 2 for v in variables})
         values = session.run({v.op.name.removeprefix("layer/"): v for v in variables})
         got, dx, *learned = session.run([z, *map(tf.convert_to_tensor, gradients)])
-    atol = 1e-5 if position == "pope" else 1e-8              # its angles are float32
+    atol = 1e-5 if position in ("pope", "axial_rotary") else 1e-8        # angles are float32
     np.testing.assert_allclose(got, naive(position, values, x, causal), atol=atol)
     np.testing.assert_allclose(dx, gradient_by_differences(
         lambda moved: (naive(position, values, moved, causal) * dz).sum(), x), atol=1e-5)
@@ -313,6 +334,28 @@ def test_yarn_scales_the_logits_and_p_rope_stops_the_slowest_pairs():
     np.testing.assert_allclose(turned["kept"][..., slow], x[..., slow])
     np.testing.assert_allclose(np.delete(turned["kept"], slow, axis=3),
                                np.delete(turned["plain"], slow, axis=3))
+
+
+def test_longrope_divides_each_frequency_and_scales_the_logits():
+    x = np.random.RandomState(0).randn(1, 2, 3, 8)
+    with tf.Graph().as_default(), tf.Session() as session:
+        scheme = positions.build(tiny_models.hparams(
+            hidden_size=16, num_heads=2, position="rotary", rotary_scaling="longrope",
+            rotary_scaling_factor=4.0, rotary_trained_length=256,
+            rotary_long_factors="1;1.5;2;8"), "targets")
+        layout = Layout(3, 3)
+        got = session.run(scheme.rotate(tf.constant(x), layout.query_positions(), layout, "query"))
+    scale = math.sqrt(1 + math.log(4) / math.log(256))
+    for i, pair in np.ndindex(3, 4):
+        turn = np.exp(1j * i * 10000 ** (-2 * pair / 8) / (1, 1.5, 2, 8)[pair])
+        expected = scale * turn * (x[..., i, pair] + 1j * x[..., i, pair + 4])
+        np.testing.assert_allclose(got[..., i, pair] + 1j * got[..., i, pair + 4], expected,
+                                   rtol=1e-5)
+    for factors in ("", "1;2", "1;2;x;4", "1;1;1;0.5"):
+        with pytest.raises(ValueError, match=f"rotary_long_factors={factors}: .* needs 4 numbers"):
+            positions.build(tiny_models.hparams(
+                hidden_size=16, num_heads=2, position="rotary", rotary_scaling="longrope",
+                rotary_long_factors=factors), "targets")
 
 
 def test_xpos_is_rotary_with_a_decay_per_pair():
