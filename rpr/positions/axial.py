@@ -69,7 +69,7 @@ class AxialT5Bias(T5Bias):
                 with tf.variable_scope(f"axial_t5_bias/{name}"):
                     table = tf.get_variable("embeddings", [self._num_buckets, self._heads], dtype)
                 distances = tf.round(of_keys[:, None] - of_queries[:, :, None])
-                labels = t5_buckets(tf.cast(distances, tf.int32), self._num_buckets,
+                labels = t5_buckets(tf.cast(distances, tf.int64), self._num_buckets,
                                     self._max_distance, causal=False)
                 total += tf.transpose(gather_rows(table, labels), [0, 3, 1, 2])
             return total

@@ -144,14 +144,14 @@ def t5_buckets(distances: tf.Tensor, num_buckets: int, max_distance: int,
     buckets.
 
     Args:
-      distances: position of the key minus that of the query, int32, any shape.
+      distances: position of the key minus that of the query, integers of any shape.
       num_buckets: number of buckets, 4 or more.
       max_distance: distance at which the last bucket starts to be unbounded; larger than the number
         of single-distance buckets.
       causal: whether all buckets are for keys to the left; keys to the right get bucket 0.
 
     Returns:
-      int32 of the same shape, in 0..num_buckets - 1.
+      integers of the same type and shape, in 0..num_buckets - 1.
     """
     side = num_buckets if causal else num_buckets // 2
     exact = side // 2
@@ -159,7 +159,7 @@ def t5_buckets(distances: tf.Tensor, num_buckets: int, max_distance: int,
     log_bucket = exact - 1 + _log_scale(
         distance, exact, max_distance, side - exact, lambda x: math.ceil(x - 1e-9))
     bucket = tf.where(distance < exact, distance, tf.minimum(log_bucket, side - 1))
-    return bucket if causal else bucket + side * tf.cast(distances > 0, tf.int32)
+    return bucket if causal else bucket + side * tf.cast(distances > 0, bucket.dtype)
 
 
 def log_buckets(distances: tf.Tensor, buckets_per_side: int, max_distance: int) -> tf.Tensor:

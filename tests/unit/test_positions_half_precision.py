@@ -112,8 +112,9 @@ FLOAT32_OF_SCHEMES = {
              "Slice", "Square", "StridedSlice", "StridedSliceGrad", "Tile", "Transpose",
              "ZerosLike"},
     "pope": {"AddN", "Neg", "SelectV2", "Sigmoid", "Softplus"}}
-# The derivative of a leaky ReLU jumps: near 0 a rounded input may be on its other side.
-JUMPS = {"dape": 4, "dape_v2": 12}
+# The derivative of a leaky ReLU jumps: near 0 a rounded input may be on its other side. Most values
+# show none of it.
+JUMPS = "dape", "dape_v2"
 
 
 def outcome(position, compatibility, kind, dtype):
@@ -138,8 +139,8 @@ def test_a_scheme_in_half_precision(position, compatibility, kind):
     exact = outcome(position, compatibility, kind, tf.float64)
     for dtype, tolerance in ((tf.bfloat16, 0.06), (tf.float16, 0.01)):
         for right, half in zip(exact, outcome(position, compatibility, kind, dtype), strict=True):
-            allowed = tolerance * JUMPS.get(position, 1) * max(1, np.abs(right).max())
-            assert np.abs(half - right).max() <= allowed, dtype
+            worst = np.quantile(np.abs(half - right), 0.8 if position in JUMPS else 1)
+            assert worst <= tolerance * max(1, np.abs(right).max()), dtype
 
 
 @pytest.mark.parametrize("by_pair", [True, False])
