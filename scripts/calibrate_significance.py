@@ -29,6 +29,7 @@ from rpr.evaluation.significance import LEVEL, RunScores
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "problems" / "libreoffice_help" / "test.en-de.de.gz"
+PAGES = REFERENCE.with_name("test.en-de.pages.gz")
 RECORDED = ROOT / "docs" / "results" / "small_schemes" / "runs.tar.xz"
 GOOD, BAD, BAD_SHARE = "rotary", "none", 0.3          # recorded arms, share of the bad one
 SEED_DEVIATION = 0.54                                 # BLEU, between runs of one arm
@@ -175,16 +176,18 @@ def _recorded_pool() -> tuple[Metric, np.ndarray, np.ndarray, float]:
     return metric, good, bad, float(near[0] - near[1]) / 0.1
 
 
-def draw_documents(random: np.random.Generator, seeds: int, documents: int
+def draw_documents(random: np.random.Generator, seeds: int, documents: int | None
                    ) -> dict[str, list[list[RunScores]]]:
-    """Two equal arms whose damage varies between documents: with those as units, and sentences."""
+    """Two equal arms whose damage varies between documents (None: those of LibreOffice Help)."""
     metric, pool, _ = _bleu_pool()
-    sizes = np.ceil(random.lognormal(math.log(DOCUMENT_SENTENCES), DOCUMENT_SPREAD, documents))
-    document = np.repeat(np.arange(documents), sizes.astype(int))
+    sizes = (np.unique(gzip.decompress(PAGES.read_bytes()).split(), return_counts=True)[1]
+             if documents is None else
+             np.ceil(random.lognormal(math.log(DOCUMENT_SENTENCES), DOCUMENT_SPREAD, documents)))
+    document = np.repeat(np.arange(len(sizes)), sizes.astype(int))
     drawn = random.integers(len(pool), size=len(document))
     arms: dict[str, list[list[RunScores]]] = {"documents": [], "sentences": []}
     for _ in range(2):
-        of_arm = CENTRE + random.normal(0, LEVEL_DEVIATION * DOCUMENT_SHARE ** 0.5, documents)
+        of_arm = CENTRE + random.normal(0, LEVEL_DEVIATION * DOCUMENT_SHARE ** 0.5, len(sizes))
         counts = [_damage(pool, drawn, of_arm[document] + random.normal(
             0, LEVEL_DEVIATION * (1 - DOCUMENT_SHARE) ** 0.5, len(document))) for _ in range(seeds)]
         for unit, grouping in (("documents", document), ("sentences", None)):
@@ -244,7 +247,7 @@ def reject_over_sentences(baseline: list[RunScores], arm: list[RunScores],
                           *_: list[RunScores]) -> bool:
     """A test of these runs that takes their seeds as fixed."""
     means = [RunScores(float(np.mean([run.score for run in runs])),
-                       np.mean([run.pseudovalues for run in runs], axis=0))
+                       np.mean([run.pseudovalues for run in runs], axis=0), runs[0].freedom)
              for runs in (baseline, arm)]
     return (significance.compare_outputs(*means).p or 0.0) <= LEVEL
 
@@ -317,12 +320,13 @@ def output_rejection_rates(sentences: int, trials: int) -> tuple[float, float]:
     return ours / trials, theirs / trials
 
 
-def document_rejection_rates(seeds: int, documents: int, trials: int) -> dict[str, float]:
+def document_rejection_rates(seeds: int, documents: int | None, trials: int
+                             ) -> dict[str, float]:
     """Share of the trials in which equal arms are rejected, by the unit that the jackknife omits.
 
     With one seed per arm, outputs are compared as in `rpr score`.
     """
-    random = np.random.default_rng([seeds, documents])
+    random = np.random.default_rng([seeds, documents or 0])
     counts = {"documents": 0, "sentences": 0}
     for _ in range(trials):
         for unit, (baseline, arm) in draw_documents(random, seeds, documents).items():
@@ -372,10 +376,10 @@ def main() -> None:
     print("Equal arms whose quality varies between documents, BLEU design: rejections in %\n\n"
           "| | documents | by document | by sentence |\n| --- | ---: | ---: | ---: |")
     for seeds, name in ((1, "two outputs"), (3, "3 seeds")):
-        for documents in (2, 3, 5, 10, 20, 40, 80):
+        for documents in (2, 3, 5, 10, 20, 40, 80, None):
             rates = document_rejection_rates(seeds, documents, args.trials)
-            print(f"| {name} | {documents} | {100 * rates['documents']:.1f} | "
-                  f"{100 * rates['sentences']:.1f} |", flush=True)
+            print(f"| {name} | {documents or 'LibreOffice Help'} | "
+                  f"{100 * rates['documents']:.1f} | {100 * rates['sentences']:.1f} |", flush=True)
 
 
 def _print_table(title: str, rows: Sequence[tuple[str, Draw, Condition, Sequence[int | tuple[

@@ -41,7 +41,7 @@ def may_be_small(comparison: Comparison, difference: float = 0.5) -> bool:
     return low is None or high is None or low <= difference and high >= -difference
 
 
-def seeds_needed(comparisons: Sequence[Comparison], units: int, difference: float = 0.5,
+def seeds_needed(comparisons: Sequence[Comparison], difference: float = 0.5,
                  power: float = 0.8, quantile: float | None = None) -> int | None:
     """Seeds per arm that detect a difference at p <= 0.05, at the variance observed.
 
@@ -50,7 +50,6 @@ def seeds_needed(comparisons: Sequence[Comparison], units: int, difference: floa
 
     Args:
       comparisons: those by one metric, whose variances are averaged; single runs are left out.
-      units: number of sentences, or of documents where these are the units.
       difference: true difference in points.
       power: probability of detecting it.
       quantile: plan for this quantile of the variance over seeds instead, given what was observed.
@@ -66,7 +65,7 @@ def seeds_needed(comparisons: Sequence[Comparison], units: int, difference: floa
     if quantile is not None:
         freedom = statistics.fmean(comparison.seed_freedom or 1.0 for comparison in observed)
         seed_variance *= freedom / float(special.chdtri(freedom, quantile))
-    sentences = _sentence_variance(observed, units)
+    sentences = _sentence_variance(observed)
     for seeds in range(2, MOST_SEEDS + 1):
         if _is_detected([Part(seed_variance / seeds, 2 * (seeds - 1)), sentences], difference,
                         power):
@@ -74,11 +73,11 @@ def seeds_needed(comparisons: Sequence[Comparison], units: int, difference: floa
     return None
 
 
-def is_test_set_too_small(comparisons: Sequence[Comparison], units: int, difference: float = 0.5,
+def is_test_set_too_small(comparisons: Sequence[Comparison], difference: float = 0.5,
                           power: float = 0.8) -> bool:
     """Whether no number of seeds detects a difference; arguments as in `seeds_needed`."""
     observed = _of_close_arms(comparisons, difference)
-    return bool(observed) and not _is_detected([_sentence_variance(observed, units)], difference,
+    return bool(observed) and not _is_detected([_sentence_variance(observed)], difference,
                                                power)
 
 
@@ -88,11 +87,12 @@ def _of_close_arms(comparisons: Sequence[Comparison], difference: float) -> list
             if comparison.seed_variance is not None and may_be_small(comparison, difference)]
 
 
-def _sentence_variance(comparisons: Sequence[Comparison], units: int) -> Part:
-    """The mean over comparisons; infinite for a single unit."""
+def _sentence_variance(comparisons: Sequence[Comparison]) -> Part:
+    """The mean over comparisons; infinite where there is a single sentence."""
     variances = [math.inf if comparison.sentence_variance is None else comparison.sentence_variance
                  for comparison in comparisons]
-    return Part(statistics.fmean(variances), max(units - 1, 1))
+    return Part(statistics.fmean(variances),
+                statistics.fmean(comparison.sentence_freedom for comparison in comparisons))
 
 
 def _is_detected(parts: Sequence[Part], difference: float, power: float) -> bool:

@@ -2,7 +2,9 @@
 
 An arm is a set of runs that differ only in their seed. Jackknife pseudo-values (Tukey 1958; Efron
 and Tibshirani 1993, chapter 11) stand for a run's score on a sentence, or on a document where the
-documents are known. The variance of the difference between two arms' means is the sum
+documents are known. Documents of unequal sizes n_d have the degrees of freedom of
+(sum n_d)^2 / sum n_d^2 equal ones (Carter, Schnepel and Steigerwald 2017). The variance of the
+difference between two arms' means is the sum
 
     V = V_seeds + max(V_sentences - V_residual, 0)
 
@@ -45,9 +47,11 @@ class RunScores:
     Attributes:
       score: 0 to 100 (TER may exceed 100).
       pseudovalues: jackknife pseudo-values, [sentences] or [documents].
+      freedom: degrees of freedom of their variance; None: their number less one.
     """
     score: float
     pseudovalues: np.ndarray
+    freedom: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +86,7 @@ class Comparison:
       seed_freedom: degrees of freedom of `seed_variance`; None where that is None.
       sentence_variance: part of the variance that more seeds do not reduce; None where there is a
         single sentence or document.
+      sentence_freedom: degrees of freedom of `sentence_variance`.
     """
     difference: float
     low: float | None
@@ -92,6 +97,7 @@ class Comparison:
     seed_variance: float | None = None
     seed_freedom: float | None = None
     sentence_variance: float | None = 0.0
+    sentence_freedom: float = 1.0
 
 
 class Part(NamedTuple):
@@ -124,19 +130,21 @@ def run_scores(metric: Metric, statistics_: np.ndarray,
       documents: name of each sentence's document; None: each sentence stands for itself.
     """
     score = metric.corpus_score(statistics_)[0]
-    units = statistics_
+    units, freedom = statistics_, None
     if documents is not None:
         names, indices = np.unique(documents, return_inverse=True)
         units = np.zeros((len(names), statistics_.shape[1]))
         np.add.at(units, indices, statistics_)
+        sizes = np.bincount(indices)
+        freedom = max(float(sizes.sum() ** 2 / (sizes ** 2).sum()) - 1, 1.0)
     without_one = metric.scores(units.sum(axis=0) - units)
-    return RunScores(score, len(units) * score - (len(units) - 1) * without_one)
+    return RunScores(score, len(units) * score - (len(units) - 1) * without_one, freedom)
 
 
 def arm_score(runs: Sequence[RunScores]) -> ArmScore:
     """The mean over an arm's runs, with its interval over test sentences."""
     deviation = statistics.stdev(run.score for run in runs) if len(runs) > 1 else None
-    interval = _comparison(_mean_score(runs), [_sentence_part(_mean(runs))], "sentences")
+    interval = _comparison(_mean_score(runs), [_sentence_part(_mean(runs), runs[0])], "sentences")
     return ArmScore(interval.difference, deviation, interval.low, interval.high)
 
 
@@ -187,7 +195,7 @@ def compare(baseline: Sequence[RunScores], arm: Sequence[RunScores], spread: Spr
       a `Comparison`; where an arm has a single run, without p and over test sentences only.
     """
     if min(len(baseline), len(arm)) == 1:
-        part = _sentence_part(_mean(arm) - _mean(baseline))
+        part = _sentence_part(_mean(arm) - _mean(baseline), arm[0])
         over_sentences = _comparison(_mean_score(arm) - _mean_score(baseline), [part], "sentences")
         return dataclasses.replace(over_sentences, p=None)
     return _compare_over_seeds(baseline, arm, spread or estimate_spread([baseline, arm]))
@@ -199,7 +207,7 @@ def compare_outputs(baseline: RunScores, system: RunScores) -> Comparison:
     This is about the outputs at hand: a significant difference does not show that training both
     systems again would give a difference.
     """
-    part = _sentence_part(system.pseudovalues - baseline.pseudovalues)
+    part = _sentence_part(system.pseudovalues - baseline.pseudovalues, system)
     return _comparison(system.score - baseline.score, [part], "sentences")
 
 
@@ -216,14 +224,15 @@ def _compare_over_seeds(baseline: Sequence[RunScores], arm: Sequence[RunScores],
     if sentences >= LEAST_UNITS:
         residual = sum(_residual_squares(runs) / (len(runs) - 1) / (sentences - 1) / sentences
                        / len(runs) for runs in groups)
-    part = _sentence_part(_mean(arm) - _mean(baseline))
+    part = _sentence_part(_mean(arm) - _mean(baseline), arm[0])
     rest = part._replace(variance=max(part.variance - residual, 0.0))
     return dataclasses.replace(
         _comparison(_mean_score(arm) - _mean_score(baseline), [*seeds, rest], "seeds"),
         seed_variance=sum(part.variance * len(runs) for part, runs
                           in zip(seeds, groups, strict=len(seeds) > 1)),
         seed_freedom=_satterthwaite(seeds),
-        sentence_variance=rest.variance if math.isfinite(rest.variance) else None)
+        sentence_variance=rest.variance if math.isfinite(rest.variance) else None,
+        sentence_freedom=rest.freedom)
 
 
 def _moderated_part(groups: Sequence[Sequence[RunScores]], spread: Spread) -> Part:
@@ -266,12 +275,13 @@ def _residual_squares(runs: Sequence[RunScores]) -> float:
     return float(np.sum((values - values.mean(axis=1, keepdims=True)) ** 2))
 
 
-def _sentence_part(values: np.ndarray) -> Part:
+def _sentence_part(values: np.ndarray, like: RunScores) -> Part:
     """Variance of the mean of [sentences] values; infinite for a single sentence."""
     sentences = len(values)
     if sentences < 2:
         return Part(math.inf, 1)
-    return Part(float(np.var(values, ddof=1)) / sentences, sentences - 1)
+    freedom = sentences - 1 if like.freedom is None else like.freedom
+    return Part(float(np.var(values, ddof=1)) / sentences, freedom)
 
 
 def critical_value(parts: Sequence[Part], level: float) -> float:

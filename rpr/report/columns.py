@@ -282,8 +282,7 @@ def _notes_on_differences(results: StudyResults) -> list[Note]:
                           f"{results.seeds_needed:,} seeds per arm at the variance observed"
                           + (" (80% interval: {:,} to {:,}).".format(*results.seeds_range)
                              if results.seeds_range else ".")))
-    elif is_test_set_too_small([pair.comparison for pair in results.pairs],
-                               results.documents or results.sentences):
+    elif is_test_set_too_small([pair.comparison for pair in results.pairs]):
         lines.append(Note(("difference",), "The test set is too small for a difference of 0.5 "
                           f"{unit}: no number of seeds detects it with a power of 0.8."))
     elif any(may_be_small(pair.comparison) for pair in results.pairs):

@@ -245,9 +245,9 @@ def _compare(results: StudyResults, metric: str, scores: Mapping[str, Sequence[R
 def _rank(results: StudyResults, compared: Mapping[tuple[str, str], Comparison]) -> None:
     """Fills in the pairs, the letters of the arms, and how many seeds would be needed."""
     results.pairs = [ArmPair(*pair, comparison) for pair, comparison in compared.items()]
-    comparisons, units = list(compared.values()), results.documents or results.sentences
-    results.seeds_needed = designs.seeds_needed(comparisons, units)
-    low, high = (designs.seeds_needed(comparisons, units, quantile=quantile)
+    comparisons = list(compared.values())
+    results.seeds_needed = designs.seeds_needed(comparisons)
+    low, high = (designs.seeds_needed(comparisons, quantile=quantile)
                  for quantile in (0.1, 0.9))
     results.seeds_range = [low, high] if low and high else []
     tested = {name for pair in compared for name in pair}

@@ -216,38 +216,49 @@ def test_the_smallest_p_passes_holm_for_a_thousand_tests():
 
 
 def test_seeds_needed():
-    def observed(seed_variance, sentence_variance):
-        return Comparison(0.1, -1.0, 1.0, 0.5, "seeds", None, seed_variance, 4.0, sentence_variance)
+    def observed(seed_variance, sentence_variance, units=1000):
+        return Comparison(0.1, -1.0, 1.0, 0.5, "seeds", None, seed_variance, 4.0,
+                          sentence_variance, units - 1)
 
     # For two samples: 2 (1.96 + 0.84)^2 (0.54 / 0.5)^2 = 18.3 with normal quantiles; t needs more.
-    assert designs.seeds_needed([observed(2 * 0.54 ** 2, 0.0)], 1000) == 20
-    assert designs.seeds_needed([observed(2 * 0.54 ** 2, 0.01)], 1000) > 20
-    assert designs.seeds_needed([observed(0.1, 0.04)], 1000) is None
-    assert designs.seeds_needed([observed(1e-6, 0.0)], 1000) == 2
+    assert designs.seeds_needed([observed(2 * 0.54 ** 2, 0.0)]) == 20
+    assert designs.seeds_needed([observed(2 * 0.54 ** 2, 0.01)]) > 20
+    assert designs.seeds_needed([observed(0.1, 0.04)]) is None
+    assert designs.seeds_needed([observed(1e-6, 0.0)]) == 2
     alone = Comparison(0.1, -1.0, 1.0, None, "sentences")
-    assert designs.seeds_needed([alone], 1000) is None
-    assert designs.seeds_needed([alone, observed(1e-6, 0.0)], 1000) == 2
+    assert designs.seeds_needed([alone]) is None
+    assert designs.seeds_needed([alone, observed(1e-6, 0.0)]) == 2
     # Arms that differ by more vary more between sentences, which says nothing about close arms.
     far = Comparison(-17.0, -19.0, -15.0, 0.0, "seeds", None, 1.0, 4.0, 0.3)
-    assert designs.seeds_needed([far, observed(2 * 0.54 ** 2, 0.0)], 1000) == 20
-    assert designs.seeds_needed([far], 1000) is None
+    assert designs.seeds_needed([far, observed(2 * 0.54 ** 2, 0.0)]) == 20
+    assert designs.seeds_needed([far]) is None
     # A few documents leave few degrees of freedom to the test.
-    assert designs.seeds_needed([observed(0.01, 0.02)], 1000) == 2
-    assert designs.seeds_needed([observed(0.01, 0.02)], 4) is None
-    few, many = (designs.seeds_needed([observed(2 * 0.54 ** 2, 0.0)], 1000, quantile=quantile)
+    assert designs.seeds_needed([observed(0.01, 0.02)]) == 2
+    assert designs.seeds_needed([observed(0.01, 0.02, 4)]) is None
+    few, many = (designs.seeds_needed([observed(2 * 0.54 ** 2, 0.0)], quantile=quantile)
                  for quantile in (0.1, 0.9))
     assert few < 20 < many
 
 
 def test_a_test_set_is_too_small_only_by_its_sentences():
-    def observed(seed_variance, sentence_variance):
-        return Comparison(0.1, -1.0, 1.0, 0.5, "seeds", None, seed_variance, 4.0, sentence_variance)
+    def observed(seed_variance, sentence_variance, units=1000):
+        return Comparison(0.1, -1.0, 1.0, 0.5, "seeds", None, seed_variance, 4.0,
+                          sentence_variance, units - 1)
 
-    assert designs.is_test_set_too_small([observed(0.1, 0.04)], 1000)
-    assert designs.is_test_set_too_small([observed(0.1, 0.02)], 4)
-    assert not designs.is_test_set_too_small([observed(1e4, 0.0)], 1000)
-    assert designs.seeds_needed([observed(1e4, 0.0)], 1000) is None
-    assert not designs.is_test_set_too_small([], 1000)
+    assert designs.is_test_set_too_small([observed(0.1, 0.04)])
+    assert designs.is_test_set_too_small([observed(0.1, 0.02, 4)])
+    assert not designs.is_test_set_too_small([observed(1e4, 0.0)])
+    assert designs.seeds_needed([observed(1e4, 0.0)]) is None
+    assert not designs.is_test_set_too_small([])
+
+
+def test_documents_of_unequal_size_count_for_fewer():
+    metric, counts = Metric("bleu"), np.random.default_rng(0).integers(1, 9, (40, 10)) + 1
+    for names, effective in ((["a"] * 20 + ["b"] * 20, 2), (["a"] * 30 + ["b"] * 10, 1.6),
+                             (["a"] * 20 + ["b"] * 10 + ["c"] * 10, 40 ** 2 / 600)):
+        run = significance.run_scores(metric, counts, names)
+        assert run.freedom == pytest.approx(max(effective - 1, 1))
+    assert significance.run_scores(metric, counts).freedom is None
 
 
 def arms_of_three_seeds(units):
@@ -260,8 +271,8 @@ def test_one_unit_shows_nothing():
     compared = significance.compare(*arms_of_three_seeds(1))
     assert (compared.low, compared.high, compared.p) == (None, None, 1.0)
     assert compared.sentence_variance is None and designs.may_be_small(compared)
-    assert designs.seeds_needed([compared], 1) is None
-    assert designs.is_test_set_too_small([compared], 1)
+    assert designs.seeds_needed([compared]) is None
+    assert designs.is_test_set_too_small([compared])
 
 
 @pytest.mark.parametrize("units", [2, 4])
