@@ -53,8 +53,8 @@ Also
 
   --verbose     with T2T's programs: their logs on the terminal instead of in a file
 """
-_RESUMABLE = {"rpr run", "rpr study", "rpr datagen", "rpr train", "rpr decode", "t2t-datagen",
-              "t2t-trainer", "t2t-decoder"}
+_RESUMABLE = {"rpr run", "rpr study", "rpr benchmark", "rpr datagen", "rpr train", "rpr decode",
+              "t2t-datagen", "t2t-trainer", "t2t-decoder"}
 _BROKEN_PIPE = 141                                    # exit code, as if killed by SIGPIPE
 
 
