@@ -5,7 +5,6 @@ docs/export.md has the table of names and shapes.
 import json
 import os
 import re
-from collections.abc import Mapping
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -89,7 +88,7 @@ def save_safetensors(trained: TrainedModel, directory: str) -> None:
         save_file(weights, path, metadata(trained))
 
 
-def metadata(trained: TrainedModel) -> Mapping[str, str]:
+def metadata(trained: TrainedModel) -> dict[str, str]:
     """What a reader of the weights needs: names, the hparams as JSON, the target space."""
     values = {name: value for name, value in trained.hparams.values().items()
               if isinstance(value, str | int | float | bool | None)
