@@ -34,7 +34,7 @@ def _apply_sequence(residual: tf.Tensor | None, x: tf.Tensor, sequence: str, hpa
     with tf.variable_scope(None, default_name=scope):
         for step in sequence if sequence != "none" else "":
             if step == "a":
-                x = tf.add_n([x, residual])          # its gradient compares no shapes
+                x += residual
             elif step == "z":
                 x = _in_float32(common_layers.zero_add, residual, x)
             elif step == "n":

@@ -60,15 +60,11 @@ def prepare_decoder(targets: tf.Tensor, hparams: HParams,
       the embedded words [batch, length, hidden];
       the bias of the decoder's self-attention, float32 [batch|1, 1, length, length].
     """
-    length = common_layers.shape_list(targets)[1]
-    bias = common_attention.attention_bias_lower_triangle(length)
+    bias = common_attention.attention_bias_lower_triangle(common_layers.shape_list(targets)[1])
     if features and "targets_segmentation" in features:
         segments = features["targets_segmentation"]
         bias += common_attention.attention_bias_same_segment(segments, segments)
-    # tf.slice has a faster gradient than the strided slice of T2T's shift_right_3d.
-    shifted = tf.pad(tf.slice(targets, [0, 0, 0], [-1, length - 1, -1]), [[0, 0], [1, 0], [0, 0]])
-    shifted.set_shape(targets.shape)
-    return shifted, bias
+    return common_layers.shift_right_3d(targets), bias
 
 
 def _enter(x: tf.Tensor, scheme: Scheme, layout: Layout, hparams: HParams, side: str,
@@ -145,7 +141,7 @@ def _feed_forward_sublayer(x: tf.Tensor, hparams: HParams, pad_remover: Any = No
         y = layers.preprocess(x, hparams)
         if pad_remover:
             shape = common_layers.shape_list(y)
-            y = tf.expand_dims(pad_remover.remove(tf.reshape(y, [-1, shape[-1]])), 0)
+            y = pad_remover.remove(tf.reshape(y, [-1, shape[-1]]))[None]
         y = layers.feed_forward(y, hparams)
         if pad_remover:
             y = tf.reshape(pad_remover.restore(tf.squeeze(y, axis=0)), shape)

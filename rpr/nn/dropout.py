@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from rpr.nn.ops import WithGradient, shape_list
+from rpr.nn.ops import shape_list
 
 _PHILOX = 1                                           # TensorFlow's number of the algorithm
 _active = threading.local()                           # replicas are built in a thread each
@@ -80,14 +80,8 @@ def dropout(x: tf.Tensor, rate: float, broadcast_dims: Sequence[int] = ()) -> tf
     for axis in broadcast_dims:
         shape[axis] = 1
     kept = random_integers(shape, tf.uint16) >= tf.constant(dropped, tf.uint16)
-    # A product with this mask takes a third of the time of tf.where, also in the gradient.
-    mask = tf.cast(kept, x.dtype) * tf.constant(2 ** 16 / (2 ** 16 - dropped), x.dtype)
-
-    @tf.custom_gradient
-    def masked(x: tf.Tensor) -> WithGradient:
-        return x * mask, lambda dy: dy * mask
-
-    return masked(x)
+    return tf.where_v2(kept, x * tf.constant(2 ** 16 / (2 ** 16 - dropped), x.dtype),
+                       tf.zeros([], x.dtype))
 
 
 def random_integers(shape: list, dtype: tf.DType) -> tf.Tensor:

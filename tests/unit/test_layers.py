@@ -94,7 +94,7 @@ def test_a_mask_may_be_the_same_at_every_place():
         with tf.variable_scope("ffn"):
             layers.feed_forward(tf.ones([3, 20, 8]), values)
         kept = next(op for op in tf.get_default_graph().get_operations()
-                    if op.name.startswith("ffn/") and op.type == "GreaterEqual").outputs[0]
+                    if op.name.startswith("ffn/") and op.type == "SelectV2").outputs[0]
         session.run(tf.global_variables_initializer())
         for mask in session.run([*hidden, kept]):
             mask = mask != 0
