@@ -82,7 +82,7 @@ def _study(args: argparse.Namespace, sides: set[str], recorded: set[str]) -> tup
     if not used:
         raise UserError(f"the record has no run of {recipe.baseline}")
     arms = {arm: own for arm, own in recipe.changes().items() if used <= seeds[arm]}
-    left_out = ", ".join(recipe.changes().keys() - arms.keys())
+    left_out = ", ".join(arm for arm in recipe.changes() if arm not in arms)
     if left_out:
         say(f"not recorded with all of the seeds {sorted(used)}: {left_out}")
     name = next((arm for arm, own in arms.items() if own == changes),

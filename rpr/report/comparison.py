@@ -142,8 +142,9 @@ def _fill_buckets(results: StudyResults, source: Sequence[str],
     else:
         lengths, results.length_unit = model_analysis.source_lengths(source, run_dirs.values())
     results.buckets = make_buckets(lengths, results.length_buckets)
+    longest = _max_length(run_dirs)
     if results.length_unit == "sub-words":
-        results.trained_length = _max_length(run_dirs)
+        results.trained_length = longest
     return lengths
 
 

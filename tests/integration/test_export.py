@@ -78,7 +78,7 @@ def test_subwords_are_those_of_t2t(model):
 def test_ctranslate2_computes_the_model(model, hparams, tmp_path):
     pytest.importorskip("ctranslate2")
     found, _ = model
-    values = tiny_models.hparams("rpr_tiny").parse(hparams)
+    values = tiny_models.hparams("rpr_tiny").parse(f"num_hidden_layers=1,{hparams}")
     values.problem, values.problem_hparams = found.hparams.problem, found.hparams.problem_hparams
     session = ModelSession("rpr_transformer", values, beam_size=1)
     with session._session.graph.as_default():
@@ -148,7 +148,7 @@ def test_a_saved_model_needs_only_tensorflow(request_of, trained, tmp_path):
 def test_what_ctranslate2_lacks_is_refused(model, hparams, line, tmp_path):
     pytest.importorskip("ctranslate2")
     found, _ = model
-    values = tiny_models.hparams("rpr_tiny").parse(hparams)
+    values = tiny_models.hparams("rpr_tiny").parse(f"num_hidden_layers=1,{hparams}")
     values.problem, values.problem_hparams = found.hparams.problem, found.hparams.problem_hparams
     with pytest.raises(UserError, match=re.escape(line)):
         to_ctranslate2.save(found._replace(hparams=values), str(tmp_path))

@@ -90,7 +90,7 @@ def test_additive_compatibility_has_zero_vectors_for_labels_beyond_the_table(sha
 
 def test_a_model_with_additive_compatibility_reads_labels_beyond_the_table():
     edges = random_edges(6)
-    logits, _ = encoded(INPUTS, edges, compatibility="additive", num_edge_labels=2)
+    (logits,), _ = encoded((INPUTS, edges), compatibility="additive", num_edge_labels=2)
     assert np.isfinite(logits).all()
 
 

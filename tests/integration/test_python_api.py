@@ -83,7 +83,7 @@ def model(workplace):
 def test_weights_have_plain_names(model):
     weights = model.weights()
     assert weights["encoder.0.self_attention.relative_keys"].shape == (2, 9, 16)
-    assert weights["decoder.1.cross_attention.q"].shape == (32, 32)
+    assert weights["decoder.0.cross_attention.q"].shape == (32, 32)
     assert weights["softmax"] is weights["source_embedding"]
 
 

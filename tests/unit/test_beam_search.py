@@ -49,7 +49,10 @@ def test_hypotheses_and_scores_are_those_of_t2t(
     shown = 1 if first_only else beams                       # the others are not final
     np.testing.assert_allclose(ours[1][:, :shown], theirs[1][:, :shown], rtol=1e-5, atol=1e-5)
     real = ours[1][:, :shown] > beam_search.MISSING / 2    # else: fewer ended than beams
-    np.testing.assert_array_equal(ours[0][:, :shown][real], theirs[0][:, :shown][real])
+    rows = [ids[:, :shown][real] for ids in (ours[0], theirs[0])]
+    width = max(row.shape[-1] for row in rows)               # one search may stop a word later
+    np.testing.assert_array_equal(*(np.pad(row, [(0, 0), (0, width - row.shape[-1])])
+                                    for row in rows))
 
 
 def every_sentence(seed, symbols, length, alpha):

@@ -15,7 +15,9 @@ OTHER = {"learning_rate_decay_scheme": "exp", "learning_rate_boundaries": [3],
          "scheduled_sampling_method": "sequential", "scheduled_sampling_warmup_schedule": "linear",
          "optimizer_adafactor_decay_type": "adam", "moe_hidden_sizes": "16",
          "area_key_mode": "mean", "area_value_mode": "sum", "rotary_scaling": "linear",
-         "rotary_scaling_factor": 2.0, "parameter_attention_key_channels": 8,
+         "rotary_scaling_factor": 2.0, "rotary_long_factors": "1;2", "alibi_directions": "heads",
+         "abacus_symbols": "3-4", "coupling_symbols": "3-4", "bipe_separators": "5",
+         "parameter_attention_key_channels": 8,
          "heads_share_relative_embedding": None, "position_features": "x",
          "max_relative_position_left": 3, "max_relative_position_right": 3}
 

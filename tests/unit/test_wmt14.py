@@ -118,7 +118,7 @@ def test_a_changed_archive_stops_datagen(problem, site, tmp_path):
     site.files[archive] = site.files[archive][:-1] + b"?"
     with pytest.raises(UserError, match=f"{archive}.*is not the file that is expected"):
         problem.generate_data(str(tmp_path / "data"), str(tmp_path / "tmp"))
-    with pytest.raises(UserError, match="datagen did not finish"):
+    with pytest.raises(UserError, match="run rpr datagen"):
         checks.check_data(problem, str(tmp_path / "data"), ["train"])
 
 
