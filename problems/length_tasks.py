@@ -8,13 +8,10 @@ B.1), counting is a plain form of that of Golovneva et al. 2024 (arXiv:2405.1871
 import random
 from typing import Any
 
-from tensor2tensor.utils import registry
-
 from rpr.problems import toy
 
 TRAINED_LENGTHS = (10, 20, 40)
 TIMES_LONGER = 3                                      # the longest test source
-SHORTEST = 5                                          # tokens of a source
 
 
 class LengthTask(toy.GeneratedProblem):
@@ -25,7 +22,7 @@ class LengthTask(toy.GeneratedProblem):
     """
 
     sizes = {"train": 100000, "dev": 500, "test": 1000}
-    shortest, trained_length, tested_length = SHORTEST, 20, 60
+    shortest, trained_length, tested_length = 5, 20, 60
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(),
@@ -103,16 +100,11 @@ class LengthCounting(LengthTask):
         return list(str(source.count("a")))
 
 
-def _register(task: type[LengthTask], trained: int) -> None:
-    name = f"length_{task.__name__.removeprefix('Length').lower()}_{trained}"
-    tested = TIMES_LONGER * trained
-    doc = (task.__doc__ or "").rstrip(".")
-    registry.register_problem(name)(type(name, (task,), {
-        "__doc__": f"{doc}; {trained} tokens in training, up to {tested} in testing.",
-        "__module__": __name__, "trained_length": trained, "tested_length": tested}))
-
-
 for _task in (LengthCopy, LengthReverse, LengthSort, LengthAddition, LengthParity, LengthCounting):
     for _trained in TRAINED_LENGTHS:
         if _trained > _task.shortest:
-            _register(_task, _trained)
+            _tested = TIMES_LONGER * _trained
+            toy.register(
+                f"length_{_task.__name__.removeprefix('Length').lower()}_{_trained}", _task,
+                f"{(_task.__doc__ or '').rstrip('.')}; {_trained} tokens in training, up to "
+                f"{_tested} in testing.", trained_length=_trained, tested_length=_tested)

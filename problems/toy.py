@@ -94,6 +94,12 @@ class GeneratedProblem(translation.TranslationProblem):
         return Tokens(self.tokens)
 
 
+def register(name: str, base: type[GeneratedProblem], doc: str, **attributes: Any) -> None:
+    """Registers a problem like another one with other values of its class attributes."""
+    registry.register_problem(name)(
+        type(name, (base,), {"__doc__": doc, "__module__": base.__module__, **attributes}))
+
+
 def reverse_repeats(digits: Sequence[str]) -> list[str]:
     """Replaces every second occurrence of a digit by X and reverses the sequence.
 
@@ -127,16 +133,13 @@ class ToyReverseRepeats(GeneratedProblem):
         return " ".join(digits), " ".join(reverse_repeats(digits))
 
 
-def _register(name: str, shortest: int, longest: int, train: int) -> None:
-    lengths = str(shortest) if shortest == longest else f"{shortest} to {longest}"
-    cls = type(name, (ToyReverseRepeats,), {
-        "__doc__": f"toy_reverse_repeats with {lengths} digits; {train:,} examples.",
-        "__module__": __name__, "shortest": shortest, "longest": longest,
-        "sizes": {**GeneratedProblem.sizes, "train": train}})
-    registry.register_problem(name)(cls)
+def _register(lengths: str, shortest: int, longest: int, train: int = 200000) -> None:
+    register(f"toy_reverse_repeats_{lengths.replace(' ', '_')}", ToyReverseRepeats,
+             f"toy_reverse_repeats with {lengths} digits; {train:,} examples.",
+             shortest=shortest, longest=longest, sizes={**GeneratedProblem.sizes, "train": train})
 
 
-_register("toy_reverse_repeats_5", 5, 5, 5000)        # small, for a quick try
+_register("5", 5, 5, 5000)                            # small, for a quick try
 for _length in (11, 12, 15, 20, 40):
-    _register(f"toy_reverse_repeats_{_length}", _length, _length, 200000)
-_register("toy_reverse_repeats_5_to_10", 5, 10, 200000)
+    _register(str(_length), _length, _length)
+_register("5 to 10", 5, 10)
