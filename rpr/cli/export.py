@@ -1,6 +1,5 @@
 """`rpr export`: writes a trained model for programs that have neither T2T nor rpr."""
 import argparse
-import importlib.util
 
 from rpr.cli import arguments
 from rpr.export import bundle, to_ctranslate2, weights
@@ -17,9 +16,8 @@ def main(argv: list[str], logs: QuietLogs | None = None) -> None:
     """
     del logs                                          # the model's directory is not written
     args = _parse(argv)
-    if args.format != "saved_model" and importlib.util.find_spec(args.format) is None:
-        raise InvalidValue("format", args.format, "needs the package of this name: "
-                           f"pip install {args.format}")
+    if args.format != "saved_model":
+        to_ctranslate2.check_installed("format", args.format)
     if args.quantization != "float32" and args.format != "ctranslate2":
         raise InvalidValue("quantization", args.quantization, "only with format ctranslate2")
     if args.output_dir is None and not args.words:

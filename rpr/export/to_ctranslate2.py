@@ -6,22 +6,93 @@ row r of the table is B_r, so that B_r . (C_h q) is the term of distance r. B an
 singular value decomposition, so these channels are few: 2k for a table per head, one per head for
 a bias. Weighted sums are extended in the same way, and the output transform reads the extension.
 """
+import functools
+import importlib.util
+import os
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from tensor2tensor.utils import decoding
 
 from rpr.export import bundle, position_terms
 from rpr.export.position_terms import Stack, Terms
-from rpr.export.translator import symbol_names
+from rpr.export.translator import END, Translator, symbol_names
 from rpr.export.weights import named_weights
 from rpr.models.transformer import checked_hparams
 from rpr.t2t.trained_model import TrainedModel
 from rpr.utils.errors import InvalidValue, UserError
-from rpr.utils.interfaces import HParams
+from rpr.utils.interfaces import DecodeHParams, HParams
+from rpr.utils.processes import temporary_directory
 
 QUANTIZATIONS = ("float32", "int8", "int16", "float16", "bfloat16")
 _TOLERANCE = 1e-6                                     # of the largest term
+# T2T's decode hparams that `decoder` reads, or that concern files and not the search.
+_SEARCH = {"beam_size", "alpha", "batch_size", "extra_length", "return_beams", "write_beam_scores",
+           "delimiter", "log_results", "skip_eos_postprocess", "decode_to_file", "shards",
+           "shard_id", "shards_start_offset", "shard_google_format"}
 Weights = dict[str, np.ndarray]
+
+
+def check_installed(setting: str, name: str) -> None:
+    """Refuses the value `name` of a setting if there is no package of this name."""
+    if importlib.util.find_spec(name) is None:
+        raise InvalidValue(setting, name, "needs the package of this name: pip install "
+                           f"{name}")
+
+
+def decoder(trained: TrainedModel, search: DecodeHParams, processes: int = 1
+            ) -> Callable[[Sequence[str]], Iterator[dict[str, np.ndarray]]]:
+    """A function that decodes sentences with CTranslate2; its first call exports the model.
+
+    Args:
+      trained: the model.
+      search: T2T's decode hparams.
+      processes: that share the cores of this machine.
+
+    Returns:
+      a function that yields `inputs`, `outputs` and `scores` of each sentence as the Estimator of
+      T2T's decoder does: int [length], or int [beams, length] with return_beams.
+
+    Raises:
+      UserError: CTranslate2 has no such search. The function raises it where CTranslate2 cannot
+        compute the model, or a sentence is too long.
+    """
+    default = decoding.decode_hparams().values()
+    for name, value in search.values().items():
+        if name not in _SEARCH and value != default[name]:
+            raise InvalidValue("decode_hparams", f"{name}={value}", "CTranslate2's search does not "
+                               "have it; --engine=tensorflow does")
+
+    @functools.cache
+    def translator() -> Translator:
+        import ctranslate2
+        directory = temporary_directory("ctranslate2")
+        longest = save(trained, directory)
+        bundle.add_translator(trained, directory, bundle.Search(
+            search.beam_size, search.alpha, search.extra_length), "ctranslate2", longest)
+        return Translator(
+            directory, device="cuda" if ctranslate2.get_cuda_device_count() else "cpu",
+            intra_threads=max(1, len(os.sched_getaffinity(0)) // processes))
+
+    def decode(sentences: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
+        for first in range(0, len(sentences), search.batch_size):
+            batch = [[*translator().source.encode(sentence), END]
+                     for sentence in sentences[first:first + search.batch_size]]
+            most, longest = max(map(len, batch)), translator().settings["longest"]
+            if most > longest:
+                raise UserError(f"a sentence has {most:,} sub-words; the exported model has "
+                                f"{longest:,} positions")
+            for ids, hypotheses in zip(batch, translator().search(batch), strict=True):
+                outputs = np.zeros([search.beam_size, max(len(each.ids) for each in hypotheses)],
+                                   np.int32)
+                for row, hypothesis in zip(outputs, hypotheses, strict=False):
+                    row[:len(hypothesis.ids)] = hypothesis.ids
+                yield {"inputs": np.array(ids),
+                       "outputs": outputs if search.return_beams else outputs[0],
+                       "scores": np.array([each.score for each in hypotheses])}
+
+    return decode
 
 
 def save(trained: TrainedModel, directory: str, quantization: str = "float32") -> int:

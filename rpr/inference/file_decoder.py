@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -26,6 +26,8 @@ from rpr.utils.console import Task
 from rpr.utils.errors import REASON_PIPE, UserError
 from rpr.utils.interfaces import DecodeHParams, HParams, ModelRequest
 
+# Decodes sentences, in order; see `rpr.export.to_ctranslate2.decoder`.
+Decode = Callable[[Sequence[str]], Iterator[Mapping[str, np.ndarray]]]
 _POLL_SECONDS = 0.2
 # Environment variable of the processes that decode for another one: the part "K/N" of its batches.
 PART = "RPR_DECODE_PART"
@@ -38,6 +40,7 @@ class DecodeRequest:
     Attributes:
       models: one, or the members of an ensemble; each with its checkpoint.
       is_ensemble: whether several models decode together.
+      engine: "tensorflow" or "ctranslate2", which searches.
       search: T2T's decode hparams, "name=value,...".
       source: the file to decode; empty: T2T decodes what is typed, or the problem's own data.
       output: the file to write; empty: T2T names it.
@@ -49,6 +52,7 @@ class DecodeRequest:
     """
     models: tuple[ModelRequest, ...]
     is_ensemble: bool
+    engine: str
     search: str
     source: str
     output: str
@@ -57,6 +61,12 @@ class DecodeRequest:
     metrics_file: str | None
     keeps_timestamp: bool
     t2t_flags: Mapping[str, Any]
+
+
+def part() -> tuple[int, int]:
+    """Number of the part of the batches that this process decodes, and of all parts."""
+    number, count = os.environ.get(PART, "0/1").split("/")
+    return int(number), int(count)
 
 
 def receive_request() -> DecodeRequest:
@@ -77,35 +87,28 @@ def build_estimator(request: DecodeRequest, model: TrainedModel, decode_hparams:
 
 
 def decode_file(request: DecodeRequest, models: Sequence[TrainedModel],
-                estimator: tf.estimator.Estimator, decode_hparams: DecodeHParams
-                ) -> dict[str, float] | None:
-    """Decodes the source of a request to its output with the Estimator of its models.
+                search: Decode, decode_hparams: DecodeHParams) -> dict[str, Any] | None:
+    """Decodes the source of a request to its output with the search of its models.
 
     Returns:
       the `decode` event of metrics.jsonl; None in a process that decodes a part for another one.
     """
-    decode_hparams.batch_size = decode_hparams.batch_size or 32
     sentences, positions = decoding._get_sorted_inputs(request.source, decode_hparams.delimiter)
     if sentences:                                     # a byte order mark is not text
         sentences[positions[0]] = sentences[positions[0]].removeprefix("\ufeff")
     model = models[0]
-    # The Estimator of an ensemble finds its checkpoints itself.
-    checkpoint = None if request.is_ensemble else model.checkpoint
     batches = Batches(request.output, sentences, decode_hparams.batch_size,
-                      [request.search, *map(_identity, models)])
+                      [request.engine, request.search, *map(_identity, models)])
     make_line = line_maker(model.hparams, decode_hparams)
 
     def decode(numbers: Sequence[int]) -> None:
         if not numbers:
             return
         todo = batches.sentences(numbers)
-        predictions = ProgressEstimator(estimator, len(todo)).predict(
-            _input_fn(todo, model.hparams, decode_hparams), checkpoint_path=checkpoint)
-        batches.save(numbers, predictions, make_line)
+        batches.save(numbers, _with_progress(search(todo), len(todo)), make_line)
 
     if PART in os.environ:
-        part, parts = map(int, os.environ[PART].split("/"))
-        decode(batches.missing(part, parts))
+        decode(batches.missing(*part()))
         return None
     with batches.prepared():
         missing = batches.missing()
@@ -116,18 +119,11 @@ def decode_file(request: DecodeRequest, models: Sequence[TrainedModel],
             decode(missing)
         event = decode_event(len(batches.sentences(missing)), batches.tokens(missing),
                              time.time() - start)
-        event["cut"] = batches.count_cut()
+        event |= {"cut": batches.count_cut(), "engine": request.engine}
         batches.assemble(positions, decode_hparams.delimiter)
     if request.keeps_timestamp:
         written = os.stat(model.checkpoint + ".index").st_mtime
         os.utime(request.output, (written, written))
-    problem = model.hparams.problem
-    if problem.decode_hooks and not request.is_ensemble:
-        directory = os.path.join(model.hparams.model_dir, "decode")
-        os.makedirs(directory, exist_ok=True)
-        decoding.run_postdecode_hooks(decoding.DecodeHookArgs(
-            estimator=estimator, problem=problem, output_dirs=[directory], hparams=model.hparams,
-            decode_hparams=decode_hparams, predictions=[]), None)
     return event
 
 
@@ -138,18 +134,20 @@ def _identity(model: TrainedModel) -> list[Any]:
             index.st_size, index.st_mtime_ns]
 
 
-def _input_fn(sentences: Sequence[str], hparams: HParams, decode_hparams: DecodeHParams
-              ) -> Callable[[], dict[str, tf.Tensor]]:
-    """An Estimator's input function: T2T's batches of these sentences."""
+def estimator_search(estimator: tf.estimator.Estimator, hparams: HParams,
+                     decode_hparams: DecodeHParams, checkpoint: str | None) -> Decode:
+    """The search of an Estimator, in T2T's batches; None: it finds its checkpoint itself."""
     size = decode_hparams.batch_size
 
-    def input_fn() -> dict[str, tf.Tensor]:
+    def input_fn(sentences: Sequence[str]) -> dict[str, tf.Tensor]:
         batches = decoding._decode_batch_input_fn(
             -(-len(sentences) // size), sentences, hparams.problem_hparams.vocabulary["inputs"],
             size, decode_hparams.max_input_size, task_id=decode_hparams.multiproblem_task_id)
         return decoding._decode_input_tensor_to_features_dict(
             decoding.make_input_fn_from_generator(batches)(), hparams, decode_hparams)
-    return input_fn
+
+    return lambda sentences: estimator.predict(
+        lambda: input_fn(sentences), checkpoint_path=checkpoint)
 
 
 def line_maker(hparams: HParams, decode_hparams: DecodeHParams
@@ -236,37 +234,41 @@ def _is_running(number: int, output: IO[bytes], worker: subprocess.Popen) -> boo
 
 
 class ProgressEstimator:
-    """An Estimator, for T2T's functions, whose `predict` shows progress and counts.
+    """An Estimator, for T2T's functions, whose `predict` shows progress and counts."""
 
-    `total` is the number of sentences to decode, None if it is not known.
-    """
-
-    def __init__(self, estimator: tf.estimator.Estimator, total: int | None) -> None:
-        self._estimator, self._total = estimator, total
+    def __init__(self, estimator: tf.estimator.Estimator) -> None:
+        self._estimator = estimator
         self.config, self.model_dir = estimator.config, estimator.model_dir
         self.sentences = self.tokens = 0
         self.seconds = 0.0
 
-    def predict(self, *args: Any, **kwargs: Any) -> Iterator[dict[str, np.ndarray]]:
+    def predict(self, *args: Any, **kwargs: Any) -> Iterator[Mapping[str, np.ndarray]]:
         """As `Estimator.predict`."""
         start = time.time()
-        with Task("decoding", self._total, "sentences") as task:
-            for prediction in self._estimator.predict(*args, **kwargs):
-                self.sentences += 1
-                best = np.atleast_2d(prediction["outputs"])[0]
-                self.tokens += int(np.count_nonzero(best))
-                self.seconds = time.time() - start
-                speed = self.sentences / self.seconds
-                task.update(self.sentences, f"{speed:.1f}/s",
-                            (self._total - self.sentences) / speed if self._total else None)
-                yield prediction
+        for prediction in _with_progress(self._estimator.predict(*args, **kwargs)):
+            self.sentences += 1
+            best = np.atleast_2d(prediction["outputs"])[0]
+            self.tokens += int(np.count_nonzero(best))
+            self.seconds = time.time() - start
+            yield prediction
 
-    def event(self) -> dict[str, float]:
+    def event(self) -> dict[str, Any]:
         """The `decode` event of what was predicted so far."""
         return decode_event(self.sentences, self.tokens, self.seconds)
 
 
-def decode_event(sentences: int, tokens: int, seconds: float) -> dict[str, float]:
+def _with_progress(predictions: Iterable[Mapping[str, np.ndarray]], total: int | None = None
+                   ) -> Iterator[Mapping[str, np.ndarray]]:
+    """The same predictions; shows how many there are of `total` sentences, if that is known."""
+    start = time.time()
+    with Task("decoding", total, "sentences") as task:
+        for number, prediction in enumerate(predictions, 1):
+            speed = number / (time.time() - start)
+            task.update(number, f"{speed:.1f}/s", (total - number) / speed if total else None)
+            yield prediction
+
+
+def decode_event(sentences: int, tokens: int, seconds: float) -> dict[str, Any]:
     """The `decode` event of metrics.jsonl: sentences, tokens of their best hypotheses, rates."""
     seconds = max(seconds, 1e-9)
     return {"sentences": sentences, "tokens": tokens, "seconds": round(seconds, 3),

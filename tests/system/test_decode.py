@@ -52,6 +52,29 @@ def test_two_devices_write_what_t2t_writes(command, by_t2t, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["metrics", "out"]
 
 
+def test_ctranslate2_searches_as_tensorflow_does(command, tmp_path):
+    pytest.importorskip("ctranslate2")
+    _, flags = command
+    greedy = [*flags, "--decode_hparams=beam_size=1,alpha=0.6,batch_size=3,extra_length=9",
+              f"--metrics_file={tmp_path}/metrics"]
+    for engine in ("tensorflow", "ctranslate2"):
+        rpr_command("decode", *greedy, f"--decode_to_file={tmp_path}/{engine}",
+                    f"--engine={engine}")
+    by_tensorflow, by_ctranslate2 = ((tmp_path / engine).read_text().splitlines()
+                                     for engine in ("tensorflow", "ctranslate2"))
+    assert len(set(by_tensorflow)) > 10 and by_ctranslate2[7] == ""     # of an empty line
+    assert by_ctranslate2[:7] + by_ctranslate2[8:] == by_tensorflow[:7] + by_tensorflow[8:]
+    assert [event["engine"] for event in metrics_log.read(str(tmp_path / "metrics"))] == [
+        "tensorflow", "ctranslate2"]
+    beams = [*flags, "--engine=ctranslate2"]
+    rpr_command("decode", *beams, f"--decode_to_file={tmp_path}/two", "--worker_gpu=2")
+    rpr_command("decode", *beams, f"--decode_to_file={tmp_path}/one")
+    assert (tmp_path / "two").read_bytes() == (tmp_path / "one").read_bytes()
+    assert "--engine=ctranslate2" in refused("decode", *beams, "--decode_interactive")
+    assert "num_samples=2" in refused("decode", *beams, f"--decode_to_file={tmp_path}/one",
+                                      "--decode_hparams=num_samples=2,batch_size=3")
+
+
 def test_a_killed_decoding_goes_on_from_what_was_decoded(command, by_t2t, tmp_path):
     _, flags = command
     flags = [*flags, f"--decode_to_file={tmp_path}/out", f"--metrics_file={tmp_path}/metrics"]
