@@ -15,8 +15,8 @@ INSTEAD = {
                            "TF_CONFIG of each worker (docs/training.md)",
     "t2t-query-server": "no server is needed: use rpr translate RUN, which translates what is "
                         "typed, or lines from a pipe",
-    "t2t-translate-all": "use rpr decode with --checkpoint_path=MODEL/model.ckpt-STEP for each "
-                         "checkpoint",
+    "t2t-translate-all": "use run.bleu_frequency of rpr run, which scores checkpoints on the "
+                         "development set, or rpr decode with --checkpoint_path",
 }
 
 
