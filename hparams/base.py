@@ -1,4 +1,7 @@
-"""The base model of Shaw et al. 2018 and the variants of its tables 1, 2 and 3."""
+"""The models of Shaw et al. 2018: base and big, and the variants of tables 1, 2 and 3."""
+from collections.abc import Callable
+from typing import Any
+
 from tensor2tensor.models import transformer
 from tensor2tensor.utils import registry
 from tensor2tensor.utils.hparam import HParams
@@ -26,10 +29,24 @@ def shaw2018(position: str, max_relative_position: int,
                                 heads_share_relative_embedding)
 
 
-def absolute(hparams: HParams) -> HParams:
-    """Replaces the positions of a set by sinusoids and changes nothing else."""
-    hparams.position = "sinusoid"
-    return hparams
+def variant(name: str, of: Callable[[], HParams], doc: str, **changes: Any
+            ) -> Callable[[], HParams]:
+    """Registers a set that is another one with some values changed; returns its function."""
+    def changed() -> HParams:
+        hparams = of()
+        for hparam, value in changes.items():
+            setattr(hparams, hparam, value)
+        return hparams
+
+    changed.__name__, changed.__doc__ = name, doc
+    return registry.register_hparams(name)(changed)
+
+
+def absolute_variant(of: Callable[[], HParams], note: str = "") -> None:
+    """Registers NAME_absolute: the set NAME with sinusoids and nothing else changed."""
+    variant(f"{of.__name__}_absolute", of,
+            f"{of.__name__} with sinusoids in place of relative positions{note}.",
+            position="sinusoid")
 
 
 @registry.register_hparams
@@ -40,53 +57,32 @@ def rpr_base() -> HParams:
     return hparams
 
 
-@registry.register_hparams
-def rpr_base_absolute() -> HParams:
-    """rpr_base with sinusoids in place of relative positions: the paper's baseline."""
-    return absolute(rpr_base())
-
-
-@registry.register_hparams
-def rpr_base_relative_and_absolute() -> HParams:
-    """rpr_base with relative positions and sinusoids together (section 4.2: no gain)."""
-    hparams = rpr_base()
-    hparams.position = "relative+sinusoid"
-    return hparams
-
-
-@registry.register_hparams
-def rpr_base_keys_only() -> HParams:
-    """rpr_base with a^K alone (table 3)."""
-    hparams = rpr_base()
-    hparams.relative_values = False
-    return hparams
-
-
-@registry.register_hparams
-def rpr_base_values_only() -> HParams:
-    """rpr_base with a^V alone (table 3)."""
-    hparams = rpr_base()
-    hparams.relative_keys = False
-    return hparams
-
-
-@registry.register_hparams
-def rpr_base_no_relations() -> HParams:
-    """rpr_base with neither a^K nor a^V: no position information at all (table 3)."""
-    hparams = rpr_base_keys_only()
-    hparams.relative_keys = False
-    return hparams
-
-
-def _register_clipping_distance(k: int) -> None:
-    def clipped() -> HParams:
-        hparams = rpr_base()
-        hparams.max_relative_position = k
-        return hparams
-
-    clipped.__doc__ = f"rpr_base with the clipping distance k={k} (table 2)."
-    registry.register_hparams(f"rpr_base_k{k}")(clipped)
-
-
+absolute_variant(rpr_base, ": the paper's baseline")
+variant("rpr_base_relative_and_absolute", rpr_base, "rpr_base with relative positions and "
+        "sinusoids together (section 4.2: no gain).", position="relative+sinusoid")
+variant("rpr_base_keys_only", rpr_base, "rpr_base with a^K alone (table 3).",
+        relative_values=False)
+variant("rpr_base_values_only", rpr_base, "rpr_base with a^V alone (table 3).",
+        relative_keys=False)
+variant("rpr_base_no_relations", rpr_base, "rpr_base with neither a^K nor a^V: no position "
+        "information at all (table 3).", relative_keys=False, relative_values=False)
 for _k in (0, 1, 2, 4, 16, 64, 256):
-    _register_clipping_distance(_k)
+    variant(f"rpr_base_k{_k}", rpr_base, f"rpr_base with the clipping distance k={_k} (table 2).",
+            max_relative_position=_k)
+
+
+@registry.register_hparams
+def rpr_big_ende() -> HParams:
+    """Big model of Shaw et al. 2018, English-German: k=8, a table per layer, dropout 0.3."""
+    hparams = shaw2018("relative", 8, heads_share_relative_embedding=True)
+    hparams.hidden_size = 1024
+    hparams.filter_size = 4096
+    hparams.num_heads = 16
+    hparams.layer_prepostprocess_dropout = 0.3
+    return hparams
+
+
+absolute_variant(rpr_big_ende)
+absolute_variant(variant(
+    "rpr_big_enfr", rpr_big_ende, "Big model of Shaw et al. 2018, English-French: as rpr_big_ende "
+    "with dropout 0.1.", layer_prepostprocess_dropout=0.1))

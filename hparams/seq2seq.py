@@ -3,6 +3,7 @@ from tensor2tensor.layers import common_hparams
 from tensor2tensor.utils import registry
 from tensor2tensor.utils.hparam import HParams
 
+from rpr.hparams.base import variant
 from rpr.models.declarations import SEQ2SEQ_HPARAMS, add_hparams
 
 
@@ -40,24 +41,11 @@ def qkv_seq2seq_base() -> HParams:
     return hparams
 
 
-@registry.register_hparams
-def qkv_seq2seq_small() -> HParams:
-    """qkv_seq2seq of width 128 that learns a small corpus in minutes on a laptop."""
-    hparams = qkv_seq2seq_base()
-    hparams.hidden_size = 128
-    hparams.batch_size = 2048
+qkv_seq2seq_small = variant(
+    "qkv_seq2seq_small", qkv_seq2seq_base, "qkv_seq2seq of width 128 that learns a small corpus in "
+    "minutes on a laptop.", hidden_size=128, batch_size=2048,
     # A short training needs a higher rate, which falls within it.
-    hparams.learning_rate_schedule = "constant*linear_warmup*rsqrt_decay"
-    hparams.learning_rate_constant = 0.1                     # peak: 0.005
-    hparams.learning_rate_warmup_steps = 400
-    return hparams
-
-
-@registry.register_hparams
-def qkv_seq2seq_tiny() -> HParams:
-    """qkv_seq2seq of one layer per side, width 32, for tests."""
-    hparams = qkv_seq2seq_small()
-    hparams.num_encoder_layers = hparams.num_decoder_layers = 1
-    hparams.hidden_size = 32
-    hparams.batch_size = 512
-    return hparams
+    learning_rate_schedule="constant*linear_warmup*rsqrt_decay", learning_rate_warmup_steps=400,
+    learning_rate_constant=0.1)                              # peak: 0.005
+variant("qkv_seq2seq_tiny", qkv_seq2seq_small, "qkv_seq2seq of one layer per side, width 32, for "
+        "tests.", num_encoder_layers=1, num_decoder_layers=1, hidden_size=32, batch_size=512)
