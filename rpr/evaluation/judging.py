@@ -50,6 +50,8 @@ def read_scores(path: str, arm: str, seed: str, score: str, tables: Sequence[str
         content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
         raise InvalidPath(path, f"larger than {MOST_BYTES:,} bytes")
+    found: dict[tuple[str, str, str], list[float]] = {}
+    rows = None
     try:
         rows = csv.DictReader(content.decode("utf-8-sig").splitlines(), strict=True)
         columns = rows.fieldnames or []
@@ -58,7 +60,6 @@ def read_scores(path: str, arm: str, seed: str, score: str, tables: Sequence[str
             if column not in columns:
                 raise InvalidValue(name, column, f"must be a column of {path}: "
                                    f"{', '.join(columns)}")
-        found: dict[tuple[str, str, str], list[float]] = {}
         for row in rows:
             key = ", ".join(row[column] or "" for column in tables), row[arm], row[seed]
             value = float(row[score] or "nan")
@@ -66,15 +67,12 @@ def read_scores(path: str, arm: str, seed: str, score: str, tables: Sequence[str
                 raise ValueError(f"{row[score]!r} is not a score")
             found.setdefault(key, []).append(value)
     except (csv.Error, ValueError) as error:          # UnicodeDecodeError is one
-        if isinstance(error, InvalidValue):
-            raise
-        place = f"line {rows.line_num}: " if "rows" in locals() else ""
-        raise InvalidPath(path, f"{place}{error}") from None
+        raise InvalidPath(path, (f"line {rows.line_num}: " if rows else "") + str(error)) from None
+    if not found:
+        raise InvalidPath(path, "no rows")
     scores: Scores = {}
     for (table, name, number), values in found.items():
         scores.setdefault(table, {}).setdefault(name, {})[number] = float(np.mean(values))
-    if not scores:
-        raise InvalidPath(path, "no rows")
     return scores
 
 

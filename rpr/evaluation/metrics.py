@@ -48,8 +48,13 @@ class Metric:
                  language_pair: str | None = "") -> None:
         self.name = name
         self._sacrebleu = _sacrebleu_metric(name, tokenize, language_pair or "")
-        self._moses = (_moses_tokenizer(language_pair or "")
-                       if name == "bleu" and tokenize == MOSES else None)
+        self._moses = None
+        if name == "bleu" and tokenize == MOSES:
+            target = (language_pair or "").split("-")[-1]
+            if not target:
+                raise InvalidValue("language_pair", None,
+                                   f"tokenize={MOSES} needs it, for example en-de")
+            self._moses = LowerCaseTokenizer(target)
         self._sacrebleu.num_refs = references
         self.counts = COUNTS[name]
         self._is_13a = getattr(self._sacrebleu, "tokenizer_signature", "") == "13a"
@@ -97,7 +102,10 @@ class Metric:
 
     def _character_counts(self, lines: Sequence[str], sentences: np.ndarray,
                           references: Sequence[Sequence[str]]) -> np.ndarray:
-        """chrF's totals of hypothesis and reference and matches; the best reference counts."""
+        """chrF's totals of hypothesis and reference and matches, order by order.
+
+        The best reference of a sentence counts.
+        """
         hypotheses = character_tokens(lines)
         own = _totals(hypotheses.lengths, CHRF_ORDER)
         counts = []
@@ -158,19 +166,6 @@ def _totals(lengths: np.ndarray, order: int) -> np.ndarray:
     return np.maximum(lengths[:, None] - np.arange(order), 0)
 
 
-def _moses_tokenizer(language_pair: str) -> LowerCaseTokenizer:
-    """The tokenizer of the target language of a pair such as "en-de"."""
-    target = language_pair.split("-")[-1]
-    if not target:
-        raise InvalidValue("language_pair", None, f"tokenize={MOSES} needs it, for example en-de")
-    return LowerCaseTokenizer(target)
-
-
-def _tokenizer_names() -> list[str]:
-    from sacrebleu.metrics import BLEU
-    return [*BLEU.TOKENIZERS, MOSES]
-
-
 def _sacrebleu_metric(name: str, tokenize: str | None, language_pair: str) -> Any:
     if name not in METRICS:
         raise InvalidValue("metrics", name, f"one of {', '.join(METRICS)}")
@@ -179,8 +174,8 @@ def _sacrebleu_metric(name: str, tokenize: str | None, language_pair: str) -> An
         return CHRF(CHRF_ORDER, beta=CHRF_BETA)
     if name == "ter":
         return TER()
-    if tokenize is not None and tokenize not in _tokenizer_names():
-        raise InvalidValue("tokenize", tokenize, f"one of {', '.join(_tokenizer_names())}")
+    if tokenize is not None and tokenize not in (names := [*BLEU.TOKENIZERS, MOSES]):
+        raise InvalidValue("tokenize", tokenize, f"one of {', '.join(names)}")
     if tokenize == MOSES:
         return BLEU(lowercase=True, tokenize="none", force=True)
     try:                                              # force: no warning for every block of lines
@@ -191,12 +186,7 @@ def _sacrebleu_metric(name: str, tokenize: str | None, language_pair: str) -> An
 
 
 def _bleu(sums: np.ndarray) -> np.ndarray:
-    """BLEU with sacreBLEU's exponential smoothing.
-
-    Args:
-      sums: [..., 10]: hypothesis length, reference length, matches of orders 1 to 4, totals of
-        orders 1 to 4.
-    """
+    """BLEU with sacreBLEU's exponential smoothing, of the columns of `_word_counts`."""
     hypothesis, reference = sums[..., 0], sums[..., 1]
     matches, totals = sums[..., 2:2 + NGRAM_ORDER], sums[..., 2 + NGRAM_ORDER:]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -209,11 +199,7 @@ def _bleu(sums: np.ndarray) -> np.ndarray:
 
 
 def _chrf(sums: np.ndarray) -> np.ndarray:
-    """chrF (F of mean precision and mean recall over the orders that occur).
-
-    Args:
-      sums: [..., 3 * orders]: hypothesis n-grams, reference n-grams, matches, order by order.
-    """
+    """chrF: F of mean precision and mean recall over the orders that occur."""
     hypothesis, reference, matches = sums[..., 0::3], sums[..., 1::3], sums[..., 2::3]
     occurs = (hypothesis > 0) & (reference > 0)
     orders = np.maximum(occurs.sum(axis=-1), 1)
@@ -225,11 +211,7 @@ def _chrf(sums: np.ndarray) -> np.ndarray:
 
 
 def _ter(sums: np.ndarray) -> np.ndarray:
-    """Translation edit rate.
-
-    Args:
-      sums: [..., 2]: edits, mean length of the references.
-    """
+    """Translation edit rate, of edits and mean length of the references."""
     edits, length = sums[..., 0], sums[..., 1]
     return 100 * np.where(length > 0, edits / np.where(length > 0, length, 1), edits > 0)
 
@@ -273,79 +255,36 @@ def count_matches(hypotheses: Tokens, sentences: np.ndarray, references: Sequenc
     Returns:
       int64 [H, order], for n from 1 to `order`.
     """
-    indices = np.arange(len(references[0].lengths))
-    vocabulary = 1 + max(int(tokens.ids.max(initial=0)) for tokens in (hypotheses, *references))
-    expected = [_Ngrams(tokens, indices, vocabulary) for tokens in references]
-    found = _Ngrams(hypotheses, sentences, vocabulary)
-    owners = indices                                  # the sentence of each n-gram
-    matches = np.zeros((len(sentences), order), np.int64)
-    for n in range(1, order + 1):
-        for ngrams in (found, *expected):
-            ngrams.extend(n)
-        known = np.unique(np.concatenate([ngrams.codes for ngrams in expected]))
+    own, size = len(sentences), len(references[0].lengths)
+    ids = np.concatenate([tokens.ids for tokens in (hypotheses, *references)])
+    lengths = np.concatenate([tokens.lengths for tokens in (hypotheses, *references)])
+    vocabulary = 1 + int(ids.max(initial=0))
+    sentence_of = np.concatenate([sentences, *[np.arange(size)] * len(references)])
+    # For each n-gram its first token, its line, and the end of the line. The rank among the known
+    # n-grams, those of the references, begins as the sentence: those of a sentence are together.
+    starts, lines = np.arange(len(ids)), np.repeat(np.arange(len(lengths)), lengths)
+    ends, ranks, owners = np.cumsum(lengths)[lines], sentence_of[lines], np.arange(size)
+    matches = np.zeros((own, order), np.int64)
+    for n in range(order):
+        codes = ranks * vocabulary + ids[starts + n]
+        known = np.unique(codes[np.searchsorted(lines, own):])
         if not len(known):
             break
-        for ngrams in (found, *expected):
-            ngrams.look_up(known)
-        most = np.max([np.bincount(ngrams.codes, minlength=len(known)) for ngrams in expected],
-                      axis=0)
+        ranks = np.minimum(known.searchsorted(codes), len(known) - 1)
+        kept = known[ranks] == codes
+        starts, lines, ends, ranks = (array[kept] for array in (starts, lines, ends, ranks))
+        # A cell for each line and each known n-gram of its sentence; those of a reference are all.
         owners = owners[known // vocabulary]
-        sizes = np.bincount(owners, minlength=len(indices))
-        matches[:, n - 1] = found.clipped_counts(most, sizes)
+        sizes = np.bincount(owners, minlength=size)
+        widths = sizes[sentence_of]
+        last = np.cumsum(widths)
+        shifts = last - np.cumsum(sizes)[sentence_of]
+        times = np.bincount(ranks + shifts[lines], minlength=int(last[-1]))
+        cells = np.arange(last[own - 1])
+        most = times[len(cells):].reshape(len(references), len(known)).max(axis=0)
+        clipped = np.minimum(times[cells], most[cells - np.repeat(shifts[:own], widths[:own])])
+        sums = np.concatenate([[0], np.cumsum(clipped)])
+        matches[:, n] = sums[last[:own]] - sums[last[:own] - widths[:own]]
+        kept = starts + n + 1 < ends
+        starts, lines, ends, ranks = (array[kept] for array in (starts, lines, ends, ranks))
     return matches
-
-
-class _Ngrams:
-    """The n-grams of several lines for growing n, as far as they are known.
-
-    Args:
-      tokens: the words of each line.
-      sentences: index of the sentence of each line, int64 [lines].
-      vocabulary: larger than each token.
-
-    Attributes:
-      codes: the id of each n-gram; after `extend`, the pair as one integer.
-    """
-
-    def __init__(self, tokens: Tokens, sentences: np.ndarray, vocabulary: int) -> None:
-        self._ids, self._sentences, self._vocabulary = tokens.ids, sentences, vocabulary
-        self._starts = np.arange(len(tokens.ids))
-        self._lines = np.repeat(np.arange(len(sentences)), tokens.lengths)
-        self._room = np.repeat(np.cumsum(tokens.lengths), tokens.lengths) - self._starts
-        self.codes = sentences[self._lines]
-
-    def extend(self, n: int) -> None:
-        """Makes n-grams of the (n - 1)-grams that a token follows."""
-        self._keep(self._room >= n)
-        self.codes = self.codes * self._vocabulary + self._ids[self._starts + n - 1]
-
-    def look_up(self, known: np.ndarray) -> None:
-        """Replaces the codes by their ranks among the sorted known ones, and drops the others."""
-        ranks = np.minimum(known.searchsorted(self.codes), len(known) - 1)
-        is_known = known[ranks] == self.codes
-        self.codes = ranks
-        self._keep(is_known)
-
-    def _keep(self, chosen: np.ndarray) -> None:
-        self._starts, self._lines, self._room, self.codes = (
-            array[chosen] for array in (self._starts, self._lines, self._room, self.codes))
-
-    def clipped_counts(self, most: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """The number of n-grams of each line, where each n-gram counts a limited number of times.
-
-        Args:
-          most: the limit of each n-gram, int64 [n-grams].
-          sizes: number of distinct n-grams of each sentence's references, int64 [sentences].
-
-        Returns:
-          int64 [lines].
-        """
-        firsts = (np.cumsum(sizes) - sizes)[self._sentences]
-        # A cell for each line and each n-gram id of its sentence.
-        widths = sizes[self._sentences]
-        ends = np.cumsum(widths)
-        shifts = ends - widths - firsts
-        times = np.bincount(self.codes + shifts[self._lines], minlength=int(ends[-1]))
-        times = np.minimum(times, most[np.arange(len(times)) - np.repeat(shifts, widths)])
-        sums = np.concatenate([[0], np.cumsum(times)])
-        return sums[ends] - sums[ends - widths]

@@ -54,18 +54,19 @@ def paired_bootstrap(metrics: Sequence[Metric], systems: Sequence[Sequence[np.nd
         _times_drawn(random.choice(sentences, size=(min(rows, samples - start), sentences)))
         @ columns for start in range(0, samples, rows)])
     scores = _split_scores(sums, metrics, len(systems))
-    results = []
+    cut = samples // 40                               # sacreBLEU's `estimate_ci` drops each end
+    results: list[list[Resampled]] = []
     for arrays, resampled in zip(systems, scores, strict=True):
-        system = []
-        for index, metric in enumerate(metrics):
+        results.append([])
+        for metric, base, array, base_drawn, drawn in zip(
+                metrics, systems[0], arrays, scores[0], resampled, strict=True):
             p_value = None
             if arrays is not systems[0]:
-                sizes = np.abs(resampled[index] - scores[0][index])
-                observed = _observed(metric, systems[0][index], arrays[index])
-                above = int(np.sum(sizes - sizes.mean() > observed))
+                sizes = np.abs(drawn - base_drawn)
+                above = int(np.sum(sizes - sizes.mean() > _observed(metric, base, array)))
                 p_value = (above + 1) / (samples + 1)
-            system.append(Resampled(*_mean_and_interval(resampled[index]), p_value))
-        results.append(system)
+            low, high = np.sort(drawn)[[cut, samples - cut - 1]]
+            results[-1].append(Resampled(float(drawn.mean()), float(0.5 * (high - low)), p_value))
     return results
 
 
@@ -99,7 +100,7 @@ def paired_randomization(metrics: Sequence[Metric], baseline: Sequence[np.ndarra
 
 
 def _times_drawn(draws: np.ndarray) -> np.ndarray:
-    """How often each sentence was drawn: [samples, sentences] of indices to the same of counts."""
+    """Converts drawn indices to counts of each sentence, [samples, sentences]."""
     samples, sentences = draws.shape
     offsets = np.arange(samples)[:, None] * sentences
     counts = np.bincount((draws + offsets).ravel(), minlength=samples * sentences)
@@ -122,11 +123,3 @@ def _split_scores(sums: np.ndarray, metrics: Sequence[Metric], systems: int
 def _observed(metric: Metric, first: np.ndarray, second: np.ndarray) -> float:
     """The absolute difference of two systems' scores."""
     return abs(float(metric.scores(first.sum(axis=0)) - metric.scores(second.sum(axis=0))))
-
-
-def _mean_and_interval(scores: np.ndarray) -> tuple[float, float]:
-    """sacreBLEU's `estimate_ci`: the scores without a fortieth at each end."""
-    ordered = np.sort(scores)
-    cut = len(ordered) // 40
-    low, high = ordered[cut], ordered[len(ordered) - cut - 1]
-    return float(scores.mean()), float(0.5 * (high - low))

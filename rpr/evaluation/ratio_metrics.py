@@ -14,18 +14,19 @@ several references the one that gives an example the best ratio counts.
 with the loss of each token.
 """
 import json
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from rpr.evaluation import ALL_METRICS, LOSS_METRICS, LOWER_IS_BETTER
 from rpr.evaluation.metrics import METRICS, Metric
+from rpr.evaluation.ter import edit_distances
 from rpr.evaluation.test_sets import read_lines
 from rpr.utils import schema
 from rpr.utils.errors import InvalidPath, InvalidValue
 
 NAMES = tuple(name for name in ALL_METRICS if name not in METRICS)
-_PAIRS = 100                                          # whose edits are counted together
 
 
 def make_metric(name: str, references: int = 1, tokenize: str | None = None,
@@ -135,32 +136,13 @@ def read_losses(path: str) -> list[np.ndarray]:
 
 def count_edits(pairs: Sequence[tuple[list[str], list[str]]]) -> np.ndarray:
     """The edit distance of each pair of token sequences, int64 [pairs]."""
-    edits = np.zeros(len(pairs), np.int64)
-    order = np.argsort([max(map(len, pair)) for pair in pairs], kind="stable")
-    for start in range(0, len(pairs), _PAIRS):        # of similar lengths, so padding is short
-        chosen = order[start:start + _PAIRS]
-        edits[chosen] = _edits_of_batch([pairs[index] for index in chosen])
-    return edits
-
-
-def _edits_of_batch(pairs: Sequence[tuple[list[str], list[str]]]) -> np.ndarray:
     ids: dict[str, int] = {}
-    first, second = ([[ids.setdefault(token, len(ids)) for token in pair[side]] for pair in pairs]
-                     for side in (0, 1))
-    width = max(map(len, second))
-    columns = np.full((len(pairs), width), -1)
-    for row, tokens in zip(columns, second, strict=True):
-        row[:len(tokens)] = tokens
-    ends = np.array([len(tokens) for tokens in second])
-    steps = np.arange(width + 1)
-    distances = np.tile(steps, (len(pairs), 1))       # of the first i tokens from the first j
-    result = distances[np.arange(len(pairs)), ends]
-    for i in range(max(map(len, first))):
-        tokens = np.array([sequence[i] if i < len(sequence) else -2 for sequence in first])
-        new = distances + 1                           # a deletion
-        new[:, 1:] = np.minimum(new[:, 1:], distances[:, :-1] + (columns != tokens[:, None]))
-        # Insertions: new[j] is the least of new[k] + (j - k) for k <= j.
-        distances = np.minimum.accumulate(new - steps, axis=1) + steps
-        last = np.array([len(sequence) == i + 1 for sequence in first])
-        result[last] = distances[last, ends[last]]
-    return result
+
+    def coded(tokens: list[str]) -> list[int]:
+        return [ids.setdefault(token, len(ids)) for token in tokens]
+
+    edits = np.array([max(map(len, pair)) for pair in pairs], np.int64)
+    indices = [index for index, pair in enumerate(pairs) if all(pair)]
+    edits[indices] = edit_distances(
+        [(coded(pairs[index][0]), coded(pairs[index][1])) for index in indices], beam=math.inf)
+    return edits

@@ -123,7 +123,11 @@ def score(systems: Mapping[str, Sequence[str]], references: Mapping[str, Sequenc
         _add_jackknife(scores, made, statistics, documents)
     elif test:
         _add_sacrebleu_test(scores, made, statistics, test, samples or SAMPLES[test], seed, source)
-        _equal_outputs(scores, systems)
+        for name in scores:                           # equal outputs would get the smallest p
+            if name != next(iter(scores)) and list(systems[name]) == list(
+                    next(iter(systems.values()))):
+                scores[name] = {metric: dataclasses.replace(found, p_value=1.0)
+                                for metric, found in scores[name].items()}
     count = len(set(documents)) if documents and test == "jackknife" else None
     return [System(name, len(lines), _exact(lines, list(references.values())), scores[name], count)
             for name, lines in systems.items()]
@@ -235,16 +239,6 @@ def _add_sacrebleu_test(scores: dict[str, dict[str, Score]], metrics: Sequence[M
             scores[name][metric.name] = dataclasses.replace(
                 scores[name][metric.name], **result,
                 signature=metric.signature(**source, seed=seed, **{field: samples}))
-
-
-def _equal_outputs(scores: dict[str, dict[str, Score]], systems: Mapping[str, Sequence[str]]
-                   ) -> None:
-    """Gives equal outputs p = 1: sacreBLEU's tests give them the smallest p there is."""
-    baseline, *others = systems
-    for name in others:
-        if list(systems[name]) == list(systems[baseline]):
-            scores[name] = {metric: dataclasses.replace(found, p_value=1.0)
-                            for metric, found in scores[name].items()}
 
 
 def _exact(lines: Sequence[str], references: Sequence[Sequence[str]]) -> float:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-# sacreBLEU's limits; the beam is in `edit_matrices`.
+# sacreBLEU's limits.
 LONGEST_BLOCK = 10                                    # words
 FARTHEST_MOVE = 50                                    # words
 MOST_MOVES = 1000                                     # tried in one sentence
@@ -45,9 +45,6 @@ def count_edits(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list[in
 class _Search:
     """The search for the fewest edits of one hypothesis.
 
-    Args:
-      hypothesis, reference: words.
-
     Attributes:
       words: ids of the hypothesis after the moves so far.
       target: ids of the reference.
@@ -65,13 +62,10 @@ class _Search:
         self._least = self.distance - common          # whatever the order of the words
 
     def candidates(self, rows: list[list[int]]) -> list[list[int]]:
-        """The words after each move worth trying.
+        """The words after each move worth trying; `rows` is the edit matrix.
 
         Tercom's order among moves that are equally good: the longest block, then the first, then
         the first place.
-
-        Args:
-          rows: edit matrix of `words` and `target`.
         """
         self.distance = rows[-1][-1]
         if self.distance <= self._least:
@@ -138,10 +132,6 @@ def _align(words: list[int], target: list[int], rows: list[list[int]]
            ) -> tuple[list[int], list[int], list[int]]:
     """The alignment that the edit matrix gives.
 
-    Args:
-      words, target: ids.
-      rows: their edit matrix.
-
     Returns:
       for each target word the last hypothesis word aligned up to it (-1: none); the number of wrong
       hypothesis words before each position; the same for the target.
@@ -166,11 +156,11 @@ def _align(words: list[int], target: list[int], rows: list[list[int]]
             [0, *itertools.accumulate(target_wrong)])
 
 
-def edit_distances(pairs: Sequence[Pair]) -> list[int]:
-    """The edit distance of each pair of non-empty lists, within the beam."""
+def edit_distances(pairs: Sequence[Pair], beam: float = BEAM) -> list[int]:
+    """The edit distance of each pair of non-empty lists, within a beam around the diagonal."""
     distances = np.zeros(len(pairs), np.int64)
     for batch in _batches(pairs):
-        distances[batch.indices] = _fill(batch, keep=False)[0]
+        distances[batch.indices] = _fill(batch, False, beam)[0]
     return distances.tolist()
 
 
@@ -182,7 +172,7 @@ def edit_matrices(pairs: Sequence[Pair]) -> Iterator[tuple[int, list[list[int]]]
       number larger than any distance.
     """
     for batch in _batches(pairs, keep=True):
-        _, diagonals = _fill(batch, keep=True)
+        _, diagonals = _fill(batch, True, BEAM)
         for place, index in enumerate(batch.indices):
             words, targets = pairs[index]
             columns = np.arange(len(targets) + 1)
@@ -191,23 +181,17 @@ def edit_matrices(pairs: Sequence[Pair]) -> Iterator[tuple[int, list[list[int]]]
 
 
 class _Batch(NamedTuple):
-    """Attributes:
-      indices: indices of the pairs, by ascending total length.
-      words: [most words, pairs], -1 where a list has ended.
-      targets: [most targets, pairs], -2 where a list has ended.
-      word_counts, target_counts: lengths of the lists, [pairs].
-    """
+    """Pairs by ascending total length."""
     indices: list[int]
-    words: np.ndarray
-    targets: np.ndarray
-    word_counts: np.ndarray
+    words: np.ndarray                                 # [most words, pairs], -1 after the end
+    targets: np.ndarray                               # [most targets, pairs], -2 after the end
+    word_counts: np.ndarray                           # [pairs]
     target_counts: np.ndarray
 
 
 def _batches(pairs: Sequence[Pair], keep: bool = False) -> Iterator[_Batch]:
     """Pairs of similar total length."""
-    order = sorted(range(len(pairs)), key=lambda index: sum(map(len, pairs[index])))
-    start = 0
+    order, start = sorted(range(len(pairs)), key=lambda index: sum(map(len, pairs[index]))), 0
     while start < len(order):
         end, most_targets = start, 0
         while end < len(order):
@@ -233,12 +217,8 @@ def _padded(lists: Sequence[Sequence[int]], fill: int) -> np.ndarray:
     return np.array(rows, np.int32).T.copy()
 
 
-def _fill(batch: _Batch, keep: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Computes the matrices of a batch.
-
-    Returns:
-      the distances [pairs]; the anti-diagonals [i + j, j, pairs] (only the last three unless
-      `keep`).
+def _fill(batch: _Batch, keep: bool, beam: float) -> tuple[np.ndarray, np.ndarray]:
+    """The distances [pairs], and the anti-diagonals [i + j, j, pairs] (unless `keep` the last 3).
     """
     totals = batch.word_counts + batch.target_counts
     height, width, last = len(batch.words), len(batch.targets), int(totals[-1])
@@ -247,12 +227,12 @@ def _fill(batch: _Batch, keep: bool) -> tuple[np.ndarray, np.ndarray]:
     depth = last + 1 if keep else 3
     diagonals = np.full((depth, width + 1, len(totals)), unreached, kind)
     diagonals[0, 0] = 0
-    beam = _beam(batch)
-    low, high = beam[:, ::-1]                         # as i falls where j rises
+    reached = _reached(batch, beam)
+    low, high = reached[:, ::-1]                      # as i falls where j rises
     narrow = bool((low > 0).any() or (high <= batch.target_counts).any())
     rows, sums = np.arange(height + 1), np.arange(last + 1)
-    first_rows = (rows + beam[1].max(axis=1)).searchsorted(sums, "right")
-    last_rows = (rows + beam[0].min(axis=1)).searchsorted(sums, "right") - 1
+    first_rows = (rows + reached[1].max(axis=1)).searchsorted(sums, "right")
+    last_rows = (rows + reached[0].min(axis=1)).searchsorted(sums, "right") - 1
     ends = totals.searchsorted(sums, "right")
     backward, columns = batch.words[::-1], np.arange(width + 1)[:, None]
     distances = np.zeros(len(totals), np.int64)
@@ -280,18 +260,14 @@ def _fill(batch: _Batch, keep: bool) -> tuple[np.ndarray, np.ndarray]:
     return distances, diagonals
 
 
-def _beam(batch: _Batch) -> np.ndarray:
-    """First column of each row that the beam reaches, and the one after the last.
-
-    Returns:
-      int64 [2, rows, pairs]. Row 0 has the cells that row 1 needs.
-    """
+def _reached(batch: _Batch, beam: float) -> np.ndarray:
+    """The first column of each row in the beam, and the one after the last: [2, rows, pairs]."""
     rows = np.arange(len(batch.words) + 1)[:, None]
     width = len(batch.targets) + 1
     ratios = batch.target_counts / batch.word_counts
-    beams = np.where(BEAM < ratios / 2, np.ceil(ratios / 2 + BEAM), BEAM)
+    beams = np.where(beam < ratios / 2, np.ceil(ratios / 2 + beam), beam)
     diagonal = np.floor(rows * ratios)
     low = np.clip(diagonal - beams, 0, width)
     high = np.where(rows >= batch.word_counts, width, np.minimum(width, diagonal + beams))
-    high[0] = high[1]
+    high[0] = high[1]                                 # the cells that row 1 needs
     return np.array([low, high], np.int64)

@@ -126,14 +126,14 @@ def register(name: str, language_pair: str, source: str, references: Sequence[st
     check_language_pair(language_pair)
     if name in DATASETS:
         raise UserError(f"{name}: sacreBLEU has a test set of this name; choose another one")
-    texts = {"source": read_lines(source)}
-    more = {f"reference.{number}": path for number, path in enumerate(references)}
-    for file, path in (more | ({"documents": documents} if documents else {})).items():
-        texts[file] = read_lines(path)
-        if len(texts[file]) != len(texts["source"]):
-            raise UserError(f"{path} has {len(texts[file])} lines, {source} has "
+    paths = {"source": source, **{f"reference.{n}": path for n, path in enumerate(references)},
+             **({"documents": documents} if documents else {})}
+    texts = {file: read_lines(path) for file, path in paths.items()}
+    for file, lines in texts.items():
+        if len(lines) != len(texts["source"]):
+            raise UserError(f"{paths[file]} has {len(lines)} lines, {source} has "
                             f"{len(texts['source'])}")
-    directory = _directory(name, language_pair)
+    directory = os.path.join(_root(), f"{name}.{language_pair}")
     if os.path.exists(directory):
         if {file: read_lines(os.path.join(directory, file))
                 for file in sorted(os.listdir(directory))} != texts:
@@ -165,15 +165,11 @@ def _root() -> str:
         "test_sets")
 
 
-def _directory(name: str, language_pair: str) -> str:
-    return os.path.join(_root(), f"{name}.{language_pair}")
-
-
 def _registered(name: str, language_pair: str) -> str | None:
     """The directory of a registered test set; None if there is none of that name."""
     if re.search(r"[/\0]", name + language_pair):
         return None
-    directory = _directory(name, language_pair)
+    directory = os.path.join(_root(), f"{name}.{language_pair}")
     if os.path.isdir(directory):
         for file in ("source", "reference.0"):
             if not os.path.isfile(os.path.join(directory, file)):

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rpr.evaluation.length_checks import length_warnings
+from rpr.evaluation import length_warnings
 from rpr.experiments import gin_files, provenance, sharing
 from rpr.experiments.config import Run
 from rpr.experiments.run_directory import (

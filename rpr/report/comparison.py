@@ -15,7 +15,6 @@ from rpr.evaluation import (
     designs,
     significance,
 )
-from rpr.evaluation.length_checks import brevity_penalty
 from rpr.evaluation.metrics import Metric
 from rpr.evaluation.ratio_metrics import loss_counts, make_metric, read_losses
 from rpr.evaluation.scoring import sentence_statistics
@@ -266,7 +265,8 @@ def _fill_word_counts(results: StudyResults, counts: Mapping[str, np.ndarray]) -
     """Fills in what BLEU's counts tell about the hypotheses' lengths."""
     for run in (run for arm in results.arms for run in arm.done):
         tokens, expected = counts[run.path][:, :2].T
-        run.brevity_penalty = round(brevity_penalty(tokens.sum(), expected.sum()), 4)
+        length, wanted = tokens.sum(), expected.sum()
+        run.brevity_penalty = round(math.exp(min(0.0, 1 - wanted / length)), 4) if length else 0.0
         run.short = int(np.count_nonzero((tokens > 0) & (2 * tokens < expected)))
 
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rpr.evaluation import ALL_METRICS, LOSS_METRICS, LOWER_IS_BETTER
-from rpr.evaluation.length_checks import length_warnings
+from rpr.evaluation import ALL_METRICS, LOSS_METRICS, LOWER_IS_BETTER, length_warnings
 from rpr.evaluation.significance import ArmScore, Comparison
 from rpr.utils import files
 from rpr.utils.errors import UserError
