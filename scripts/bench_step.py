@@ -14,6 +14,8 @@ weights. Their hparams are equal except for positions:
                 the defaults. `relative` / `relative_stateful` is the cost of reproducible masks
   torch, torch_compiled  the absolute model in plain PyTorch (scripts/torch_step.py), eager and with
                 torch.compile, where torch can be imported; not among the defaults
+  rotary, fire, ...  any other value of the hparam `position`; a side on which it cannot be used has
+                relative positions
 
 Shapes: `base:N` is rpr_base with 32,768 symbols and sentences of up to N words, `big:N` is
 rpr_big_ende with as many symbols, `small:N` rpr_small with 4,096, `tiny:N` rpr_tiny with 64. A
@@ -64,6 +66,7 @@ from tensor2tensor.data_generators import problem_hparams  # noqa: E402
 from tensor2tensor.models import transformer  # noqa: E402
 from tensor2tensor.utils import registry, trainer_lib  # noqa: E402
 
+from rpr import positions  # noqa: E402
 from rpr.nn.dropout import reproducible_masks  # noqa: E402
 from rpr.utils import files, processes  # noqa: E402
 
@@ -134,8 +137,9 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     if args.words < 1:
         parser.error(f"--words={args.words}: at least 1")
     for value in args.variants:
-        if value not in (*VARIANTS, *OTHERS):
-            parser.error(f"--variants={value}: allowed are {', '.join((*VARIANTS, *OTHERS))}")
+        if value not in (*VARIANTS, *OTHERS) and not _sides(registry.hparams("rpr_small"), value):
+            parser.error(f"--variants={value}: allowed are {', '.join((*VARIANTS, *OTHERS))} and "
+                         "position schemes (rpr list schemes)")
         if value.startswith("torch") and not importlib.util.find_spec("torch"):
             parser.error(f"--variants={value}: PyTorch is not installed")
     for shape in args.shapes:
@@ -160,8 +164,24 @@ def _step(args, variant, name, symbols):
                                 variant == "torch_compiled", args.precision == "bfloat16")
 
 
+def _sides(hparams, position):
+    """{the hparam of a side: position} for the sides on which it can be used."""
+    found = {}
+    hparams.position = position
+    for side, name in (("inputs", "encoder_position"), ("targets", "decoder_position")):
+        with contextlib.suppress(ValueError):
+            positions.build(hparams, side)
+            found[name] = position
+    return found
+
+
 def _hparams(variant, name):
     """The hparams of a variant: those of the registered set, in T2T's words for T2T's model."""
+    if variant not in (*VARIANTS, *OTHERS):
+        hparams = registry.hparams(name)
+        for setting, value in _sides(registry.hparams(name), variant).items():
+            hparams.set_hparam(setting, value)
+        return hparams
     is_relative = variant in ("relative", STATEFUL)
     hparams = registry.hparams(name if is_relative else f"{name}_absolute")
     if variant.startswith("t2t"):
