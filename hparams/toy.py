@@ -45,3 +45,29 @@ def toy_graph() -> HParams:
     hparams.learning_rate_constant = 0.1
     hparams.learning_rate_warmup_steps = 400
     return hparams
+
+
+@registry.register_hparams
+def ruoss2023() -> HParams:
+    """The encoder of Ruoss et al. 2023 without a decoder: 5 layers, width 64, 8 heads, post-norm.
+
+    From github.com/google-deepmind/randomized_positional_encodings: Adam with rate 1e-3, gradients
+    clipped to norm 1, 128 sequences. Sums of layers have dropout 0.1.
+    """
+    hparams = base.shaw2018("none", 16, heads_share_relative_embedding=False)
+    hparams.answer_symbol = 2                                # _ of the tasks
+    hparams.num_encoder_layers = 5
+    hparams.hidden_size = 64
+    hparams.num_heads = 8
+    hparams.filter_size = 256
+    hparams.symbol_modality_num_shards = 1
+    hparams.label_smoothing = 0.0
+    hparams.batch_size = 128                                 # sequences
+    hparams.use_fixed_batch_size = True
+    hparams.max_length = 2048                                # positions that are drawn from
+    hparams.learning_rate_schedule = "constant"
+    hparams.learning_rate_constant = 0.001
+    hparams.optimizer_adam_beta2 = 0.999
+    hparams.optimizer_adam_epsilon = 1e-8
+    hparams.clip_grad_norm = 1.0
+    return hparams

@@ -5,6 +5,7 @@ from rpr.problems import (  # noqa: F401
     length_tasks,
     libreoffice,
     multi30k,
+    ruoss,
     text_files,
     toy,
     wmt14,

@@ -76,9 +76,14 @@ def _positions(hparams: HParams) -> dict[str, str]:
     """The settings of schemes that neither side uses."""
     sides = [hparams.get(f"{side}_position") or hparams.position for side in ("encoder", "decoder")]
     cross = hparams.get("cross_position") or "none"
+    without_decoder = {}
+    if hparams.get("answer_symbol", 0):
+        sides, cross = sides[:1], "none"
+        without_decoder = dict.fromkeys(
+            ("decoder_position", "cross_position", "num_decoder_layers"), "without a decoder")
     unused = set.intersection(*map(unused_settings, [*sides, cross]))
     why = f"with position={' and '.join(dict.fromkeys(sides))}"
-    dead = dict.fromkeys(unused, why)
+    dead = dict.fromkeys(unused, why) | without_decoder
     if hparams.encoder_position and hparams.decoder_position:
         dead["position"] = "with encoder_position and decoder_position"
     return dead

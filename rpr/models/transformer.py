@@ -74,6 +74,10 @@ def checked_hparams(hparams: HParams) -> HParams:
     if hparams.get("loss_per_sentence", False) and hparams.pack_dataset:
         raise ValueError("loss_per_sentence=True with pack_dataset=True: a packed row holds "
                          "several sentences; use one of the two")
+    symbol = hparams.get("answer_symbol", 0)
+    if symbol and hparams.pack_dataset:
+        raise ValueError(f"answer_symbol={symbol} with pack_dataset=True: a packed row holds "
+                         "several sources; use one of the two")
     _check_heads(hparams)
     for side in ("inputs", "targets"):
         positions.build(hparams, side)                       # raises for a bad scheme
@@ -140,6 +144,14 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
             memory, cross_bias = self.encode(
                 features["inputs"], features["target_space_id"], hparams, features)
         targets = features["targets"]
+        symbol = hparams.get("answer_symbol", 0)
+        if symbol:
+            if memory is None:
+                raise ValueError(f"answer_symbol={symbol}: the problem has no source, which it is "
+                                 "a symbol of")
+            shape = common_layers.shape_list(targets)
+            return tf.reshape(transformer_stacks.answers(
+                memory, features["inputs_raw"], symbol, tf.range(shape[1])[None]), shape)
         x, bias = transformer_stacks.prepare_decoder(
             common_layers.flatten4d3d(targets), hparams, features)
         y = self.decode(x, memory, cross_bias, bias, hparams, features=features)
@@ -189,6 +201,9 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
                 or not losses.logits_function(hparams) or preprocess_targets_method
                 or self.get_decode_start_id() or self.get_decode_end_id()
                 or "partial_targets" in features or "targets_segmentation" in features):
+            if hparams.get("answer_symbol", 0):
+                raise ValueError(f"answer_symbol={hparams.get('answer_symbol')}: a model without a "
+                                 "decoder answers without sampling and prompts")
             features = {**features, "decode_length": self._length_after_prompt(
                 features, decode_length)}
             return super()._fast_decode(features, decode_length, beam_size, top_beams, alpha,
@@ -213,6 +228,16 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
         with tf.variable_scope("body"):
             memory, bias = self.encode(inputs, features["target_space_id"], hparams, features)
         batch = common_layers.shape_list(memory)[0]
+        symbol = hparams.get("answer_symbol", 0)
+        if symbol:
+            memory, symbols = (tf.repeat(x, beams, axis=0) for x in (memory, features["inputs"]))
+
+            def answer(x: tf.Tensor, at: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+                del x, ids                                   # answers do not read each other
+                y = transformer_stacks.answers(memory, symbols, symbol, at[:, None])
+                return y[:, :, None], at + 1
+
+            return answer, tf.zeros([batch * beams], tf.int32)
         fixed = transformer_stacks.init_cache(None, hparams, batch, 0, memory, bias, "body/")
         # What differs between the beams; the encoder's keys and values do not.
         caches = {layer: {name: tf.tile(value, [beams] + [1] * (value.shape.rank - 1))

@@ -2,6 +2,7 @@
 from typing import Any
 
 import tensorflow.compat.v1 as tf
+from tensor2tensor.data_generators import text_encoder
 from tensor2tensor.layers import common_attention, common_layers
 from tensor2tensor.utils import expert_utils
 
@@ -184,6 +185,28 @@ def encoder(x: tf.Tensor, bias: tf.Tensor, hparams: HParams, nonpadding: tf.Tens
                                             layout.replace(layer=layer), None, save_weights_to)
                 x = _feed_forward_sublayer(x, hparams, pad_remover)
         return layers.preprocess(x, hparams)
+
+
+def answers(memory: tf.Tensor, symbols: tf.Tensor, symbol: int, at: tf.Tensor) -> tf.Tensor:
+    """The outputs of the encoder in the places of the answer, in a model without a decoder.
+
+    The first place is that of the first answer symbol of the source, or of its end mark.
+
+    Args:
+      memory: [batch, len_inputs, hidden], the encoder's output.
+      symbols: int [batch, len_inputs, ...], the source.
+      symbol: the answer symbol.
+      at: int32 [batch|1, length], indices of the answer's symbols; those beyond the source's end
+        mark read its place.
+
+    Returns:
+      [batch, length, hidden].
+    """
+    symbols = tf.reshape(symbols, common_layers.shape_list(memory)[:2])
+    end = tf.equal(symbols, text_encoder.EOS_ID)
+    first, last = (tf.argmax(tf.cast(found, tf.int32), axis=1, output_type=tf.int32)[:, None]
+                   for found in (tf.equal(symbols, symbol) | end, end))
+    return tf.gather(memory, tf.minimum(first + at, last), batch_dims=1)
 
 
 def decoder(x: tf.Tensor, memory: tf.Tensor | None, self_bias: tf.Tensor | None,

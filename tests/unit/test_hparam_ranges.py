@@ -90,6 +90,8 @@ REFUSED = [
     ("scheduled_sampling_prob=0.5", "scheduled_sampling_prob=0.5: must be one of 0.0, 1.0"),
     ("sampling_method=foo", "sampling_method=foo: must be one of argmax"),
     ("loss_per_sentence=True,pack_dataset=True", "loss_per_sentence=True with pack_dataset=True"),
+    ("answer_symbol=2,pack_dataset=True", "answer_symbol=2 with pack_dataset=True"),
+    ("answer_symbol=-1", "answer_symbol=-1: must be"),
     ("sampling_temp=-1", "sampling_temp=-1.0: must be"),
     ("sampling_method=random_per_example,sampling_temp=0", "sampling_temp=0.0 with"),
     ("sampling_keep_top_k=0", "sampling_keep_top_k=0: must be -1 .* or at least 1"),
