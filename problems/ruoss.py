@@ -15,8 +15,6 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from tensor2tensor.utils import registry
-
 from rpr.problems import toy
 
 PLACE = "_"
@@ -227,15 +225,11 @@ class RuossTask(toy.GeneratedProblem):
         return " ".join([*source, *[PLACE] * self.task.places(n)]), " ".join(answer)
 
 
-def _register(name: str, task: Task) -> None:
-    doc = (task.make.__doc__ or "").strip().rstrip(".")
-    registry.register_problem(f"ruoss_{name}")(type(f"ruoss_{name}", (RuossTask,), {
-        "__doc__": f"{doc} (Ruoss et al. 2023); {TRAINED_LENGTH} tokens in training, up to "
-                   f"{TESTED_LENGTH} in testing.",
-        "__module__": __name__, "task": task, "tokens": (PLACE, *task.tokens),
-        **{f"{split}_length": length + task.places(length) for split, length in (
-            ("trained", TRAINED_LENGTH), ("tested", TESTED_LENGTH))}}))
-
-
 for _name, _entry in TASKS.items():
-    _register(_name, _entry)
+    _doc = (_entry.make.__doc__ or "").strip().rstrip(".")
+    toy.register(f"ruoss_{_name}", RuossTask,
+                 f"{_doc} (Ruoss et al. 2023); {TRAINED_LENGTH} tokens in training, up to "
+                 f"{TESTED_LENGTH} in testing.",
+                 task=_entry, tokens=(PLACE, *_entry.tokens),
+                 trained_length=TRAINED_LENGTH + _entry.places(TRAINED_LENGTH),
+                 tested_length=TESTED_LENGTH + _entry.places(TESTED_LENGTH))

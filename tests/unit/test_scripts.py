@@ -33,6 +33,7 @@ def run(name, *arguments):
     (["train_on_hosts", "a;b", "true"], "'a;b' is not HOST[:PORT]"),
     (["train.sbatch", "--worker_gpu=8"], "train.sbatch: not in a Slurm job; submit it: sbatch"),
     (["expression_graphs.py", "/dev/null/x"], "Not a directory"),
+    (["verdicts.py", "nowhere.csv", "nowhere"], "verdicts.py: [Errno 2] No such file or directory"),
     (["plot_learning_rate.py", __file__, "--hparams_set=rpr_small"], "is not a PNG file"),
     (["small_vectors.py", "x", "--problem=toy_reverse_repeats_5"], "not a problem of words"),
 ])
@@ -89,3 +90,15 @@ def test_expressions_replace_no_file(tmp_path):
     done = run("expression_graphs.py", str(tmp_path))
     assert done.returncode == 1 and "File exists" in done.stderr
     assert (tmp_path / "source").read_text() == "mine"
+
+
+def test_verdicts_of_a_record(tmp_path):
+    (tmp_path / "predictions.csv").write_text(
+        "problem,arm,published,low,high\nlength_copy_10,sinusoid,5,3,4.5\n"
+        "length_copy_10,rotary,9,2,90\nlength_copy_10,alibi,1,0,2\nlength_sort_10,none,1,0,2\n")
+    done = run("verdicts.py", str(tmp_path / "predictions.csv"),
+               str(ROOT / "docs/results/length_copy"))
+    assert done.stdout.splitlines()[4:] == [
+        "| sinusoid | 5 | 3–4.5 | 4.1 [1.6, 6.5] | 3 | 5.1 | right | agrees |",
+        "| rotary | 9 | 2–90 | 0.3 [-1.1, 1.8] | 3 | 1.0 | wrong | differs |",
+        "| alibi | 1 | 0–2 | not run | 0 |  |  |  |", ""]

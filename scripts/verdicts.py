@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Compares a study with what was predicted before its runs.
+
+    rpr report runs/length_ruoss/even_pairs
+    scripts/verdicts.py docs/predictions/length_ruoss.csv runs/length_ruoss/even_pairs
+
+Reads results.csv and results.json of each study or record, and prints a Markdown table for each. An
+arm is as predicted if its mean over seeds is in the range. It agrees with the publication if the
+published figure is in the 95% interval of the mean over seeds (Student's t).
+"""
+import argparse
+import csv
+import json
+import statistics
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from scipy import special
+
+
+def main() -> None:
+    """Prints the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("predictions", type=Path,
+                        help="CSV with problem, arm, published, low and high")
+    parser.add_argument("studies", type=Path, nargs="+", help="directories with results.csv")
+    args = parser.parse_args()
+    try:
+        print_tables(args.predictions, args.studies)
+    except OSError as error:
+        sys.exit(f"verdicts.py: {error}")
+
+
+def print_tables(predictions_file: Path, studies: Sequence[Path]) -> None:
+    """Prints the table of each study."""
+    with predictions_file.open(encoding="utf-8") as text:
+        predictions = list(csv.DictReader(text))
+    for study in studies:
+        problem = json.loads((study / "results.json").read_text(encoding="utf-8"))["problem"]
+        with (study / "results.csv").open(encoding="utf-8") as text:
+            arms = {row["name"]: row for row in csv.DictReader(text)}
+        print(f"{problem}:\n\n" + "\n".join(
+            table([row for row in predictions if row["problem"] == problem], arms)) + "\n")
+
+
+def table(predictions: Sequence[Mapping[str, str]], arms: Mapping[str, Mapping[str, str]]
+          ) -> Iterator[str]:
+    """The lines of a Markdown table of the predicted arms.
+
+    Args:
+      predictions: rows with `arm`, `published`, `low` and `high`.
+      arms: the rows of results.csv by arm, with `beyond_runs` if runs are done.
+    """
+    yield "| arm | published | predicted | measured [95%] | seeds | largest | prediction | paper |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: | --- | --- |"
+    for row in predictions:
+        shown = f"| {row['arm']} | {row['published']} | {row['low']}–{row['high']} "
+        arm = arms.get(row["arm"], {})
+        runs = [float(run) for run in arm.get("beyond_runs", "").split(";") if run not in
+                ("", "None")]
+        if not runs:
+            yield shown + "| not run | 0 |  |  |  |"
+            continue
+        mean = statistics.mean(runs)
+        right = float(row["low"]) <= mean <= float(row["high"])
+        interval, agrees = "", "one seed"
+        if len(runs) > 1:
+            half = (-special.stdtrit(len(runs) - 1, 0.025) * statistics.stdev(runs)
+                    / len(runs) ** 0.5)
+            interval = f" [{mean - half:.1f}, {mean + half:.1f}]"
+            agrees = "agrees" if abs(float(row["published"]) - mean) <= half else "differs"
+        yield (shown + f"| {mean:.1f}{interval} | {len(runs)} | {max(runs):.1f} "
+               f"| {'right' if right else 'wrong'} | {agrees} |")
+
+
+if __name__ == "__main__":
+    main()
