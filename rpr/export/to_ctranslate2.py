@@ -173,8 +173,9 @@ def check(trained: TrainedModel) -> None:
 
 
 def _refusal(name: str, value: object, works: str) -> UserError:
-    return UserError(f"{name}={value}: CTranslate2 cannot compute it; it can with {works}. The "
-                     "format saved_model exports every model")
+    return UserError(f"{name}={value}: CTranslate2 cannot compute it; it can with {works}. "
+                     "TensorFlow can compute every model (the format saved_model, or the engine "
+                     "tensorflow)")
 
 
 def _norms(hparams: HParams) -> tuple[str, str]:

@@ -139,8 +139,8 @@ def test_a_saved_model_needs_only_tensorflow(request_of, trained, tmp_path):
 @pytest.mark.parametrize(("hparams", "line"), [
     ("position=rotary,rotary_scaling=ntk,rotary_scaling_factor=2.0",
      "position=rotary: CTranslate2 cannot compute it; it can with relative, unscaled rotary, "
-     "sinusoid, learned, t5_bias, alibi and sums of these. The format saved_model exports every "
-     "model"),
+     "sinusoid, learned, t5_bias, alibi and sums of these. TensorFlow can compute every model (the "
+     "format saved_model, or the engine tensorflow)"),
     ("decoder_position=randomized", "decoder_position=randomized: "),
     ("cross_position=alibi", "cross_position=alibi: "),
     ("compatibility=additive", "compatibility=additive: "),
