@@ -1,11 +1,22 @@
 """Generated tasks that train on short sequences and test on longer ones.
 
 Each name ends in the longest source in training, in tokens; test sources have up to three times as
-many. Lengths are uniform. Copy, reverse, sort, addition and parity are among the tasks of
-Kazemnejad et al. 2023 (arXiv:2305.19466, table 1) and Ruoss et al. 2023 (arXiv:2305.16843, table
-B.1), counting is a plain form of that of Golovneva et al. 2024 (arXiv:2405.18719, section 5.2).
+many. Lengths are uniform.
+
+- Copy, reverse, sort, addition and parity are among the tasks of Kazemnejad et al. 2023
+  (arXiv:2305.19466, table 1). rsc, rdc, rsc2x, cmc, cmc2x, mc, mc2x, mcrv, sum and polynomial are
+  forms of its tasks, named as in github.com/McGill-NLP/length-generalization. scan has the commands
+  of Lake and Baroni 2018 (arXiv:1711.00350), any number of them in one source.
+- counting is a plain form of that of Golovneva et al. 2024 (arXiv:2405.18719, section 5.2),
+  variables1, variables3 and variables5 are that with so many variables.
+- mqar is multi-query associative recall (Arora et al. 2024, arXiv:2312.04927).
+- blocks3 to blocks6 ask for the languages of alternating blocks of Yang et al. 2025
+  (arXiv:2506.16055), whose depth hierarchy is for attention to the left without positions.
 """
+import itertools
 import random
+import string
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from rpr.problems import toy
@@ -100,7 +111,135 @@ class LengthCounting(LengthTask):
         return list(str(source.count("a")))
 
 
-for _task in (LengthCopy, LengthReverse, LengthSort, LengthAddition, LengthParity, LengthCounting):
+_SYMBOLS = tuple(string.digits + string.ascii_letters + string.punctuation)
+_NEXT = "NEXT"
+_KEYS, _VALUES = (tuple(f"{kind}{number}" for number in range(64)) for kind in "kv")
+_VERBS = {"walk": ["WALK"], "look": ["LOOK"], "run": ["RUN"], "jump": ["JUMP"], "turn": []}
+_TIMES = {"twice": 2, "thrice": 3}
+
+
+def _table_task(name: str, doc: str, tokens: Iterable[str],
+                source: Callable[[random.Random, int], list[str]],
+                answer: Callable[[list[str]], list[str]], **attributes: Any) -> type[LengthTask]:
+    """A task made of a function from a length to a source, and one from a source to its answer."""
+    return type(f"Length{name}", (LengthTask,), {
+        "__doc__": doc, "__module__": __name__, "tokens": tuple(tokens), **attributes,
+        "source": lambda self, rng, length: source(rng, length),
+        "answer": lambda self, tokens: answer(tokens)})
+
+
+def _symbols(rng: random.Random, length: int) -> list[str]:
+    return rng.choices(_SYMBOLS, k=length)
+
+
+def _two(rng: random.Random, length: int) -> list[str]:
+    first, other = rng.sample(_SYMBOLS, 2)
+    return [first, *[other] * (length - 1)]
+
+
+def _polynomial(source: list[str]) -> list[str]:
+    x, *terms = source
+    return [str(sum(int(factor) * int(x) ** "abcd".index(power) for factor, power
+                    in zip(terms[::2], terms[1::2], strict=True)) % 10)]
+
+
+def _scan_source(rng: random.Random, length: int) -> list[str]:
+    """As many random commands as fit into so many tokens."""
+    source: list[str] = []
+    while True:
+        verb = rng.choice([*_VERBS])
+        way = rng.choice(["left", "right", "opposite left", "opposite right", "around left",
+                          "around right", *([""] if verb != "turn" else [])])
+        command = f"{verb} {way} {rng.choice(['', *_TIMES])}".split()
+        if len(source) + len(command) > length:
+            return source[:-1] or ["walk"]
+        source += [*command, "and"]
+
+
+def _scan_actions(source: list[str]) -> list[str]:
+    actions: list[str] = []
+    for command in " ".join(source).split(" and "):
+        words = command.split()
+        turn = [word.upper() for word in words if word in ("left", "right")]
+        turns, repeats = (2, 1) if "opposite" in words else (1, 4) if "around" in words else (1, 1)
+        actions += (turn * turns + _VERBS[words[0]]) * repeats * _TIMES.get(words[-1], 1)
+    return actions
+
+
+def _mqar_source(rng: random.Random, length: int) -> list[str]:
+    keys, values = (rng.sample(kind, length // 3) for kind in (_KEYS, _VALUES))
+    return [*itertools.chain(*zip(keys, values, strict=True)), *rng.sample(keys, len(keys))]
+
+
+def _mqar_values(source: list[str]) -> list[str]:
+    pairs = source[:len(source) // 3 * 2]
+    value = dict(zip(pairs[::2], pairs[1::2], strict=True))
+    return [value[key] for key in source[len(pairs):]]
+
+
+def _variables(names: str) -> type[LengthTask]:
+    steps = [*(f"{name}{change}" for name in names for change in ("=0", "++")), "pass"]
+    questions = [f"{name}?" for name in names]
+
+    def value(source: list[str]) -> list[str]:
+        count, name = 0, source[-2][0]
+        for step in source[:-2]:
+            count = 0 if step == f"{name}=0" else count + (step == f"{name}++")
+        return [str(count)]
+
+    return _table_task(
+        f"Variables{len(names)}", "The value of a variable, after steps that set one to 0, add 1 "
+        "to one, or pass", (toy.PLACE, *steps, *questions, *map(str, range(120))),
+        lambda rng, n: [*rng.choices(steps, k=n - 2), rng.choice(questions), toy.PLACE], value)
+
+
+def _blocks(count: int) -> type[LengthTask]:
+    def source(rng: random.Random, length: int) -> list[str]:
+        blocks = count + rng.choice((0, 0, -1, 1))
+        ends = {*rng.sample(range(1, length - 1), blocks - 1)}
+        block = itertools.accumulate(int(place in ends) for place in range(length - 1))
+        return [*("ab"[index % 2] for index in block), toy.PLACE]
+
+    return _table_task(
+        f"Blocks{count}", f"Whether a and b alternate in {count} blocks, not in one less or more",
+        toy.PLACE + "ab01", source,
+        lambda tokens: [str(int(len([*itertools.groupby(tokens[:-1])]) == count))],
+        shortest=12)
+
+
+_TASKS: tuple[type[LengthTask], ...] = (
+    LengthCopy, LengthReverse, LengthSort, LengthAddition, LengthParity, LengthCounting,
+    _table_task("Rsc", "One symbol, as often as in the source", _SYMBOLS,
+                lambda rng, n: [rng.choice(_SYMBOLS)] * n, lambda source: source),
+    _table_task("Rsc2x", "One symbol, twice as often as in the source", _SYMBOLS,
+                lambda rng, n: [rng.choice(_SYMBOLS)] * n, lambda source: source * 2),
+    _table_task("Rdc", "The first symbol, as often as another one follows it", _SYMBOLS, _two,
+                lambda source: source[:1] * (len(source) - 1)),
+    _table_task("Cmc", "The source of 94 symbols", _SYMBOLS, _symbols, lambda source: source),
+    _table_task("Cmc2x", "The source of 94 symbols, twice", (*_SYMBOLS, _NEXT), _symbols,
+                lambda source: [*source, _NEXT, *source]),
+    _table_task("Mc", "The source of 94 symbols, backwards", _SYMBOLS, _symbols,
+                lambda source: source[::-1]),
+    _table_task("Mc2x", "The source of 94 symbols, backwards, twice", (*_SYMBOLS, _NEXT), _symbols,
+                lambda source: [*source[::-1], _NEXT, *source[::-1]]),
+    _table_task("Mcrv", "The source of 94 symbols, backwards, then as it is", (*_SYMBOLS, _NEXT),
+                _symbols, lambda source: [*source[::-1], _NEXT, *source]),
+    _table_task("Sum", "The last digit of the sum of digits from 1 to 9", "1234567890",
+                lambda rng, n: rng.choices("123456789", k=n),
+                lambda source: [str(sum(map(int, source)) % 10)]),
+    _table_task("Polynomial", "The value modulo 10 of terms c x^0 (a) to c x^3 (d), after x",
+                (*map(str, range(-3, 10)), *"abcd"),
+                lambda rng, n: [str(rng.randint(-2, 2)), *itertools.chain(*(
+                    (str(rng.randint(-3, 3)), rng.choice("abcd")) for _ in range((n - 1) // 2)))],
+                _polynomial),
+    _table_task("Scan", "The actions of SCAN commands, joined by and",
+                (*_VERBS, *_TIMES, "and", "opposite", "around", "left", "right", "WALK", "LOOK",
+                 "RUN", "JUMP", "LEFT", "RIGHT"), _scan_source, _scan_actions),
+    _table_task("Mqar", "The values of keys in another order, after pairs of key and value",
+                (*_KEYS, *_VALUES), _mqar_source, _mqar_values),
+    *map(_variables, ("a", "abc", "abcde")), *map(_blocks, (3, 4, 5, 6)))
+
+for _task in _TASKS:
     for _trained in TRAINED_LENGTHS:
         if _trained > _task.shortest:
             _tested = TIMES_LONGER * _trained

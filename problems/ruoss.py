@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 from rpr.problems import toy
 
-PLACE = "_"
 TRAINED_LENGTH, TESTED_LENGTH, SHORTEST_TESTED = 40, 100, 21
 MODULUS = 5
 
@@ -222,7 +221,7 @@ class RuossTask(toy.GeneratedProblem):
         n = rng.randint(1 if split == "train" else SHORTEST_TESTED,
                         TESTED_LENGTH if split == "test" else TRAINED_LENGTH)
         source, answer = self.task.make(rng, n)
-        return " ".join([*source, *[PLACE] * self.task.places(n)]), " ".join(answer)
+        return " ".join([*source, *[toy.PLACE] * self.task.places(n)]), " ".join(answer)
 
 
 for _name, _entry in TASKS.items():
@@ -230,6 +229,6 @@ for _name, _entry in TASKS.items():
     toy.register(f"ruoss_{_name}", RuossTask,
                  f"{_doc} (Ruoss et al. 2023); {TRAINED_LENGTH} tokens in training, up to "
                  f"{TESTED_LENGTH} in testing.",
-                 task=_entry, tokens=(PLACE, *_entry.tokens),
+                 task=_entry, tokens=(toy.PLACE, *_entry.tokens),
                  trained_length=TRAINED_LENGTH + _entry.places(TRAINED_LENGTH),
                  tested_length=TESTED_LENGTH + _entry.places(TESTED_LENGTH))

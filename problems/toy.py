@@ -31,6 +31,7 @@ class Tokens(text_encoder.TokenTextEncoder):
                             f"{' '.join(known[:20])}") from None
 
 
+PLACE = "_"                      # in a source: where an encoder without a decoder answers
 MOST_REPEATS = 100                                    # sources of other splits per example
 
 

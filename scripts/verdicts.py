@@ -6,7 +6,7 @@
 
 Reads results.csv and results.json of each study or record, and prints a Markdown table for each. An
 arm is as predicted if its mean over seeds is in the range. It agrees with the publication if the
-published figure is in the 95% interval of the mean over seeds (Student's t).
+published figure, if there is one, is in the 95% interval of the mean over seeds (Student's t).
 """
 import argparse
 import csv
@@ -69,9 +69,9 @@ def table(predictions: Sequence[Mapping[str, str]], arms: Mapping[str, Mapping[s
             half = (-special.stdtrit(len(runs) - 1, 0.025) * statistics.stdev(runs)
                     / len(runs) ** 0.5)
             interval = f" [{mean - half:.1f}, {mean + half:.1f}]"
-            agrees = "agrees" if abs(float(row["published"]) - mean) <= half else "differs"
+            agrees = "agrees" if abs(float(row["published"] or "nan") - mean) <= half else "differs"
         yield (shown + f"| {mean:.1f}{interval} | {len(runs)} | {max(runs):.1f} "
-               f"| {'right' if right else 'wrong'} | {agrees} |")
+               f"| {'right' if right else 'wrong'} | {agrees if row['published'] else ''} |")
 
 
 if __name__ == "__main__":

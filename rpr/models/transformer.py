@@ -29,7 +29,6 @@ SUPPORTED = {
     "self_attention_type": ("dot_product",),
     "ffn_layer": ("dense_relu_dense", "conv_hidden_relu"),
     "proximity_bias": (False,),
-    "unidirectional_encoder": (False,),
     "causal_decoder_self_attention": (True,),
     "attention_variables_3d": (False,),
     "hard_attention_k": (0,),

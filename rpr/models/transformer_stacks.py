@@ -169,14 +169,17 @@ def encoder(x: tf.Tensor, bias: tf.Tensor, hparams: HParams, nonpadding: tf.Tens
     features = features or {}
     scheme, length = positions.build(hparams, "inputs"), common_layers.shape_list(x)[1]
     num_layers = hparams.num_encoder_layers or hparams.num_hidden_layers
-    layout = Layout(length, length, edges=features.get("edges"), mask=bias, layers=num_layers,
-                    training=hparams.mode == tf.estimator.ModeKeys.TRAIN)
+    causal, padding = hparams.get("unidirectional_encoder", False), bias
+    if causal:                                               # T2T's hparam
+        bias += common_attention.attention_bias_lower_triangle(length)
+    layout = Layout(length, length, causal=causal, edges=features.get("edges"), mask=bias,
+                    layers=num_layers, training=hparams.mode == tf.estimator.ModeKeys.TRAIN)
     x, layout = _enter(x, scheme, layout, hparams, "inputs", features)
     with tf.variable_scope("encoder"):
         pad_remover = None
         if hparams.use_pad_remover:
             pad_remover = expert_utils.PadRemover(
-                common_attention.attention_bias_to_padding(bias) if nonpadding is None
+                common_attention.attention_bias_to_padding(padding) if nonpadding is None
                 else 1.0 - nonpadding)
         for layer in range(num_layers):
             with tf.variable_scope(f"layer_{layer}"):

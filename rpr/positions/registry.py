@@ -185,8 +185,10 @@ def _sum(names: list[str], hparams: HParams, side: str, setting: str,
          heads: tuple[int, int] = (0, 0)) -> SumOfSchemes:
     """The checked sum of the schemes with these names, for all heads or for a group."""
     schemes = {}
+    sides = {side, "targets"} if side == "inputs" and hparams.get(
+        "unidirectional_encoder") else {side}
     for name in names:
-        if side not in SCHEMES[name].sides:
+        if sides.isdisjoint(SCHEMES[name].sides):
             where = " and ".join(_SIDES[each] for each in SCHEMES[name].sides)
             raise ValueError(f"{setting}: {name} works only in {where}")
         for each in SCHEMES[name].settings:

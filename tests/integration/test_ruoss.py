@@ -153,3 +153,44 @@ def test_without_a_decoder_its_settings_have_no_effect_and_sampling_is_refused()
     with tf.Graph().as_default(), pytest.raises(ValueError, match="answer_symbol=2: a model witho"):
         tiny_models.make(values, "infer").infer(
             tiny_models.features(sources([2]), np.ones([1, 3, 1, 1], np.int32)), beam_size=1)
+
+
+@pytest.mark.parametrize("position", ["none", "relative", "transformer_xl", "cope", "t5_bias"])
+def test_a_unidirectional_encoder_sees_no_later_words(position):
+    values = tiny_models.hparams(encoder_position=position, position="none",
+                                 unidirectional_encoder=True)
+    with tf.Graph().as_default(), tf.Session() as session:
+        model, inputs = tiny_models.make(values), tf.placeholder(tf.int32, [None, None, 1, 1])
+        with tf.variable_scope("transformer/body"):
+            words = tf.one_hot(inputs[..., 0], 32)
+            memory, _ = model.encode(words, None, model.hparams, {"inputs_raw": inputs})
+        tiny_models.lively(session)
+        source = tiny_models.sentences([8, 5])
+        usual = session.run(memory, {inputs: source})
+        assert usual.shape == (2, 8, 32)
+        for place in range(8):
+            changed = source.copy()
+            changed[0, place] = 2 if source[0, place] != 2 else 3
+            after = np.abs(session.run(memory, {inputs: changed}) - usual).max(axis=-1)
+            assert after[0, place:].max() > 1e-4 and after[0, :place].max(initial=0) < 1e-5
+            assert after[1].max() < 1e-5
+
+
+def test_a_unidirectional_encoder_is_that_of_t2t():
+    values, theirs = (tiny_models.hparams(
+        "rpr_tiny_absolute", unidirectional_encoder=True, pos=pos) for pos in ("none", "timing"))
+    batch = [tiny_models.sentences([7, 7], seed) for seed in (1, 2)]
+    results, weights = [], {}
+    for hparams, model in ((values, "rpr_transformer"), (theirs, "transformer")):
+        with tf.Graph().as_default(), tf.Session() as session:
+            logits = tiny_models.make(hparams, model=model)(tiny_models.features(*batch))[0]
+            if weights:
+                for variable in tf.trainable_variables():
+                    variable.load(weights[variable.name], session)
+            else:
+                tiny_models.lively(session)
+                weights = {variable.name: session.run(variable)
+                           for variable in tf.trainable_variables()}
+            results.append(session.run(logits))
+    assert np.abs(results[0]).max() > 0.1
+    np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-4)

@@ -197,7 +197,6 @@ def test_every_variable_has_a_gradient_with_dropout_on():
 @pytest.mark.parametrize("overrides, message", [
     (dict(ffn_layer="conv_relu_conv"), "ffn_layer=conv_relu_conv: .* only dense_relu_dense"),
     (dict(proximity_bias=True), "proximity_bias=True: .* only False"),
-    (dict(unidirectional_encoder=True), "unidirectional_encoder=True"),
     (dict(causal_decoder_self_attention=False), "causal_decoder_self_attention=False"),
     (dict(attention_variables_3d=True), "attention_variables_3d=True"),
     (dict(hard_attention_k=2), "hard_attention_k=2"),

@@ -1,5 +1,6 @@
 """docs/length_generalisation.md: its tasks, and its study with a task of one's own."""
 import csv
+import random
 import re
 import shlex
 
@@ -15,7 +16,8 @@ SMALL = ["--set", "run.train_steps=4", "--set", "run.checkpoint_steps=4", "--set
          "run.eval_steps=1", "--set", 'run.hparams="num_hidden_layers=1,hidden_size=16"', "--set",
          "study.seeds=(1,)", "--set", "study.length_buckets=(6, 8, 16)", "--set",
          'study.arms={"sinusoid": {}, "rotary": {"position": "rotary"}}']
-EXAMPLES = re.findall(r"\| `(\w+)` \|.*\| ([^|]*): ([^|:]*) \|", PAGE)
+EXAMPLES = re.findall(r"\| `(\w+)` \|.*\| ([^|]*): ([^|:]*) \|",
+                      PAGE.partition("## The tasks of Ruoss")[0])
 
 
 def test_the_page_lists_every_task_with_a_right_example():
@@ -24,6 +26,19 @@ def test_the_page_lists_every_task_with_a_right_example():
     assert {name for name, *_ in EXAMPLES} == tasks
     for name, source, target in EXAMPLES:
         assert registry.problem(f"length_{name}_20").answer(source.split()) == target.split()
+
+
+@pytest.mark.parametrize("name", [name for name, *_ in EXAMPLES])
+def test_sources_are_not_longer_than_asked_for_and_have_answers_of_the_tokens(name):
+    problem, rng, answers = registry.problem(f"length_{name}_20"), random.Random(1), set()
+    for length in (problem.shortest, 20, 60):
+        for _ in range(50):
+            source = problem.source(rng, length)
+            answer = problem.answer(source)
+            assert length // 2 < len(source) <= length or name == "scan" and source
+            assert answer and {*source, *answer} <= {*problem.tokens}
+            answers.add(tuple(answer))
+    assert len(answers) > 1
 
 
 @pytest.mark.parametrize("name", ["length_copy_10", "length_addition_20", "length_parity_20"])
