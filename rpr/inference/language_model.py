@@ -1,6 +1,7 @@
 """A trained language model: the loss of each token of a text, and continuations of a text."""
+import functools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -8,9 +9,12 @@ from tensor2tensor.utils import registry
 
 from rpr import positions
 from rpr.inference.model_session import pad
+from rpr.models import incremental
 from rpr.models.beam_search import EOS_ID
 from rpr.t2t.trained_model import TrainedModel
 from rpr.utils.errors import InvalidValue, UserError
+
+START_ID = 0                                          # T2T's symbol before the first
 
 
 class _Window(NamedTuple):
@@ -39,9 +43,9 @@ class LanguageModel:
                          else None)
         with tf.Graph().as_default():
             self._targets = tf.placeholder(tf.int32, [None, None, 1, 1], "targets")
-            model = registry.model(trained.name)(hparams, tf.estimator.ModeKeys.EVAL,
-                                                 hparams.problem_hparams)
-            logits, _ = model({"targets": self._targets})
+            self._model = registry.model(trained.name)(hparams, tf.estimator.ModeKeys.EVAL,
+                                                       hparams.problem_hparams)
+            logits, _ = self._model({"targets": self._targets})
             self._logits = tf.cast(logits[:, :, 0, 0], tf.float32)
             self._losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
                 labels=self._targets[:, :, 0, 0], logits=self._logits)
@@ -102,7 +106,8 @@ class LanguageModel:
                  ) -> str:
         """A text that begins with a prefix.
 
-        The model reads the whole text for each new token, so the time grows with its square.
+        Models of this project read each token once, and keep keys and values. Others read the whole
+        text for each new token.
 
         Args:
           prefix: beginning of the text.
@@ -118,9 +123,16 @@ class LanguageModel:
     def _continued(self, ids: list[int], length: int, temperature: float,
                    random: np.random.Generator) -> list[int]:
         """The ids of a text and its continuation, without the end mark."""
+        read, caches = 0, None
         for _ in range(length):
-            # The model predicts a token from those before it: any id stands for the new one.
-            logits = self._run(self._logits, [[*ids, EOS_ID]])[0, len(ids)].astype(np.float64)
+            self._check_length(len(ids) + 1)
+            if isinstance(self._model, incremental.IncrementalDecoder):
+                for token in [START_ID, *ids][read:]:
+                    logits, caches = self._next(token, caches)
+                read = len(ids) + 1
+            else:  # A token is predicted from those before it: any id stands for the new one.
+                logits = self._run(self._logits, [[*ids, EOS_ID]])[0, len(ids)]
+            logits = logits.astype(np.float64)
             logits[0] = -np.inf                       # padding
             if temperature:
                 logits = logits / temperature + random.gumbel(size=len(logits))
@@ -129,12 +141,33 @@ class LanguageModel:
                 return ids[:-1]
         return ids
 
+    @functools.cached_property
+    def _step(self) -> tuple[Any, list[tf.Tensor], list[np.ndarray]]:
+        """Logits and caches after a token; placeholders of token and caches; the first caches."""
+        with self._session.graph.as_default(), tf.variable_scope(self._model.name, reuse=True):
+            step, first = self._model.init_step({"targets": tf.zeros([1, 1, 1, 1], tf.int32)}, 1)
+            caches = tf.nest.map_structure(lambda cache: tf.placeholder(
+                cache.dtype, [size or None for size in cache.shape.as_list()]), first)
+            token = tf.placeholder(tf.int32, [1])
+            logits, after = step(token, caches)
+        return ((tf.cast(logits[0], tf.float32), tf.nest.flatten(after)),
+                [token, *tf.nest.flatten(caches)], self._session.run(tf.nest.flatten(first)))
+
+    def _next(self, token: int, caches: list[np.ndarray] | None
+              ) -> tuple[np.ndarray, list[np.ndarray]]:
+        """The logits after one more token, float32 [symbols], and the caches after it."""
+        fetched, fed, first = self._step
+        values = [[token], *(first if caches is None else caches)]
+        return self._session.run(fetched, dict(zip(fed, values, strict=True)))
+
     def _run(self, fetched: tf.Tensor, sentences: Sequence[Sequence[int]]) -> np.ndarray:
-        longest = max(map(len, sentences))
+        self._check_length(max(map(len, sentences)))
+        return self._session.run(fetched, {self._targets: pad(sentences)[:, :, None, None]})
+
+    def _check_length(self, longest: int) -> None:
         if self._longest is not None and longest > self._longest:
             raise UserError(f"a text of {longest} tokens; the model's position scheme has "
                             f"positions for max_length={self._longest}: give a window")
-        return self._session.run(fetched, {self._targets: pad(sentences)[:, :, None, None]})
 
 
 def _windows(text: int, length: int, window: int | None, stride: int | None) -> Iterator[_Window]:

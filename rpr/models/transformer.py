@@ -221,12 +221,13 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
         return self.within_positions(before + length) - before
 
     def init_body_step(self, features: dict, beams: int) -> tuple[Callable, dict]:
-        """See `IncrementalDecoder`."""
-        hparams = self._hparams
-        inputs = self._prepare_inputs_for_decode(features)[0]
-        with tf.variable_scope("body"):
-            memory, bias = self.encode(inputs, features["target_space_id"], hparams, features)
-        batch = common_layers.shape_list(memory)[0]
+        """See `IncrementalDecoder`. A language model takes the batch size from `targets`."""
+        hparams, memory, bias = self._hparams, None, None
+        if self.has_input:
+            inputs = self._prepare_inputs_for_decode(features)[0]
+            with tf.variable_scope("body"):
+                memory, bias = self.encode(inputs, features["target_space_id"], hparams, features)
+        batch = common_layers.shape_list(features["targets"] if memory is None else memory)[0]
         symbol = hparams.get("answer_symbol", 0)
         if symbol:
             memory, symbols = (tf.repeat(x, beams, axis=0) for x in (memory, features["inputs"]))

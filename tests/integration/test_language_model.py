@@ -11,6 +11,7 @@ from conftest import ROOT, refused, rpr_command
 
 import rpr
 from rpr.evaluation import ratio_metrics
+from rpr.inference import language_model
 from rpr.positions.registry import SCHEMES
 from rpr.utils.errors import UserError
 
@@ -81,6 +82,37 @@ def test_a_continuation_is_the_most_probable_token_after_token(model):
         logits = model._run(model._logits, [[*ids[:place], 1]])[0, place]
         assert ids[place] == logits[1:].argmax() + 1
     assert model.generate("The", 5, 1.0, seed=2) == model.generate("The", 5, 1.0, seed=2)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_continuation_with_a_cache_is_that_without_one(model, temperature, monkeypatch):
+    cached = [model.generate(prefix, 20, temperature, seed=3) for prefix in ("", "The file")]
+    monkeypatch.setattr(language_model.incremental, "IncrementalDecoder", type(None))
+    assert cached == [model.generate(prefix, 20, temperature, seed=3)
+                      for prefix in ("", "The file")]
+    assert all(len(text) > 8 for text in cached)
+
+
+@pytest.mark.parametrize("position", ["learned", "relative", "cope", "path", "bipe+rotary",
+                                      "transformer_xl", "sinusoid@1:sinusoid+alibi", "forgetting"])
+def test_a_cached_step_without_an_encoder_gives_the_logits_of_the_whole_text(position):
+    values = tiny_models.hparams("rpr_tiny", decoder_position=position)
+    ids = tiny_models.sentences([7, 7], seed=3)
+    with tf.Graph().as_default(), tf.Session() as session:
+        model = tiny_models.make(values)
+        del model._problem_hparams.modality["inputs"]
+        logits = [model({"targets": tf.constant(ids)})[0][:, :, 0, 0]]
+        with tf.variable_scope(model.name, reuse=True):
+            step, caches = model.init_step({"targets": tf.constant(ids)}, 1)
+            rows = []
+            for token in [np.zeros(2, np.int32), *ids[:, :-1, 0, 0].T]:
+                row, caches = step(tf.constant(token), caches)
+                rows.append(row)
+        session.run(tf.global_variables_initializer())
+        tiny_models.lively(session)
+        whole, steps = session.run([logits[0], tf.stack(rows, axis=1)])
+    np.testing.assert_allclose(steps, whole, rtol=1e-4, atol=1e-4)
+    assert np.ptp(whole, axis=-1).min() > 0.1
 
 
 def test_what_cannot_be_is_refused(run, model, tmp_path):
