@@ -28,7 +28,7 @@ K = "max_relative_position"
 SMOOTHED_RECORDS = 10                                 # of the training loss
 MOST_CURVES = 30                                      # arms; more cannot be told apart
 TITLES = {"curves": "Learning curves", "bleu_by_k": "BLEU by clipping distance",
-          "ranking": "Which arms differ",
+          "ranking": "Which arms differ", "heat_map": "Arms by length",
           **{f"{metric}_by_length": f"{name[0].upper()}{name[1:]} by "
              + ("position" if metric in LOSS_METRICS else "source length")
              for metric, name in ALL_METRICS.items()}}
@@ -103,6 +103,8 @@ def draw_study(results: StudyResults) -> Iterator[tuple[str, Figure]]:
     if len(results.buckets) > 1 and any(arm.bleu_by_length or run.by_length
                                         for arm in results.arms for run in arm.done):
         yield f"{results.metric}_by_length", plot_by_length(results)
+        if results.length_buckets and len(results.arms) > 2:
+            yield "heat_map", plot_heat_map(results)
 
 
 def _name(results: StudyResults) -> str:
@@ -353,4 +355,32 @@ def plot_by_length(results: StudyResults) -> Figure:
                xlabel=results.axis)
     counts.set_xticks(x, [f"{bucket.low}–{bucket.high}" for bucket in results.buckets])
     add_legend(figure, axes)
+    return figure
+
+
+def plot_heat_map(results: StudyResults) -> Figure:
+    """The first metric of each arm, mean over seeds, for each chosen bucket of lengths."""
+    means = {arm.name: np.mean([run.by_length for run in arm.done], axis=0)
+             for arm in results.arms if arm.done and all(run.by_length for run in arm.done)}
+    arms = [arm for arm in results.arms if arm.name in means]
+    values, buckets = np.array([means[arm.name] for arm in arms]), results.buckets
+    figure, axes = pyplot.subplots(figsize=(2.5 + 0.9 * len(buckets), 1.2 + 0.3 * len(arms)),
+                                   layout="constrained")
+    colours = "viridis" + ("_r" if results.metric in LOWER_IS_BETTER else "")
+    image = axes.imshow(values, cmap=colours, aspect="auto")
+    for (row, column), value in np.ndenumerate(values):
+        light = sum(image.cmap(image.norm(value))[:3]) < 1.5
+        axes.text(column, row, f"{value:.1f}", ha="center", va="center", fontsize=8,
+                  color="white" if light else "black")
+    longer = sum(bucket.high <= (results.trained_length or 0) for bucket in buckets)
+    if 0 < longer < len(buckets):
+        axes.axvline(longer - 0.5, color="red", lw=2)
+        axes.set_title(f"right of the line: longer than in training ({results.trained_length})",
+                       fontsize=8)
+    axes.set_yticks(range(len(arms)), [arm_label(arm) for arm in arms])
+    axes.set_xticks(range(len(buckets)), [f"{bucket.low}–{bucket.high}" for bucket in buckets])
+    axes.set_xlabel(results.axis)
+    axes.grid(False)
+    axes.tick_params(length=0)
+    figure.colorbar(image, label=_name(results))
     return figure

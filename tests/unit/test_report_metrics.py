@@ -1,5 +1,6 @@
 """Reports of runs whose first metric is not BLEU, by length and beyond the training length."""
 import csv
+import dataclasses
 import json
 
 import numpy as np
@@ -98,6 +99,21 @@ def test_files_have_the_values_of_each_seed_and_the_record_is_read_again(study):
     assert float(bad["beyond_difference"]) == results.arms[1].difference(BEYOND).difference
     assert [name for name, _ in plots.draw_study(results)] == [
         "curves", "ranking", "accuracy_by_length"]
+
+
+def test_the_heat_map_has_the_mean_of_each_arm_and_length(study):
+    _, results = study
+    axes, colours = plots.plot_heat_map(results).axes
+    means = np.array([np.mean([run.by_length for run in arm.runs], axis=0)
+                      for arm in results.arms])
+    assert [text.get_text() for text in axes.texts] == [f"{mean:.1f}" for mean in means.flat]
+    np.testing.assert_array_equal(axes.images[0].get_array(), means)
+    labels = [text.get_text() for text in axes.get_yticklabels()]
+    assert labels == [arm.name for arm in results.arms]
+    assert axes.lines[0].get_xdata() == [1.5, 1.5] and "(12)" in axes.get_title()
+    assert colours.get_ylabel() == "Accuracy"
+    more = dataclasses.replace(results, arms=results.arms + results.arms[1:])
+    assert "heat_map" in [name for name, _ in plots.draw_study(more)]
 
 
 def test_the_smallest_edit_distance_is_the_best(tmp_path):
