@@ -166,6 +166,11 @@ def _scan_actions(source: list[str]) -> list[str]:
     return actions
 
 
+def _passkey(rng: random.Random, length: int) -> list[str]:
+    letters, at = rng.choices(string.ascii_lowercase, k=length - 3), rng.randint(0, length - 3)
+    return letters[:at] + rng.choices(string.digits, k=3) + letters[at:]
+
+
 def _mqar_source(rng: random.Random, length: int) -> list[str]:
     keys, values = (rng.sample(kind, length // 3) for kind in (_KEYS, _VALUES))
     return [*itertools.chain(*zip(keys, values, strict=True)), *rng.sample(keys, len(keys))]
@@ -237,6 +242,8 @@ _TASKS: tuple[type[LengthTask], ...] = (
                  "RUN", "JUMP", "LEFT", "RIGHT"), _scan_source, _scan_actions),
     _table_task("Mqar", "The values of keys in another order, after pairs of key and value",
                 (*_KEYS, *_VALUES), _mqar_source, _mqar_values),
+    _table_task("Passkey", "The three digits among letters", string.ascii_lowercase + string.digits,
+                _passkey, lambda source: [*filter(str.isdigit, source)]),
     *map(_variables, ("a", "abc", "abcde")), *map(_blocks, (3, 4, 5, 6)))
 
 for _task in _TASKS:
