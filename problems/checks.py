@@ -9,7 +9,7 @@ import itertools
 import os
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -31,6 +31,8 @@ _RECORD = {"problem": str, "sources": {"*": str}, "settings": dict, "vocabulary"
 _ESCAPES = set("\\_u;0123456789")
 # In a file without a record: how many examples have their ids compared with the vocabulary's size.
 _SAMPLE_SIZE = 100
+FRAME_BYTES = 16                                      # of a TFRecord, in addition to its content
+BUFFER_BYTES = 1 << 20
 
 
 def record_path(problem: Problem, data_dir: str) -> str:
@@ -69,17 +71,12 @@ def is_parallel_text(problem: Problem) -> bool:
 
 
 def check_data(problem: Problem, data_dir: str, splits: Iterable[str]) -> None:
-    """Checks the vocabulary and the TFRecord files of a problem; writes nothing.
+    """Checks the vocabulary and the TFRecord files of some of the splits train, dev and test.
 
     With a record, compares the vocabulary's SHA-256 and the size of each file. Without one, checks
     the form of the vocabulary, the frame of every record, and the content of the first records of
     each file. A changed byte inside a file of the right size is found by TensorFlow when it reads
     the record.
-
-    Args:
-      problem: a T2T problem, of this project or another.
-      data_dir: T2T's.
-      splits: which of "train", "dev" and "test" are needed; none: only the vocabulary.
 
     Raises:
       UserError: one line that says what is wrong and what to do.
@@ -95,7 +92,9 @@ def check_data(problem: Problem, data_dir: str, splits: Iterable[str]) -> None:
         if not os.path.exists(path):
             raise InvalidPath(data_dir, f"the vocabulary {name} is missing; run rpr datagen")
         if record is not None:
-            _check_vocabulary_digest(path, record)
+            if sha256(path) != record["vocabulary"].get(name):
+                raise UserError(f"{path} is not the vocabulary that the data next to it was made "
+                                "with: restore it, or remove the data and run rpr datagen")
         elif name.endswith(".subwords"):
             sizes.append(check_subwords(path))
     for split in splits:
@@ -130,12 +129,6 @@ def check_subwords(path: str) -> int:
         raise UserError(f"{path}: the vocabulary is cut off: it lacks the characters "
                         f"{' '.join(sorted(missing))}; remove it and run rpr datagen again")
     return len(tokens)
-
-
-def _check_vocabulary_digest(path: str, record: dict[str, Any]) -> None:
-    if sha256(path) != record["vocabulary"].get(os.path.basename(path)):
-        raise UserError(f"{path} is not the vocabulary that the data next to it was made with: "
-                        f"restore it, or remove the data and run rpr datagen")
 
 
 def _check_sizes(problem: Problem, split: str, data_dir: str, record: dict[str, Any]) -> None:
@@ -186,26 +179,32 @@ def _check_structure(problem: Problem, split: str, data_dir: str, vocab_size: in
         raise InvalidPath(data_dir, f"the {split} data is empty: remove it and run rpr datagen")
 
 
-def count_records(path: str) -> int:
-    """The number of records of a TFRecord file; reads only their lengths.
+def frame_starts(path: str) -> Iterator[int]:
+    """Yields the position of each record of a TFRecord file, then the file's size.
 
     Raises:
       UserError: the file ends inside a record.
     """
     size = os.path.getsize(path)
     count = position = 0
-    with open(path, "rb") as file:
+    with open(path, "rb", buffering=BUFFER_BYTES) as file:
         while position < size:
+            yield position
             file.seek(position)
             header = file.read(12)
             # length (8 bytes), its CRC (4), the record, its CRC (4)
             if len(header) == 12:
-                position += 16 + struct.unpack("<Q", header[:8])[0]
+                position += FRAME_BYTES + struct.unpack("<Q", header[:8])[0]
             if len(header) < 12 or position > size:
                 raise UserError(f"{path} is cut off after {count:,} records: remove the data and "
                                 "run rpr datagen again")
             count += 1
-    return count
+    yield position
+
+
+def count_records(path: str) -> int:
+    """The number of records of a TFRecord file."""
+    return sum(1 for _ in frame_starts(path)) - 1
 
 
 def _check_ids(path: str, vocab_size: int) -> None:
@@ -238,12 +237,7 @@ def summary(problem: Problem, data_dir: str) -> str:
 
 
 def positive_integer_variable(name: str, default: int) -> int:
-    """The value of an environment variable that must be a positive integer.
-
-    Args:
-      name: the variable.
-      default: its value if it is not set.
-    """
+    """The value of an environment variable that must be a positive integer, or the default."""
     text = os.environ.get(name, str(default))
     # Nine digits: Python refuses to convert numbers of thousands of digits.
     if not (text.isdecimal() and text.isascii() and len(text) < 10 and int(text) > 0):

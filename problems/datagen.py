@@ -27,12 +27,7 @@ def generate(problem: TextProblem, data_dir: str, tmp_dir: str) -> None:
     """Generates the data of a problem, unless it is there.
 
     A complete vocabulary in data_dir is used, as in T2T. Data without a record (of stock
-    t2t-datagen) is kept if it is sound.
-
-    Args:
-      problem: a `translation.TranslationProblem`.
-      data_dir: the directory of the data.
-      tmp_dir: the directory of downloads.
+    t2t-datagen) is kept if it is sound. Downloads go to tmp_dir.
 
     Raises:
       UserError: there is data that is damaged or was made from other text; or the text cannot be
@@ -40,7 +35,9 @@ def generate(problem: TextProblem, data_dir: str, tmp_dir: str) -> None:
     """
     try:
         # First: bad text or settings leave no directories behind.
-        sources, settings = problem.sources(tmp_dir), _settings(problem)
+        sources = problem.sources(tmp_dir)
+        settings = {name: getattr(problem, name, None)
+                    for name in ("approx_vocab_size", "packed_length", "vector_rows")}
         _make_directories(data_dir, tmp_dir)
         with locks.locked(checks.staging_path(problem, data_dir)):
             _generate_or_check(problem, sources, settings, data_dir, tmp_dir)
@@ -52,12 +49,9 @@ def generate(problem: TextProblem, data_dir: str, tmp_dir: str) -> None:
 def record_data_of_t2t(problem: Problem, data_dir: str) -> None:
     """Writes what `rpr run` needs of data that T2T's own code has generated: texts and the record.
 
-    The texts of the development and the test set are decoded from the TFRecords. A problem without
-    a test split has the development set as its test set.
-
-    Args:
-      problem: a T2T problem of text with inputs, whose data is complete.
-      data_dir: the directory of the data.
+    The problem has text with inputs, and its data is complete. The texts of the development and the
+    test set are decoded from the TFRecords. A problem without a test split has the development set
+    as its test set.
     """
     name, encoders = problem.dataset_filename(), problem.get_feature_encoders(data_dir)
     written: dict[str, Any] = {}
@@ -120,7 +114,8 @@ def _generate_or_check(problem: TextProblem, sources: dict[str, str], settings: 
     if record is not None:
         _check_same_text(problem, record, sources, settings, data_dir)
         checks.check_data(problem, data_dir, record["files"])
-    elif _has_foreign_data(problem, data_dir, staging):
+    elif not os.path.exists(staging) and any(          # of stock t2t-datagen
+            checks.data_files(problem, split, data_dir) for split in checks.SPLITS):
         checks.check_data(problem, data_dir, _shard_counts(problem))
     else:
         try:
@@ -129,8 +124,7 @@ def _generate_or_check(problem: TextProblem, sources: dict[str, str], settings: 
         except BaseException:
             shutil.rmtree(staging, ignore_errors=True)           # after a kill, the next call does
             raise
-        trained_length = getattr(problem, "trained_length", None)
-        if trained_length:
+        if trained_length := getattr(problem, "trained_length", None):
             record["trained_length"] = trained_length
         files.write_atomically(os.path.join(staging, record_name),
                                json.dumps(record, indent=1, sort_keys=True) + "\n")
@@ -148,16 +142,6 @@ def _shard_counts(problem: TextProblem) -> dict[str, int]:
     """The splits of a problem and their numbers of files: {"train": 10, ...}."""
     counts = {split["split"]: split["shards"] for split in problem.dataset_splits}
     return {name: counts[split] for name, split in checks.SPLITS.items() if split in counts}
-
-
-def _has_foreign_data(problem: TextProblem, data_dir: str, staging: str) -> bool:
-    return not os.path.exists(staging) and any(
-        checks.data_files(problem, split, data_dir) for split in checks.SPLITS)
-
-
-def _settings(problem: TextProblem) -> dict[str, Any]:
-    return {name: getattr(problem, name, None)
-            for name in ("approx_vocab_size", "packed_length", "vector_rows")}
 
 
 def _check_same_text(problem: TextProblem, record: dict[str, Any], sources: dict[str, str],
@@ -191,7 +175,9 @@ def _generate(problem: TextProblem, data_dir: str, staging: str, tmp_dir: str) -
         source, reference, documents = (os.path.join(staging, f"{name}.{split}.{kind}.txt")
                                         for kind in ("source", "reference", "documents"))
         lines = problem.write_text(split, tmp_dir, source, reference)
-        _write_documents(problem.documents(split, tmp_dir), lines, documents)
+        names = problem.documents(split, tmp_dir)
+        if names is not None:
+            _write_documents(names, lines, documents)
         overlap.add(split, source)
     written = {}
     with shards.workers(problem, staging, tmp_dir, scratch) as pool:
@@ -209,11 +195,7 @@ def _generate(problem: TextProblem, data_dir: str, staging: str, tmp_dir: str) -
 
 
 class _Overlap:
-    """Counts the sources of held-out sets that the training text has, too.
-
-    Args:
-      feature: of a sample, that of the source: "inputs" or "targets".
-    """
+    """Counts the sources (`feature` of a sample) of held-out sets that the training text has."""
 
     def __init__(self, feature: str) -> None:
         self._feature = feature
@@ -242,10 +224,8 @@ class _Overlap:
                             f"sources of the {split} split")
 
 
-def _write_documents(names: list[str] | None, lines: int, path: str) -> None:
-    """Writes the document of each line of a split, where it is known."""
-    if names is None:
-        return
+def _write_documents(names: list[str], lines: int, path: str) -> None:
+    """Writes the document of each line of a split."""
     if len(names) != lines:
         raise UserError(f"{os.path.basename(path)}: the problem names the documents of "
                         f"{len(names):,} lines, the text has {lines:,}")

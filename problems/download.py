@@ -39,16 +39,10 @@ _T2T_DEFAULT = "/tmp/t2t_datagen"                     # of tmp_dir; all users sh
 
 @dataclasses.dataclass(frozen=True)
 class Remote:
-    """A file on the network.
-
-    Attributes:
-      url: its address; the last part is its name on disk and on a mirror.
-      digest: of its content, "sha256:..." ("md5:..." if its publisher gives nothing better).
-      size: size in bytes; None if the publisher does not give it.
-    """
+    """A file on the network; the last part of its address is its name on disk and on a mirror."""
     url: str
-    digest: str
-    size: int | None = None
+    digest: str                                       # "sha256:...", or "md5:..."
+    size: int | None = None                           # in bytes; None: not published
 
     @property
     def name(self) -> str:
@@ -68,14 +62,9 @@ def private_directory(tmp_dir: str) -> str:
 
 
 def fetch(remote: Remote, tmp_dir: str) -> str:
-    """Downloads a file unless it is there. Its content is verified in either case.
+    """Downloads a file to tmp_dir unless it is there; returns its path.
 
-    Args:
-      remote: the file.
-      tmp_dir: the directory of downloads. An interrupted download continues from NAME.part.
-
-    Returns:
-      The file's path.
+    Its content is verified in either case. An interrupted download continues from NAME.part.
 
     Raises:
       UserError: the file cannot be downloaded, or its content is not what it should be.
@@ -108,25 +97,16 @@ def fetch(remote: Remote, tmp_dir: str) -> str:
     return path
 
 
-def fetch_members(archive: Remote, members: Sequence[str], tmp_dir: str) -> list[str]:
-    """The paths of some files of an archive, which is downloaded if needed.
+@functools.cache
+def fetch_members(archive: Remote, members: tuple[str, ...], tmp_dir: str) -> list[str]:
+    """The paths of some members of a tar archive, which is downloaded if needed.
 
     Only the archive has a digest. Each process therefore unpacks it into a new directory, which is
     removed when the process ends: unpacked files that lie in `tmp_dir` may be somebody else's.
 
-    Args:
-      archive: a tar archive.
-      members: names in the archive.
-      tmp_dir: the directory of downloads.
-
     Raises:
       UserError: as `fetch` and `extract`.
     """
-    return _unpack(archive, tuple(members), tmp_dir)
-
-
-@functools.cache
-def _unpack(archive: Remote, members: tuple[str, ...], tmp_dir: str) -> list[str]:
     path = fetch(archive, tmp_dir)
     os.makedirs(tmp_dir, exist_ok=True)
     prefix = f".{archive.name}.files-"
@@ -211,18 +191,7 @@ def _size(path: str) -> int:
 
 
 def _continue(url: str, part: str, offset: int, limit: int, task: console.Task) -> bool:
-    """Requests the rest of a file.
-
-    Args:
-      url: the file.
-      part: what has been received of it.
-      offset: the size of `part`.
-      limit: the largest size that is accepted.
-      task: shows the progress.
-
-    Returns:
-      Whether the file is complete.
-    """
+    """Requests a file after the `offset` bytes that `part` has; returns whether that was all."""
     headers = {"Range": f"bytes={offset}-"} if offset else {}
     # Without compression during the transfer, which would change the offsets.
     headers["Accept-Encoding"] = "identity"
@@ -257,7 +226,8 @@ def _continue(url: str, part: str, offset: int, limit: int, task: console.Task) 
 
 def _refuse_excess(url: str, part: str, size: int, limit: int) -> None:
     if size > limit:
-        _remove(part)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(part)
         raise UserError(f"{url}: the server sends more than the {limit:,} bytes that are expected; "
                         "the download was stopped and removed")
 
@@ -282,12 +252,7 @@ def extract(archive: str, members: Sequence[str], folder: str) -> dict[str, str]
     """Unpacks some files of a tar archive.
 
     An archive with a member that leads out of the folder is refused as a whole, and so is one whose
-    members are much larger than the archive.
-
-    Args:
-      archive: the path of a tar archive, compressed or not.
-      members: names in the archive.
-      folder: the destination, which is empty and belongs to this process.
+    members are much larger than the archive. The folder is empty and belongs to this process.
 
     Returns:
       {member: path}.
@@ -321,8 +286,3 @@ def extract(archive: str, members: Sequence[str], folder: str) -> dict[str, str]
     if missing:
         raise UserError(f"{archive}: it does not contain {', '.join(missing)}")
     return {member: paths[member] for member in members}
-
-
-def _remove(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)

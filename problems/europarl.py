@@ -19,7 +19,6 @@ the first row counts.
 """
 import collections
 import functools
-import hashlib
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -55,14 +54,10 @@ def tokenizer(language: str) -> Any:
 
 
 def words(line: str, language: str) -> list[str]:
-    """Splits a line into words.
+    """Splits a line into words in lower case, `.` and `,`.
 
-    Args:
-      line: text. A line that consists of words, `.` and `,` between spaces is kept as it is.
-      language: `de`, `en`, or another one that spaCy knows.
-
-    Returns:
-      Words in lower case, `.` and `,`.
+    A line that consists of these, between spaces, is kept as it is. The language is `de`, `en`, or
+    another one that spaCy knows.
     """
     candidates = line.split()
     if all(map(_is_word, candidates)):
@@ -76,11 +71,9 @@ def _is_word(text: str) -> bool:
 
 
 class WordEncoder(text_encoder.TokenTextEncoder):
-    """A vocabulary of words that encodes any text.
+    """A vocabulary of words that encodes any text, see `words`.
 
-    Args:
-      path: the vocabulary file: padding, end, unknown, then the words, one a line.
-      language: see `words`.
+    Its file has padding, end, unknown, then the words, one a line.
     """
 
     def __init__(self, path: str, language: str) -> None:
@@ -221,32 +214,25 @@ class TranslateDeenEuroparlWords(WordProblem):
     """
 
     train_shards = 100
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._split_text: text_files.SplitText | None = None
-        self._digests: dict[str, str] = {}            # SHA-256 of the files
+    _split_text: text_files.SplitText | None = None
 
     def lines(self, split: str, tmp_dir: str) -> Iterator[tuple[str, str]]:
         return self._open_text(tmp_dir).pairs(split)
 
     def text_sources(self, tmp_dir: str) -> dict[str, str]:
-        if self._given_paths(tmp_dir) is None:
+        paths = self._given_paths(tmp_dir)
+        if paths is None:
             return {wmt14.EUROPARL.name: wmt14.EUROPARL.digest}
-        self._open_text(tmp_dir)
-        return self._digests
+        return {os.path.basename(path): files.sha256(path) for path in paths}
 
     def _open_text(self, tmp_dir: str) -> text_files.SplitText:
-        """Counts the lines and hashes the files, once."""
+        """The text, whose lines are counted once."""
         if self._split_text is None:
             paths = self._given_paths(tmp_dir) or download.fetch_members(
-                wmt14.EUROPARL,
-                [f"training/europarl-v7.de-en.{language}" for language in self.languages], tmp_dir)
-            lines = 0
-            for path in paths:
-                digest = hashlib.sha256()
-                lines = sum(1 for _ in parallel_text.raw_lines(path, digest))
-                self._digests[os.path.basename(path)] = digest.hexdigest()
+                wmt14.EUROPARL, tuple(
+                    f"training/europarl-v7.de-en.{language}" for language in self.languages),
+                tmp_dir)
+            lines = sum(1 for _ in parallel_text.raw_lines(paths[1]))
             share = text_files.held_out_share(max(1, lines))
             self._split_text = text_files.SplitText(paths[0], paths[1],
                                                     {"dev": share, "test": share})
@@ -272,15 +258,10 @@ class TranslateDeenLibreofficeWords(WordProblem):
 
     vocabulary_size = 4000
 
-    def _paths(self, split: str) -> list[str]:
-        return [os.path.join(libreoffice.FOLDER, f"{split}.en-de.{language}.gz")
-                for language in self.languages]
-
     def lines(self, split: str, tmp_dir: str) -> Iterator[tuple[str, str]]:
         del tmp_dir
-        return parallel_text.read_pairs(*self._paths(split))
+        return parallel_text.read_pairs(*libreoffice.paths(split, "en-de", self.languages))
 
     def text_sources(self, tmp_dir: str) -> dict[str, str]:
         del tmp_dir
-        return {os.path.basename(path): files.sha256(path)
-                for split in checks.SPLITS for path in self._paths(split)}
+        return libreoffice.digests("en-de", self.languages)

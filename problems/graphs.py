@@ -12,9 +12,9 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 from tensor2tensor.data_generators import text_encoder
+from tensor2tensor.layers import common_layers
 from tensor2tensor.utils import registry
 
-from rpr.nn import edges as edge_matrices
 from rpr.problems import text_files, toy
 from rpr.utils import files
 from rpr.utils.errors import UserError
@@ -24,15 +24,11 @@ Edge = tuple[int, int, int]                           # start, end, label
 
 
 class GraphEncoder(text_encoder.TextEncoder):
-    """Encodes a line's words and edges as one list of ids, which `rpr.nn.edges.split_edges` reads.
+    """Encodes a line's words and edges as one list of ids, which `split_edges` reads.
 
     Every edge from i to j implies one from j to i with a label of its own, unless the line has an
-    edge there. Every sub-word of a word gets the word's edges.
-
-    Args:
-      words: the encoder of single words.
-      labels: the names of the labels. Label number 0 means "no edge"; the labels are numbered from
-        1, then come their reverse labels in the same order.
+    edge there. Every sub-word of a word gets the word's edges. Label number 0 means "no edge"; the
+    labels are numbered from 1, then come their reverse labels in the same order.
     """
 
     def __init__(self, words: text_encoder.TextEncoder, labels: Sequence[str]) -> None:
@@ -46,10 +42,7 @@ class GraphEncoder(text_encoder.TextEncoder):
         return ids + [text_encoder.EOS_ID] + [2 + number for edge in edges for number in edge]
 
     def words_and_edges(self, line: str) -> tuple[list[int], list[Edge]]:
-        """Parses a line.
-
-        Returns:
-          The ids of its words, and its edges as (i, j, label) with positions in the list of ids.
+        """The ids of a line's words, and its edges as (i, j, label) with positions among the ids.
 
         Raises:
           UserError: an edge does not have three parts, refers to a position without a word or to an
@@ -102,6 +95,36 @@ class GraphEncoder(text_encoder.TextEncoder):
         return 1 + 2 * len(self._labels)
 
 
+def split_edges(ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Separates words and edges that were encoded as one row of ids, as for a line of text.
+
+    A row of int32 [batch, length] consists of the ids of the words, the end of sentence (1), three
+    ids for each edge (the positions of its two ends and its label, each plus 2), another 1, and
+    zeros. Returns the words with their 1, int32 [batch, words], and the labels of the edges between
+    them, int32 [batch, words, words].
+    """
+    ends = tf.equal(ids, 1)
+    word = tf.equal(tf.cumsum(tf.cast(ends, tf.int32), axis=1, exclusive=True), 0) & (ids > 0)
+    words = tf.ragged.boolean_mask(ids, word).to_tensor()
+    edges = tf.ragged.boolean_mask(ids, ~word & (ids > 1)).to_tensor(default_value=2) - 2
+    return words, dense_edges(edges, common_layers.shape_list(words)[1])
+
+
+def dense_edges(triples: tf.Tensor, length: int | tf.Tensor) -> tf.Tensor:
+    """The matrix of edges that are given as triples, int32 [batch, length, length], else 0.
+
+    Triples are integers [batch, 3 * edges]: (i, j, label) for each edge, one after the other. Each
+    (i, j) occurs at most once. A triple with label 0 or a position >= length is ignored.
+    """
+    batch = common_layers.shape_list(triples)[0]
+    triples = tf.reshape(tf.cast(triples, tf.int32), [batch, -1, 3])
+    example = tf.broadcast_to(tf.range(batch)[:, None, None], tf.shape(triples[..., :1]))
+    indices = tf.concat([example, triples[..., :2]], axis=2)         # [batch, edges, 3]
+    valid = tf.reduce_max(triples[..., :2], axis=2) < length
+    return tf.scatter_nd(tf.boolean_mask(indices, valid),
+                         tf.boolean_mask(triples[..., 2], valid), [batch, length, length])
+
+
 def _shown(line: str) -> str:
     return line[:60].strip().replace("\t", "<TAB>")
 
@@ -142,7 +165,7 @@ class GraphProblem:
                            hparams: HParams) -> dict[str, tf.Tensor]:
         example = super().preprocess_example(example, mode, hparams)    # type: ignore[misc]
         length = tf.shape(example["inputs"])[0]
-        example["edges"] = edge_matrices.dense_edges(example["edges"][None], length)[0]
+        example["edges"] = dense_edges(example["edges"][None], length)[0]
         return example
 
     def hparams(self, defaults: Any, model_hparams: Any) -> None:
@@ -172,9 +195,7 @@ class GraphTextFiles(GraphProblem, text_files.TranslateTextFiles):
     vocab_filename = "vocab.graph_text_files.subwords"
     labels_filename = "vocab.graph_text_files.labels"
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._labels: set[str] | None = None          # known after a pass over the training text
+    _labels: set[str] | None = None                   # known after a pass over the training text
 
     def edge_names(self, data_dir: str) -> list[str]:
         with open(os.path.join(data_dir, self.labels_filename), encoding="utf-8") as lines:

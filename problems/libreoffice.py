@@ -1,6 +1,6 @@
 """LibreOffice Help, the corpus that ships with the project (problems/libreoffice_help/NOTICE)."""
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tensor2tensor.utils import registry
 
@@ -8,6 +8,17 @@ from rpr.problems import checks, parallel_text, translation
 from rpr.utils import files
 
 FOLDER = os.path.join(os.path.dirname(__file__), "libreoffice_help")
+
+
+def paths(split: str, pair: str, languages: Iterable[str]) -> list[str]:
+    """The files of a split of a language pair, such as en-de, in the order of the languages."""
+    return [os.path.join(FOLDER, f"{split}.{pair}.{language}.gz") for language in languages]
+
+
+def digests(pair: str, languages: Iterable[str]) -> dict[str, str]:
+    """The SHA-256 of the files of a language pair, by name."""
+    return {os.path.basename(path): files.sha256(path)
+            for split in checks.SPLITS for path in paths(split, pair, languages)}
 
 
 class LibreOfficeHelp(translation.TranslationProblem):
@@ -21,7 +32,7 @@ class LibreOfficeHelp(translation.TranslationProblem):
 
     def text_pairs(self, split: str, tmp_dir: str) -> Iterator[tuple[str, str]]:
         del tmp_dir                                   # nothing to download
-        return parallel_text.read_pairs(*self._paths(split))
+        return parallel_text.read_pairs(*paths(split, self.pair, self.pair.split("-")))
 
     def documents(self, split: str, tmp_dir: str) -> list[str] | None:
         del tmp_dir
@@ -32,12 +43,7 @@ class LibreOfficeHelp(translation.TranslationProblem):
 
     def sources(self, tmp_dir: str) -> dict[str, str]:
         del tmp_dir
-        return {os.path.basename(path): files.sha256(path)
-                for split in checks.SPLITS for path in self._paths(split)}
-
-    def _paths(self, split: str) -> list[str]:
-        return [os.path.join(FOLDER, f"{split}.{self.pair}.{language}.gz")
-                for language in self.pair.split("-")]
+        return digests(self.pair, self.pair.split("-"))
 
 
 @registry.register_problem("translate_ende_libreoffice")

@@ -1,11 +1,9 @@
 """Reads line-aligned parallel text: UTF-8, one sentence a line, gzip if the name ends in .gz."""
 import codecs
 import gzip
-import io
 import os
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from rpr.utils.errors import UserError
 from rpr.utils.files import atomic_path
@@ -13,26 +11,23 @@ from rpr.utils.files import atomic_path
 # Bytes. A longer line is not a sentence, and a small gzip file may contain one that fills memory.
 LONGEST_LINE = 2**20
 
-_BUFFER_BYTES = 2**16
 _GZIP_ERRORS = (EOFError, gzip.BadGzipFile, zlib.error)
 
 
-def raw_lines(path: str, digest: Any = None) -> Iterator[bytes]:
-    """Yields the lines of a file, with their newlines.
+def raw_lines(path: str) -> Iterator[bytes]:
+    """Yields the lines of a file, with their newlines; decompressed if its name ends in .gz.
 
     Only a newline ends a line: corpora contain stray carriage returns and Unicode line separators,
     which would break the alignment. A byte order mark is no part of the first line.
-
-    Args:
-      path: the file; decompressed if its name ends in .gz.
-      digest: a hashlib object; updated with the file's bytes as they are stored.
 
     Raises:
       UserError: the file cannot be read or is damaged, or a line is longer than LONGEST_LINE.
     """
     number = 0
     try:
-        with _open(path, digest) as file:
+        if os.path.isdir(path):
+            raise UserError(f"{path}: Is a directory")
+        with (gzip.open if path.endswith(".gz") else open)(path, "rb") as file:
             while line := file.readline(LONGEST_LINE + 1):
                 number += 1
                 if len(line) > LONGEST_LINE:
@@ -66,16 +61,7 @@ def read_pairs(source_path: str, target_path: str) -> Iterator[tuple[str, str]]:
 
 
 def decode(line: bytes, path: str, number: int) -> str:
-    """Decodes a line.
-
-    Args:
-      line: bytes of UTF-8.
-      path: its file, for the message.
-      number: its number, counted from 1, for the message.
-
-    Raises:
-      UserError: it is not UTF-8.
-    """
+    """Decodes a line, `number` of a file, counted from 1; raises UserError if it is not UTF-8."""
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -93,34 +79,3 @@ def write_pairs(pairs: Iterable[tuple[str, str]], source_path: str, target_path:
                 target_file.write(target + "\n")
                 count += 1
     return count
-
-
-def _open(path: str, digest: Any) -> Any:
-    if os.path.isdir(path):
-        raise UserError(f"{path}: Is a directory")
-    raw: Any = open(path, "rb")
-    if digest is not None:
-        raw = io.BufferedReader(_HashingReader(raw, digest), _BUFFER_BYTES)
-    if path.endswith(".gz"):
-        return io.BufferedReader(gzip.GzipFile(fileobj=raw), _BUFFER_BYTES)
-    return raw
-
-
-class _HashingReader(io.RawIOBase):
-    """Reads a file and updates a hash with what is read."""
-
-    def __init__(self, file: Any, digest: Any) -> None:
-        super().__init__()
-        self._file, self._digest = file, digest
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        count = self._file.readinto(buffer)
-        self._digest.update(memoryview(buffer)[:count])
-        return count
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()

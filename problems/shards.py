@@ -15,23 +15,32 @@ import itertools
 import multiprocessing
 import os
 import random
+import re
 import signal
-import struct
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 from tensor2tensor.data_generators import generator_utils, text_encoder
 
-from rpr.problems import checks, subwords
+from rpr.problems import checks
 from rpr.utils import console
 from rpr.utils.errors import InvalidValue, UserError
 from rpr.utils.interfaces import TextProblem
 from rpr.utils.processes import die_with
 
+# Characters. T2T counts every substring of every word, so its time and memory grow with the square
+# of the longest word. A longer word counts as its beginning.
+LONGEST_COUNTED_WORD = 100
+
+# T2T's tokens: runs of letters and digits (str.isalnum), and runs of anything else. A single space
+# between two words is implied.
+_find_tokens = re.compile(r"[^\W_]+|(?! [^\W_])[\W_]+|\A ").findall
+_find_long_words = re.compile(rf"[^\W_]{{{LONGEST_COUNTED_WORD + 1},}}"
+                              rf"|[\W_]{{{LONGEST_COUNTED_WORD + 1},}}")
+# Tokens whose ids are cached. The number of different tokens grows with the text.
+_CACHE_SIZE = 2**18
 _CHUNK_PAIRS = 5000
-_FRAME_BYTES = 16                                     # of a TFRecord, in addition to its content
-_BUFFER_BYTES = 1 << 20
 
 Pool = concurrent.futures.ProcessPoolExecutor
 
@@ -40,13 +49,8 @@ Pool = concurrent.futures.ProcessPoolExecutor
 def workers(problem: TextProblem, data_dir: str, tmp_dir: str, scratch: str) -> Iterator[Pool]:
     """Processes, one per available core, that have loaded the problem and its vocabulary.
 
-    They are forked: a problem need not be picklable, and they inherit the lock on the data.
-
-    Args:
-      problem: a T2T text problem whose vocabulary is in data_dir.
-      data_dir: the directory of the vocabulary.
-      tmp_dir: the directory of downloads.
-      scratch: a directory for temporary files.
+    They are forked: a problem need not be picklable, and they inherit the lock on the data. The
+    vocabulary is in data_dir; `scratch` is for temporary files.
     """
     pool = Pool(_worker_count(), multiprocessing.get_context("fork"), _Worker.start,
                 (problem, data_dir, tmp_dir, scratch, os.getpid()))
@@ -66,16 +70,9 @@ def _worker_count() -> int:
 
 def write_split(pool: Pool, problem: TextProblem, split: str, samples: Iterable[dict[str, str]],
                 shard_count: int, staging: str, scratch: str) -> dict[str, dict[str, int]]:
-    """Writes the files of a split; train is shuffled, dev and test keep their order.
+    """Writes the files of a split to `staging`; train is shuffled, dev and test keep their order.
 
-    Args:
-      pool: pool of processes, see `workers`.
-      problem: a T2T text problem.
-      split: "train", "dev" or "test".
-      samples: its text, as the problem's `generate_samples` yields it.
-      shard_count: the number of files.
-      staging: the directory of the files.
-      scratch: a directory for temporary files.
+    The samples are its text, as the problem's `generate_samples` yields it.
 
     Returns:
       {file name: {"bytes": ..., "records": ...}}
@@ -149,23 +146,16 @@ class _Worker:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C: the parent ends this process
         encoder = problem.get_or_create_vocab(data_dir, tmp_dir)
         if type(encoder) is text_encoder.SubwordTextEncoder:      # not one of its subclasses
-            encoder = subwords.SubwordEncoder(encoder.filename)
+            encoder = SubwordEncoder(encoder.filename)
         problem.get_or_create_vocab = lambda *_, **__: encoder    # do not load it for every chunk
         cls.problem, cls.data_dir, cls.tmp_dir = problem, data_dir, tmp_dir
         cls.scratch_file = os.path.join(scratch, f"worker-{os.getpid()}")
 
 
 def _encode(split: str, samples: list[dict[str, str]], first: int, shard_count: int) -> list[bytes]:
-    """Encodes samples to TFRecord frames, as they are in a file.
+    """Encodes samples to TFRecord frames, as they are in a file: those of each shard.
 
-    Args:
-      split: "train", "dev" or "test".
-      samples: as the problem's `generate_samples` yields them.
-      first: the number of samples of the split before these.
-      shard_count: the number of files; samples are distributed one by one.
-
-    Returns:
-      The concatenated frames of each shard.
+    Samples are distributed one by one; `first` of the split were before these.
     """
     problem = _Worker.problem
     records: list[list[bytes]] = [[] for _ in range(shard_count)]
@@ -178,7 +168,7 @@ def _encode(split: str, samples: list[dict[str, str]], first: int, shard_count: 
         for record in itertools.chain.from_iterable(records):
             writer.write(record)
     with open(_Worker.scratch_file, "rb") as written:
-        return [written.read(sum(_FRAME_BYTES + len(record) for record in shard))
+        return [written.read(sum(checks.FRAME_BYTES + len(record) for record in shard))
                 for shard in records]
 
 
@@ -188,14 +178,11 @@ def _serialize(sample: dict[str, list[int]]) -> bytes:
 
 
 def _finish(ordered: str, path: str, seed: str | None) -> int:
-    """Writes a finished shard; returns the number of its records.
+    """Writes a finished shard from a file of frames in the order of the text, which is removed.
 
-    Args:
-      ordered: a file of frames in the order of the text; removed.
-      path: the finished file.
-      seed: seed of the shuffle; None keeps the order.
+    Returns the number of its records. Without a seed of the shuffle the order is kept.
     """
-    starts = array.array("Q", _frame_starts(ordered))
+    starts = array.array("Q", checks.frame_starts(ordered))
     order = array.array("L", range(len(starts) - 1))
     if seed is not None:
         random.Random(seed).shuffle(order)
@@ -207,22 +194,10 @@ def _finish(ordered: str, path: str, seed: str | None) -> int:
             count = _write_packed(path, frames)
         else:
             count = len(order)
-            with open(path, "wb", buffering=_BUFFER_BYTES) as out:
+            with open(path, "wb", buffering=checks.BUFFER_BYTES) as out:
                 out.writelines(frames)
     os.unlink(ordered)
     return count
-
-
-def _frame_starts(path: str) -> Iterator[int]:
-    """Yields the position of each frame of a file, then the file's size."""
-    position, size = 0, os.path.getsize(path)
-    with open(path, "rb", buffering=_BUFFER_BYTES) as frames:
-        while position < size:
-            yield position
-            length, = struct.unpack("<Q", frames.read(8))
-            position += _FRAME_BYTES + length
-            frames.seek(_FRAME_BYTES - 8 + length, os.SEEK_CUR)
-    yield position
 
 
 def _write_packed(path: str, frames: Iterable[bytes]) -> int:
@@ -238,3 +213,55 @@ def _write_packed(path: str, frames: Iterable[bytes]) -> int:
             writer.write(_serialize(sample))
             count += 1
     return count
+
+
+# Sub-words: T2T's encoding with the same ids, computed faster, and bounded cost for long words.
+
+def shorten_long_words(text: str) -> list[str]:
+    """Cuts words to LONGEST_COUNTED_WORD characters, for building a vocabulary.
+
+    Returns the text and each character that it lost: a vocabulary has every character of its text.
+    """
+    lost: set[str] = set()
+
+    def shorten(match: re.Match[str]) -> str:
+        lost.update(match[0][LONGEST_COUNTED_WORD:])
+        return match[0][:LONGEST_COUNTED_WORD]
+
+    short = _find_long_words.sub(shorten, text)
+    return [short, *sorted(lost - set(short))]
+
+
+class SubwordEncoder(text_encoder.SubwordTextEncoder):
+    """T2T's `SubwordTextEncoder` with tokens found by a regular expression and cached ids.
+
+    T2T examines every character in Python; this is where stock t2t-datagen spends its time.
+    """
+
+    def __init__(self, filename: str) -> None:
+        super().__init__(filename)
+        self._ids = _Cache(self._token_ids)
+
+    def encode(self, s: str) -> list[int]:
+        ids: list[int] = []
+        for token in _find_tokens(text_encoder.native_to_unicode(s)):
+            ids += self._ids[token]
+        return ids
+
+    def _token_ids(self, token: str) -> list[int]:
+        return self._escaped_token_to_subtoken_ids(
+            text_encoder._escape_token(token, self._alphabet))
+
+
+class _Cache(dict):
+    """Results of a function by argument; emptied when it is full."""
+
+    def __init__(self, compute: Any) -> None:
+        super().__init__()
+        self._compute = compute
+
+    def __missing__(self, argument: str) -> list[int]:
+        if len(self) >= _CACHE_SIZE:
+            self.clear()
+        value = self[argument] = self._compute(argument)
+        return value

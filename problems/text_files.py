@@ -1,4 +1,5 @@
 """Any pair of line-aligned text files, given by environment variables."""
+import array
 import hashlib
 import itertools
 import os
@@ -10,6 +11,7 @@ from tensor2tensor.utils import registry
 
 from rpr.problems import checks, parallel_text, translation
 from rpr.problems.checks import SPLITS
+from rpr.utils import files
 from rpr.utils.errors import UserError
 from rpr.utils.interfaces import HParams
 
@@ -24,13 +26,8 @@ _SHOWN_LINES = 10
 class SplitText:
     """Training text of which some pairs, chosen by a hash of the source, are held out.
 
-    The held-out pairs (a few thousand) are kept in memory by a pass over the text, so that the text
-    is not read again for them.
-
-    Args:
-      source_path: the file of source sentences.
-      target_path: the file of target sentences.
-      shares: the share of each held-out split, such as {"dev": 0.01, "test": 0.01}; an attribute.
+    `shares` are those of the held-out splits, such as {"dev": 0.01, "test": 0.01}. Their pairs (a
+    few thousand) are kept in memory by a pass over the text, so that it is not read again for them.
     """
 
     def __init__(self, source_path: str, target_path: str, shares: Mapping[str, float]) -> None:
@@ -65,12 +62,7 @@ def held_out_share(lines: int) -> float:
 
 
 def split_of(source: str, shares: Mapping[str, float]) -> str:
-    """The split of a source sentence.
-
-    Args:
-      source: the sentence.
-      shares: {"dev": share of all, "test": share of all}; the rest is "train".
-    """
+    """The split of a source sentence; what the shares leave is "train"."""
     digest = hashlib.sha256(source.encode("utf-8")).digest()
     position = int.from_bytes(digest[:8], "big") / 2**64
     for split, share in shares.items():
@@ -95,10 +87,8 @@ class TranslateTextFiles(translation.TranslationProblem):
     same text gives the same sets in any order, and equal sources are never in two sets.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._checked: dict[str, CheckedPair] | None = None
-        self._split_text: SplitText | None = None
+    _checked: "dict[str, CheckedPair] | None" = None
+    _split_text: SplitText | None = None
 
     @property
     def approx_vocab_size(self) -> int:
@@ -143,10 +133,21 @@ class TranslateTextFiles(translation.TranslationProblem):
                 split: share for split in ("dev", "test") if split not in checked})
         return self._split_text
 
-
     def _given_paths(self) -> dict[str, tuple[str, str]]:
         """{split: (source path, target path)} from the environment."""
-        return _pairs_of_paths()
+        given = {}
+        for split in SPLITS:
+            prefix = "RPR_TEXT_" + ("" if split == "train" else split.upper() + "_")
+            source, target = (os.environ.get(prefix + side) for side in ("SOURCE", "TARGET"))
+            if source and target:
+                given[split] = (source, target)
+            elif source or target:
+                present, missing = ("SOURCE", "TARGET") if source else ("TARGET", "SOURCE")
+                raise UserError(f"{prefix}{present} is set and {prefix}{missing} is not: set both")
+            elif split == "train":
+                raise UserError("translate_text_files needs RPR_TEXT_SOURCE and RPR_TEXT_TARGET in "
+                                "the environment: two text files, one sentence a line")
+        return given
 
 
 @registry.register_problem("lm_text_files")
@@ -193,82 +194,42 @@ class LmTextFilesCharacters(LmTextFiles):
     vocab_type = text_problems.VocabType.CHARACTER
 
 
-def _pairs_of_paths() -> dict[str, tuple[str, str]]:
-    given = {}
-    for split in SPLITS:
-        prefix = "RPR_TEXT_" + ("" if split == "train" else split.upper() + "_")
-        source, target = (os.environ.get(prefix + side) for side in ("SOURCE", "TARGET"))
-        if source and target:
-            given[split] = (source, target)
-        elif source or target:
-            present, missing = ("SOURCE", "TARGET") if source else ("TARGET", "SOURCE")
-            raise UserError(f"{prefix}{present} is set and {prefix}{missing} is not: set both")
-        elif split == "train":
-            raise UserError("translate_text_files needs RPR_TEXT_SOURCE and RPR_TEXT_TARGET in the "
-                            "environment: two text files, one sentence a line")
-    return given
-
-
 class CheckedPair(NamedTuple):
-    """Two line-aligned files that were checked.
-
-    Attributes:
-      lines: the number of lines of each.
-      digests: the SHA-256 of the two files as they are stored.
-    """
+    """Two line-aligned files that were checked: the lines of each, and their SHA-256 as stored."""
     lines: int
     digests: tuple[str, str]
 
 
 def check_pair(source_path: str, target_path: str) -> CheckedPair:
-    """Checks two files for encoding, empty lines and equal length, reading each once.
+    """Checks two files for encoding, empty lines and equal length.
 
     Raises:
       UserError: one line that names everything that is wrong, with line numbers.
     """
-    source, target = _check_file(source_path), _check_file(target_path)
-    faults = [*source.faults, *target.faults]
-    if source.lines != target.lines:
-        faults.append(f"{source_path} has {source.lines:,} lines, {target_path} has "
-                      f"{target.lines:,}")
-    elif not source.lines:
+    (lines, digest, faults), target = _check_file(source_path), _check_file(target_path)
+    faults += target[2]
+    if lines != target[0]:
+        faults.append(f"{source_path} has {lines:,} lines, {target_path} has {target[0]:,}")
+    elif not lines:
         faults.append(f"{source_path} is empty")
     if faults:
         raise UserError("; ".join(faults))
-    return CheckedPair(source.lines, (source.digest, target.digest))
+    return CheckedPair(lines, (digest, target[1]))
 
 
-class _CheckedFile(NamedTuple):
-    lines: int
-    digest: str
-    faults: list[str]
-
-
-def _check_file(path: str) -> _CheckedFile:
-    count, not_utf8, empty = 0, _LineNumbers("not UTF-8"), _LineNumbers("empty")
-    digest = hashlib.sha256()
-    for count, line in enumerate(parallel_text.raw_lines(path, digest), start=1):
+def _check_file(path: str) -> tuple[int, str, list[str]]:
+    """The number of lines of a file, its SHA-256, and what is wrong with it."""
+    count, faulty = 0, {"not UTF-8": array.array("Q"), "empty": array.array("Q")}
+    for count, line in enumerate(parallel_text.raw_lines(path), start=1):
         try:
             if not line.decode("utf-8").strip():
-                empty.add(count)
+                faulty["empty"].append(count)
         except UnicodeDecodeError:
-            not_utf8.add(count)
-    faults = [f"{path}: {numbers}" for numbers in (not_utf8, empty) if numbers.count]
-    return _CheckedFile(count, digest.hexdigest(), faults)
-
-
-class _LineNumbers:
-    """Counts lines with a fault and remembers the first few."""
-
-    def __init__(self, fault: str) -> None:
-        self._fault, self.count, self._first = fault, 0, list[int]()
-
-    def add(self, number: int) -> None:
-        """Notes a line."""
-        self.count += 1
-        if self.count <= _SHOWN_LINES:
-            self._first.append(number)
-
-    def __str__(self) -> str:
-        shown = ", ".join(map(str, self._first)) + (", ..." if self.count > _SHOWN_LINES else "")
-        return f"{self.count:,} {self._fault} (line {shown})"
+            faulty["not UTF-8"].append(count)
+    faults = []
+    for fault, numbers in faulty.items():
+        if numbers:
+            shown = ", ".join(map(str, numbers[:_SHOWN_LINES]))
+            shown += ", ..." if len(numbers) > _SHOWN_LINES else ""
+            faults.append(f"{path}: {len(numbers):,} {fault} (line {shown})")
+    return count, files.sha256(path), faults

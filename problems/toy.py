@@ -14,8 +14,7 @@ from rpr.utils.errors import UserError
 class Tokens(text_encoder.TokenTextEncoder):
     """A fixed vocabulary of words, separated by spaces in the text.
 
-    Args:
-      tokens: the words in the order of their ids, which follow T2T's two reserved ids.
+    Their ids, in this order, follow T2T's two reserved ids.
     """
 
     def __init__(self, tokens: Iterable[str]) -> None:
@@ -47,15 +46,7 @@ class GeneratedProblem(translation.TranslationProblem):
     vocab_filename = None                             # the vocabulary is in the code
 
     def example(self, rng: random.Random, split: str) -> tuple[str, str]:
-        """Generates one example.
-
-        Args:
-          rng: the source of randomness; nothing else varies between the examples of a split.
-          split: "train", "dev" or "test".
-
-        Returns:
-          (source, target), as text.
-        """
+        """Generates one example, (source, target) as text, from random numbers alone."""
         raise NotImplementedError
 
     def settings(self) -> dict[str, Any]:
@@ -104,11 +95,7 @@ def register(name: str, base: type[GeneratedProblem], doc: str, **attributes: An
 def reverse_repeats(digits: Sequence[str]) -> list[str]:
     """Replaces every second occurrence of a digit by X and reverses the sequence.
 
-    Args:
-      digits: for example 0 1 5 9 0 3 5 2 5.
-
-    Returns:
-      A list of the same length: 5 2 X 3 X 9 5 1 0.
+    0 1 5 9 0 3 5 2 5 becomes 5 2 X 3 X 9 5 1 0.
     """
     counts: dict[str, int] = {}
     result = []

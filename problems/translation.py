@@ -9,7 +9,7 @@ from tensor2tensor.data_generators import translate
 
 from rpr.problems import datagen, parallel_text
 from rpr.problems.checks import SPLITS
-from rpr.problems.subwords import shorten_long_words
+from rpr.problems.shards import shorten_long_words
 from rpr.utils.errors import UserError
 from rpr.utils.interfaces import HParams
 
@@ -25,11 +25,9 @@ class TranslationProblem(translate.TranslateProblem):
     extra_test_sets: tuple[str, ...] = ()
 
     def text_pairs(self, split: str, tmp_dir: str) -> Iterator[tuple[str, str]]:
-        """Yields the sentence pairs of a split, stripped, in the order of the corpus.
+        """Yields the sentence pairs of a split or one of `extra_test_sets`, stripped, in order.
 
-        Args:
-          split: "train", "dev", "test" or one of `extra_test_sets`.
-          tmp_dir: the directory of downloads.
+        `tmp_dir` is the directory of downloads.
         """
         raise NotImplementedError
 
@@ -47,10 +45,6 @@ class TranslationProblem(translate.TranslateProblem):
 
         `rpr datagen` writes them next to the text of a test set, and significance tests then treat
         the sentences of a document together.
-
-        Args:
-          split: "dev", "test" or one of `extra_test_sets`.
-          tmp_dir: the directory of downloads.
         """
         return None
 
@@ -58,15 +52,7 @@ class TranslationProblem(translate.TranslateProblem):
         """Writes a split as two line-aligned UTF-8 text files, each whole or not at all.
 
         A problem named with T2T's suffix `_rev` swaps the two sides, as it does in training.
-
-        Args:
-          split: as for `text_pairs`.
-          tmp_dir: the directory of downloads.
-          source_path: the file of source sentences.
-          target_path: the file of target sentences.
-
-        Returns:
-          The number of lines.
+        Returns the number of lines.
         """
         known = (*SPLITS, *self.extra_test_sets)
         if split not in known:
@@ -109,11 +95,8 @@ class ExampleLog(tf.train.SessionRunHook):
     """Logs the first example of an evaluation.
 
     The prediction is the most probable word at each position, given the expected words before it.
-
-    Args:
-      features: ids `inputs` and `targets`, int32 [batch, length, 1, 1].
-      logits: float32 [batch, length, 1, 1, vocabulary].
-      encoders: the text encoders {"inputs": ..., "targets": ...}.
+    `inputs` and `targets` are ids, int32 [batch, length, 1, 1]; the logits are float32 [batch,
+    length, 1, 1, vocabulary].
     """
 
     def __init__(self, features: dict[str, tf.Tensor], logits: tf.Tensor,

@@ -24,14 +24,7 @@ def dimension(path: str) -> int:
 
 
 def read(path: str, most: int = 0) -> Iterator[tuple[int, str, str]]:
-    """Yields the words of a file and their vectors.
-
-    Args:
-      path: UTF-8 text; decompressed if its name ends in .gz.
-      most: how many vectors to read at most; 0 for all.
-
-    Yields:
-      (line number, word, its vector as text).
+    """Yields (line number, word, its vector as text) for `most` vectors of a file; 0: for all.
 
     Raises:
       UserError: the file cannot be read, is damaged or ends early, or a line is not UTF-8 or has
@@ -56,14 +49,7 @@ def read(path: str, most: int = 0) -> Iterator[tuple[int, str, str]]:
 
 
 def table(path: str, words: Sequence[str]) -> np.ndarray:
-    """The vectors of some words.
-
-    Args:
-      path: as for `read`.
-      words: different words.
-
-    Returns:
-      float32 [words, dimension]; rows of words that the file lacks are NaN.
+    """The vectors of different words: float32 [words, dimension], NaN for those that a file lacks.
 
     Raises:
       UserError: as `read`; or a vector of one of the words contains something else than finite
@@ -87,13 +73,7 @@ def table(path: str, words: Sequence[str]) -> np.ndarray:
 
 
 def write(path: str, size: int, rows: Sequence[tuple[str, str]]) -> None:
-    """Writes a file of vectors, whole or not at all.
-
-    Args:
-      path: the file.
-      size: the dimension.
-      rows: (word, its vector as text).
-    """
+    """Writes a file of vectors of a size, from (word, its vector as text), whole or not at all."""
     files.write_atomically(path, f"{len(rows)} {size}\n" + "".join(
         f"{word} {values}\n" for word, values in rows))
 

@@ -89,7 +89,7 @@ class Wmt14(translation.TranslationProblem):
     def _paths(self, split: str, tmp_dir: str) -> Iterator[list[str]]:
         """Yields the unpacked files of a split, [English path, other path]."""
         for archive, *members in self.corpora[split]:
-            yield download.fetch_members(archive, members, tmp_dir)
+            yield download.fetch_members(archive, tuple(members), tmp_dir)
 
 
 def segments(path: str) -> list[str]:

@@ -55,7 +55,7 @@ from tensor2tensor.layers import common_attention  # noqa: E402
 
 from rpr import positions  # noqa: E402
 from rpr.nn import attention  # noqa: E402
-from rpr.nn.additive import additive_logits  # noqa: E402
+from rpr.nn.attention import additive_logits  # noqa: E402
 from rpr.positions import relative  # noqa: E402
 from rpr.positions.layout import Layout  # noqa: E402
 from rpr.utils import files  # noqa: E402

@@ -19,11 +19,11 @@ def learning_rates(hparams: Any, steps: Iterable[int]) -> list[float]:
     """The learning rate after each of these numbers of optimizer steps."""
     import tensorflow.compat.v1 as tf
 
-    from rpr.models import learning_rate
+    from rpr.models import transformer
     tf.logging.set_verbosity(tf.logging.ERROR)
     with tf.Graph().as_default(), tf.Session() as session:
         step = tf.train.get_or_create_global_step()
-        rate = learning_rate.learning_rate(hparams)
+        rate = transformer.learning_rate(hparams)
         session.run(tf.global_variables_initializer())
         rates = []
         for count in steps:

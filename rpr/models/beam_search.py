@@ -43,29 +43,25 @@ def search(step: Any, caches: Any, lengths: tf.Tensor, beams: int, top_beams: in
            ) -> dict[str, tf.Tensor]:
     """The best sentences, in the form of T2T's `infer`; one beam is greedy search.
 
-    Arguments are those of `beam_search`; `top_beams` hypotheses of each sentence are returned.
-
-    Returns:
-      {"outputs": int32 [batch, steps], or [batch, top_beams, steps] for several top_beams;
-      "scores": float32 [batch] or [batch, top_beams]}.
+    Arguments are those of `beam_search`; `top_beams` hypotheses of each sentence are returned:
+    {"outputs": int32 [batch, steps], "scores": float32 [batch]}, or [batch, top_beams, ...].
     """
     start = tf.zeros_like(lengths)                           # T2T's symbol before the first
     if beams == 1:
-        ids, scores = greedy_search(step, caches, start, lengths, EOS_ID)
+        ids, scores = greedy_search(step, caches, start, lengths)
         return {"outputs": ids[:, 1:], "scores": scores}
-    ids, scores = beam_search(step, caches, start, beams, lengths, alpha, EOS_ID, top_beams == 1)
+    ids, scores = beam_search(step, caches, start, beams, lengths, alpha, top_beams == 1)
     if top_beams == 1:
         return {"outputs": tf.cast(ids[:, 0, 1:], tf.int32), "scores": scores[:, 0]}
     return {"outputs": tf.cast(ids[:, :top_beams, 1:], tf.int32), "scores": scores[:, :top_beams]}
 
 
-def greedy_search(step: Any, caches: Any, start: tf.Tensor, lengths: tf.Tensor, end: int
+def greedy_search(step: Any, caches: Any, start: tf.Tensor, lengths: tf.Tensor
                   ) -> tuple[tf.Tensor, tf.Tensor]:
     """Chooses the most probable symbol at each step; arguments are those of `beam_search`.
 
-    Returns:
-      int32 [batch, steps + 1], the start symbol first, zeros after an end or the length limit;
-      float32 [batch], log probabilities of the symbols before these zeros.
+    Returns int32 [batch, steps + 1], the start symbol first, zeros after an end or the length
+    limit, and float32 [batch], log probabilities of the symbols before these zeros.
     """
     def one_step(i: tf.Tensor, ids: tf.Tensor, scores: tf.Tensor, ended: tf.Tensor,
                  caches: Any) -> tuple:
@@ -76,7 +72,7 @@ def greedy_search(step: Any, caches: Any, start: tf.Tensor, lengths: tf.Tensor, 
         best = tf.reduce_max(log_probs, axis=1)
         scores += tf.where(ended, tf.zeros_like(best), best)
         return (i + 1, tf.concat([ids, symbols[:, None]], axis=1), scores,
-                ended | tf.equal(symbols, end) | (i + 1 >= lengths), caches)
+                ended | tf.equal(symbols, EOS_ID) | (i + 1 >= lengths), caches)
 
     state = (tf.constant(0), start[:, None], tf.zeros(tf.shape(start)), lengths <= 0, caches)
     invariants = (tf.TensorShape([]), tf.TensorShape([start.shape[0], None]), start.shape,
@@ -93,7 +89,7 @@ def _growing_shape(cache: tf.Tensor) -> tf.TensorShape:
 
 
 def beam_search(step: Any, caches: Any, start: tf.Tensor, beams: int, lengths: tf.Tensor,
-                alpha: float, end: int, first_only: bool) -> tuple[tf.Tensor, tf.Tensor]:
+                alpha: float, first_only: bool) -> tuple[tf.Tensor, tf.Tensor]:
     """The best sentences by log probability / ((5 + length) / 6) ^ alpha.
 
     Args:
@@ -105,7 +101,6 @@ def beam_search(step: Any, caches: Any, start: tf.Tensor, beams: int, lengths: t
       beams: hypotheses of each sentence.
       lengths: int32 [batch], the most symbols of a sentence's hypotheses.
       alpha: exponent of the length penalty.
-      end: the end-of-sentence symbol.
       first_only: the search for a sentence ends when its best hypothesis is certain, rather than
         all.
 
@@ -143,7 +138,7 @@ def beam_search(step: Any, caches: Any, start: tf.Tensor, beams: int, lengths: t
         symbols = tf.gather(tf.reshape(symbols, [-1, beams * width]), index, batch_dims=1)
         symbols = tf.cast(symbols, tf.int64)
         ids = tf.concat([tf.gather(open_ids, beam, batch_dims=1), symbols[:, :, None]], axis=2)
-        return ids, scores, tf.equal(symbols, end), beam
+        return ids, scores, tf.equal(symbols, EOS_ID), beam
 
     def searching(i: tf.Tensor, open_log_probs: tf.Tensor, ended_scores: tf.Tensor) -> tf.Tensor:
         """Whether a sentence's hypotheses may still change, bool [batch]."""

@@ -8,7 +8,7 @@ from typing import Any
 from tensor2tensor.utils import misc_utils, registry
 
 from rpr import positions
-from rpr.models.learning_rate import FACTORS
+from rpr.models.live_hparams import FACTORS
 from rpr.utils.interfaces import HParams
 from rpr.utils.settings import Setting
 
@@ -110,14 +110,7 @@ def add_hparams(hparams: HParams, settings: tuple[Setting, ...]) -> None:
 
 def add_position_hparams(hparams: HParams, position: str, max_relative_position: int,
                          heads_share_relative_embedding: bool) -> HParams:
-    """Adds the hparams of `rpr_transformer` to a hparams set of T2T, in place.
-
-    Args:
-      hparams: HParams without `position`.
-      position: scheme name(s), joined by `+`.
-      max_relative_position: the clipping distance k.
-      heads_share_relative_embedding: one table per layer (True), or per layer and head (False).
-    """
+    """Adds the hparams of `rpr_transformer`, in place, to a set of T2T without `position`."""
     for setting in positions.declared_settings():
         if setting.name in hparams:
             raise ValueError(f"a position scheme declares the hparam {setting.name}, which T2T has "

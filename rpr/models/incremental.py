@@ -40,11 +40,10 @@ class IncrementalDecoder:
     def init_body_step(self, features: dict[str, tf.Tensor], beams: int) -> tuple[Step, Any]:
         """Encodes the sources, `inputs` int32 [batch, length, 1, 1] of `prepare_features`.
 
-        Returns:
-          a step of the model's body, to be called in the variable scope `body`, from embedded
-          symbols [batch * beams, 1, hidden], caches, and symbols int32 [batch * beams], to outputs
-          [batch * beams, 1, 1, hidden] and caches;
-          the caches before the first step.
+        Returns a step of the model's body, to be called in the variable scope `body`, and the
+        caches before the first step. The step goes from embedded symbols [batch * beams, 1,
+        hidden], caches, and symbols int32 [batch * beams], to outputs [batch * beams, 1, 1, hidden]
+        and caches.
         """
         raise NotImplementedError
 
@@ -56,12 +55,9 @@ class IncrementalDecoder:
     def init_step(self, features: dict[str, tf.Tensor], beams: int) -> tuple[Step, Any]:
         """The model as `rpr.models.beam_search` takes it, from the features of `prepare_features`.
 
-        Call it in the variable scope of the model's name.
-
-        Returns:
-          a step from the symbols chosen last, int32 [batch * beams], to logits
-          [batch * beams, symbols];
-          the caches before the first step, a nest of tensors [batch * beams, ...].
+        Call it in the variable scope of the model's name. Returns a step from the symbols chosen
+        last, int32 [batch * beams], to logits [batch * beams, symbols], and the caches before the
+        first step, a nest of tensors [batch * beams, ...].
         """
         hparams, symbols = self._hparams, self.target_vocab_size()
         scope = hparams.name.get("targets", modalities.get_name(

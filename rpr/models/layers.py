@@ -8,17 +8,13 @@ import tensorflow.compat.v1 as tf
 from tensor2tensor.layers import common_layers
 
 from rpr.nn.dropout import dropout
-from rpr.nn.ops import HALF_PRECISION, shape_list
+from rpr.nn.ops import HALF_PRECISION, accumulator_dtype, shape_list
 from rpr.nn.projections import project
 from rpr.utils.interfaces import HParams
 
 
 def preprocess(x: tf.Tensor, hparams: HParams) -> tf.Tensor:
     """Applies `layer_preprocess_sequence` to the input of a sub-layer. Shapes as x."""
-    for step in hparams.layer_preprocess_sequence:
-        if step in "az":
-            raise ValueError(f"layer_preprocess_sequence={hparams.layer_preprocess_sequence}: "
-                             "a residual connection comes after a sub-layer")
     return _apply_sequence(None, x, hparams.layer_preprocess_sequence, hparams,
                            "layer_prepostprocess")
 
@@ -41,8 +37,6 @@ def _apply_sequence(residual: tf.Tensor | None, x: tf.Tensor, sequence: str, hpa
                 x = normalize(x, hparams)
             elif step == "d":
                 x = drop(x, hparams)
-            else:
-                raise ValueError(f"{sequence}: no step of a sub-layer is called {step!r}")
     return x
 
 
@@ -56,9 +50,13 @@ def _in_float32(function: Callable[..., tf.Tensor], *tensors: tf.Tensor) -> tf.T
 
 def drop(x: tf.Tensor, hparams: HParams) -> tf.Tensor:
     """The dropout of residuals and of embedded words, [batch, length, hidden]. Shapes as x."""
-    dims = common_layers.comma_separated_string_to_integer_list(
-        hparams.get("layer_prepostprocess_dropout_broadcast_dims", ""))
-    return dropout(x, hparams.layer_prepostprocess_dropout, dims)
+    return dropout(x, hparams.layer_prepostprocess_dropout,
+                   axes(hparams, "layer_prepostprocess_dropout_broadcast_dims"))
+
+
+def axes(hparams: HParams, name: str) -> list[int]:
+    """The axes in an hparam, such as "1,2"."""
+    return common_layers.comma_separated_string_to_integer_list(hparams.get(name, ""))
 
 
 def normalize(x: tf.Tensor, hparams: HParams) -> tf.Tensor:
@@ -74,7 +72,7 @@ def normalize(x: tf.Tensor, hparams: HParams) -> tf.Tensor:
             bias = tf.get_variable("layer_norm_bias", shape_list(x)[-1:],
                                    initializer=tf.zeros_initializer())
         # Half precision has too few digits for a variance, and squares overflow float16.
-        dtype = tf.float32 if x.dtype in HALF_PRECISION else x.dtype
+        dtype = accumulator_dtype(x.dtype)
         y = layer_norm(tf.cast(x, dtype), tf.cast(scale, dtype), tf.cast(bias, dtype),
                        hparams.norm_epsilon)
         return tf.cast(y, x.dtype)
@@ -108,10 +106,9 @@ def feed_forward(x: tf.Tensor, hparams: HParams) -> tf.Tensor:
 
     x and the result are [batch, length, hidden].
     """
-    dims = common_layers.comma_separated_string_to_integer_list(
-        hparams.get("relu_dropout_broadcast_dims", ""))
     hidden = tf.nn.relu(_dense(x, hparams.filter_size, "conv1"))
-    return _dense(dropout(hidden, hparams.relu_dropout, dims), hparams.hidden_size, "conv2")
+    hidden = dropout(hidden, hparams.relu_dropout, axes(hparams, "relu_dropout_broadcast_dims"))
+    return _dense(hidden, hparams.hidden_size, "conv2")
 
 
 def _dense(x: tf.Tensor, channels: int, name: str) -> tf.Tensor:

@@ -8,12 +8,28 @@ from collections.abc import Iterable
 
 from tensor2tensor.utils import misc_utils
 
-from rpr.models.learning_rate import DECAY, FACTORS
 from rpr.positions.registry import unused_settings
 from rpr.utils.interfaces import HParams
 
+_DECAY = ("learning_rate_decay_steps", "learning_rate_decay_staircase", "learning_rate_decay_rate")
+# {factor of learning_rate_schedule: the hparams that it reads}
+FACTORS: dict[str, tuple[str, ...]] = {
+    "constant": ("learning_rate_constant",),
+    "linear_warmup": ("learning_rate_warmup_steps",),
+    "linear_decay": ("learning_rate_decay_steps",),
+    "cosdecay": ("learning_rate_warmup_steps", "learning_rate_decay_steps"),
+    "single_cycle_cos_decay": ("learning_rate_warmup_steps",),
+    "multi_cycle_cos_decay": ("learning_rate_warmup_steps", "learning_rate_decay_steps"),
+    "rsqrt_decay": ("learning_rate_warmup_steps",),
+    "rsqrt_normalized_decay": ("learning_rate_warmup_steps",),
+    "exp_decay": ("learning_rate_warmup_steps", *_DECAY),
+    "rsqrt_hidden_size": (),
+    "legacy": ("learning_rate", "learning_rate_decay_scheme", "learning_rate_warmup_steps"),
+    "cosine_restarts": tuple(f"learning_rate_restart_{name}"
+                             for name in ("steps", "t_mul", "m_mul", "alpha")),
+}
 # {learning_rate_decay_scheme, read by the factor `legacy`: what it reads}
-_DECAY_SCHEMES = {"exp": DECAY, "cosine": ("learning_rate_cosine_cycle_steps",),
+_DECAY_SCHEMES = {"exp": _DECAY, "cosine": ("learning_rate_cosine_cycle_steps",),
                   "piecewise": ("learning_rate_boundaries", "learning_rate_multiples")}
 _ADAM = tuple(f"optimizer_adam_{name}" for name in ("beta1", "beta2", "epsilon"))
 _ADAFACTOR = tuple(f"optimizer_adafactor_{name}" for name in (
@@ -39,15 +55,10 @@ _NEVER["dropout"] = "layer_prepostprocess_dropout, attention_dropout and relu_dr
 
 
 def without_effect(model: str, hparams: HParams) -> dict[str, str]:
-    """The hparams that a training of a model does not read.
+    """The hparams that a training of a model, by its registered name, does not read.
 
-    Args:
-      model: its registered name. For models other than `rpr_transformer` only the learning rate and
-        the optimizer are considered.
-      hparams: the whole set, with valid values.
-
-    Returns:
-      {name: why, in words that continue "... has no effect"}.
+    The values are valid. For models other than `rpr_transformer` only the learning rate and the
+    optimizer are considered. Returns {name: why, in words that continue "... has no effect"}.
     """
     factors = [name.strip() for name in hparams.learning_rate_schedule.split("*") if name.strip()]
     read = [name for factor in factors for name in FACTORS.get(factor, ())]

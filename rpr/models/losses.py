@@ -129,14 +129,8 @@ def half_precision_logits(body_output: tf.Tensor, targets: tf.Tensor | None, hpa
     """T2T's `symbol_top` with the table cast to the dtype of the body's output.
 
     TensorFlow multiplies bfloat16 by float32 with `SparseMatMul`, which has no GPU kernel. The loss
-    and T2T's greedy search need the logits in float32.
-
-    Args:
-      body_output: [batch, length, 1, hidden].
-      targets, hparams, vocab_size: part of T2T's signature; `targets` are unused.
-
-    Returns:
-      logits, float32 [batch, length, 1, 1, vocab_size].
+    and T2T's greedy search need the logits in float32: [batch, length, 1, 1, vocab_size], from
+    [batch, length, 1, hidden].
     """
     del targets
     shared = hparams.shared_embedding_and_softmax_weights

@@ -98,18 +98,11 @@ def _checked_table(hparams: HParams, feature: str, vocabulary: Any,
 
 @functools.lru_cache(2)                               # read for the check, then for the variable
 def table(path: str, words: tuple[str, ...]) -> np.ndarray:
-    """The vectors of a vocabulary.
+    """The vectors in a file of the words of a vocabulary, by id: float32 [words, dimension].
 
     Padding is 0. An unknown word is the mean of all words. The end of a sentence is fastText's
     `</s>` if the file has it, and otherwise a draw from a normal distribution with the words' mean
     and deviation.
-
-    Args:
-      path: a file of vectors.
-      words: words of the vocabulary by id.
-
-    Returns:
-      float32 [words, dimension].
 
     Raises:
       UserError: a word has no vector, or the file is damaged.
@@ -117,25 +110,19 @@ def table(path: str, words: tuple[str, ...]) -> np.ndarray:
     special = {text_encoder.PAD: None, text_encoder.EOS: vectors.END, vectors.UNKNOWN: None}
     # "\n" occurs in no file: a special word without a counterpart has no vector in it.
     names = [special.get(word, word) or f"\n{word}" for word in words]
-    rows = vectors.table(path, names)
-    ordinary = np.array([word not in special for word in words])
-    missing = [word for word, row, needed in zip(words, rows, ordinary, strict=True)
-               if needed and np.isnan(row[0])]
-    if missing:
+    rows, by_id = vectors.table(path, names), np.array(words)
+    absent, ordinary = np.isnan(rows[:, 0]), ~np.isin(by_id, list(special))
+    missing = by_id[ordinary & absent]
+    if missing.size:
         raise UserError(f"{path}: {len(missing):,} of {ordinary.sum():,} words of the vocabulary "
                         f"have no vector in it: {', '.join(missing[:_MAX_LISTED])}"
                         + (", ..." if len(missing) > _MAX_LISTED else ""))
-    zero = [word for word, row, needed in zip(words, rows, ordinary, strict=True)
-            if needed and not row.any()]
-    if zero:                                          # the model would take it for padding
+    zero = by_id[ordinary & ~rows.any(axis=1)]
+    if zero.size:                                     # the model would take it for padding
         raise UserError(f"{path}: the vector of {zero[0]} is zero")
     ordinary_rows = rows[ordinary].astype(np.float64)
-    for index, word in enumerate(words):
-        if word == text_encoder.PAD:
-            rows[index] = 0
-        elif word == vectors.UNKNOWN:
-            rows[index] = ordinary_rows.mean(axis=0)
-        elif word == text_encoder.EOS and np.isnan(rows[index, 0]):
-            rows[index] = np.random.RandomState(0).normal(
-                ordinary_rows.mean(), ordinary_rows.std(), rows.shape[1])
+    rows[by_id == text_encoder.PAD] = 0
+    rows[by_id == vectors.UNKNOWN] = ordinary_rows.mean(axis=0)
+    rows[(by_id == text_encoder.EOS) & absent] = np.random.RandomState(0).normal(
+        ordinary_rows.mean(), ordinary_rows.std(), rows.shape[1])
     return rows

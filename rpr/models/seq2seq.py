@@ -17,9 +17,9 @@ from tensor2tensor.utils import hparams_lib, registry, t2t_model
 from rpr import positions
 from rpr.models import incremental, losses
 from rpr.models.declarations import check_ranges
-from rpr.nn import additive, attention, projections
+from rpr.nn import attention, projections
 from rpr.nn.dropout import dropout
-from rpr.nn.ops import HALF_PRECISION, shape_list
+from rpr.nn.ops import accumulator_dtype, shape_list
 from rpr.utils.interfaces import HParams
 
 POSITIONS = ("none", "sinusoid", "scaled_sinusoid", "learned")   # signals added to the words
@@ -28,31 +28,23 @@ State = tuple[tf.Tensor, tf.Tensor]                  # c and h of an LSTM, each 
 
 
 class Memory(NamedTuple):
-    """The encoded sources.
-
-    Attributes:
-      values: [batch, length, hidden].
-      keys: [batch, length, hidden].
-      bias: [batch, 1, 1, length], -1e9 for padding.
-      mean: [batch, hidden], of the values.
-    """
-    values: tf.Tensor
-    keys: tf.Tensor
-    bias: tf.Tensor
-    mean: tf.Tensor
+    """The encoded sources."""
+    values: tf.Tensor                                        # [batch, length, hidden]
+    keys: tf.Tensor                                          # [batch, length, hidden]
+    bias: tf.Tensor                                          # [batch, 1, 1, length]
+    mean: tf.Tensor                                          # of the values, [batch, hidden]
 
 
 def lstm(x: tf.Tensor, state: State, units: int) -> tuple[tf.Tensor, tf.Tensor]:
     """A layer of long short-term memory with a forget bias of 1, in the current variable scope.
 
-    Returns:
-      c and h after each step of x [length, batch, depth], each [length, batch, units].
+    Returns c and h after each step of x [length, batch, depth], each [length, batch, units].
     """
     depth, dtype = shape_list(x)[2], x.dtype
     kernel = tf.get_variable("kernel", [depth + units, 4 * units], dtype)
     bias = tf.get_variable("bias", [4 * units], dtype, initializer=tf.zeros_initializer())
     # TensorFlow has no BlockLSTM in bfloat16, and float16 is too coarse for a cell's sum.
-    exact = tf.float32 if dtype in HALF_PRECISION else dtype
+    exact = accumulator_dtype(dtype)
     x, c, h, kernel, bias = (tf.cast(z, exact) for z in (x, *state, kernel, bias))
     peephole = tf.zeros([units], exact)
     steps = tf.raw_ops.BlockLSTM(
@@ -114,21 +106,12 @@ def attention_keys(values: tf.Tensor, flavour: str) -> tf.Tensor:
 
 def attend(queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, bias: tf.Tensor, flavour: str,
            save_weights_to: dict | None = None) -> tf.Tensor:
-    """The sum of the values weighted by attention.
+    """The sums of the values weighted by attention, [batch, len_q, depth] as the queries.
 
     The logits are q_i . v_j / sqrt(depth) (`dot`), q_i . W v_j (`bilinear`; Luong et al. 2015), or
-    u . tanh(U q_i + W v_j) (`mlp`; Bahdanau et al. 2015). The keys are v_j or W v_j.
-
-    Args:
-      queries: [batch, len_q, depth].
-      keys: [batch, len_k, depth], from `attention_keys`.
-      values: [batch, len_k, depth].
-      bias: [batch, 1, 1, len_k], -1e9 for padding.
-      flavour: `dot`, `bilinear` or `mlp`.
-      save_weights_to: a dict that receives the weights [batch, 1, len_q, len_k], or None.
-
-    Returns:
-      [batch, len_q, depth].
+    u . tanh(U q_i + W v_j) (`mlp`; Bahdanau et al. 2015). The keys, v_j or W v_j, are those of
+    `attention_keys`, [batch, len_k, depth] as the values. The bias, [batch, 1, 1, len_k], is -1e9
+    for padding. `save_weights_to` receives the weights [batch, 1, len_q, len_k].
     """
     scores = None
     if flavour == "mlp":
@@ -137,7 +120,7 @@ def attend(queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, bias: tf.Tens
         vector = tf.get_variable("vector", [1, depth], queries.dtype)
 
         def scores(q: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
-            return additive.additive_logits(q, k, vector)
+            return attention.additive_logits(q, k, vector)
 
     def save(weights: tf.Tensor, logits: tf.Tensor) -> None:
         del logits
@@ -233,11 +216,7 @@ class QkvSeq2seq(incremental.IncrementalDecoder, t2t_model.T2TModel):
 
     def _beam_decode(self, features: dict, decode_length: int, beam_size: int, top_beams: int,
                      alpha: float, use_tpu: bool = False) -> dict:
-        """T2T's, between whole sentences.
-
-        Raises:
-          NotImplementedError: for TPUs, several devices or partial targets.
-        """
+        """T2T's, between whole sentences."""
         if use_tpu or self._num_datashards != 1 or "partial_targets" in features:
             raise NotImplementedError("qkv_seq2seq decodes whole sentences on one CPU or GPU")
         with tf.variable_scope(self.name):
@@ -270,15 +249,9 @@ class QkvSeq2seq(incremental.IncrementalDecoder, t2t_model.T2TModel):
 
     def _recur(self, x: tf.Tensor, position: tf.Tensor, states: list[State]
                ) -> tuple[tf.Tensor, list[State]]:
-        """Reads words.
+        """Reads words x, [batch, length, hidden], at positions int32 [length], from given states.
 
-        Args:
-          x: [batch, length, hidden].
-          position: int32 [length].
-          states: one per layer.
-
-        Returns:
-          [batch, length, hidden], and the states after the last word.
+        Returns the outputs, shapes as x, and the states after the last word, one per layer.
         """
         hparams, last_states = self._hparams, []
         x = positions.build(hparams, "targets").embed(x, position)

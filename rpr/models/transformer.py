@@ -9,18 +9,13 @@ import tensorflow.compat.v1 as tf
 from tensor2tensor.layers import common_layers, modalities
 from tensor2tensor.models import transformer
 from tensor2tensor.utils import hparams_lib, optimize, registry
+from tensor2tensor.utils import learning_rate as t2t_learning_rate
 
 from rpr import positions
-from rpr.models import (
-    incremental,
-    learning_rate,
-    losses,
-    pretrained_embeddings,
-    transformer_stacks,
-)
+from rpr.models import incremental, losses, pretrained_embeddings, transformer_stacks
 from rpr.models.declarations import T2T_POSITIONS, add_position_hparams, check_ranges
 from rpr.models.losses import cast_to_activations
-from rpr.nn.edges import split_edges
+from rpr.problems.graphs import split_edges
 from rpr.utils.interfaces import HParams
 
 # Hparams of T2T's transformer that this model supports in part -> the supported values.
@@ -92,6 +87,23 @@ def _check_heads(hparams: HParams) -> None:
             raise ValueError(f"num_heads={hparams.num_heads}: must divide {name}={channels}")
 
 
+def learning_rate(hparams: HParams) -> tf.Tensor:
+    """The learning rate of the current step, a float32 scalar: T2T's factors and `cosine_restarts`.
+
+    The latter is cosine decay from 1 with warm restarts (Loshchilov and Hutter 2017, equation 5).
+    Period i lasts T_i = restart_steps * t_mul^i steps. The factor is
+    alpha + (1 - alpha) m_mul^i (1 + cos(pi t / T_i)) / 2, where t counts from the period's start.
+    """
+    step, rate = t2t_learning_rate._global_step(hparams), tf.constant(1.0)
+    for name in filter(None, map(str.strip, hparams.learning_rate_schedule.split("*"))):
+        rate *= tf.train.cosine_decay_restarts(
+            1.0, step, hparams.learning_rate_restart_steps, hparams.learning_rate_restart_t_mul,
+            hparams.learning_rate_restart_m_mul, hparams.learning_rate_restart_alpha
+        ) if name == "cosine_restarts" else t2t_learning_rate.learning_rate_factor(
+            name, step, hparams)
+    return rate
+
+
 @registry.register_model
 class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
     """Transformer with a choice of positions: relative (Shaw et al. 2018), absolute, both, none."""
@@ -119,8 +131,8 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
 
     def optimize(self, loss: tf.Tensor, num_async_replicas: int = 1, use_tpu: bool = False,
                  variables: list | None = None) -> tf.Operation:
-        """T2T's, with the learning-rate factors of `rpr.models.learning_rate`."""
-        rate = learning_rate.learning_rate(self.hparams) / num_async_replicas ** 0.5
+        """T2T's, with `learning_rate`."""
+        rate = learning_rate(self.hparams) / num_async_replicas ** 0.5
         return optimize.optimize(loss, rate, self.hparams, use_tpu=use_tpu, variables=variables)
 
     def encode(self, inputs: tf.Tensor, target_space: tf.Tensor | None, hparams: HParams,

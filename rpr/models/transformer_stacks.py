@@ -9,7 +9,6 @@ from tensor2tensor.utils import expert_utils
 from rpr import positions
 from rpr.models import layers
 from rpr.nn import attention, ops
-from rpr.nn.ops import HALF_PRECISION
 from rpr.positions.layout import Layout
 from rpr.positions.scheme import Scheme
 from rpr.utils.interfaces import HParams
@@ -18,19 +17,12 @@ from rpr.utils.interfaces import HParams
 def prepare_encoder(inputs: tf.Tensor, target_space: tf.Tensor | None, hparams: HParams,
                     features: dict[str, tf.Tensor] | None = None
                     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The embedded words of the encoder and the attention biases.
+    """The input of the encoder's first layer and the attention biases, which stay in float32.
 
-    Args:
-      inputs: [batch, length, hidden], embedded words, zero for padding.
-      target_space: int scalar, or None.
-      hparams: the model's hyperparameters.
-      features: a packed batch has `inputs_segmentation` and `targets_segmentation`, each int
-        [batch, length].
-
-    Returns:
-      the embedded words with that of the target space [batch, length, hidden];
-      the bias of its self-attention, float32 [batch, 1, 1|length, length];
-      the bias of the decoder's attention to it, float32 [batch, 1, 1|len_targets, length].
+    The inputs, [batch, length, hidden], are embedded words, zero for padding; that of the target
+    space is added. The bias of self-attention is [batch, 1, 1|length, length], that of the
+    decoder's attention to the encoder [batch, 1, 1|len_targets, length]. The features of a packed
+    batch have `inputs_segmentation` and `targets_segmentation`, each int [batch, length].
     """
     if features and "inputs_segmentation" in features:
         segments = features["inputs_segmentation"]
@@ -50,16 +42,9 @@ def prepare_encoder(inputs: tf.Tensor, target_space: tf.Tensor | None, hparams: 
 
 def prepare_decoder(targets: tf.Tensor, hparams: HParams,
                     features: dict[str, tf.Tensor] | None = None) -> tuple[tf.Tensor, tf.Tensor]:
-    """The embedded words of the decoder in training: the targets shifted one place to the right.
+    """T2T's, with the bias in float32: the targets [batch, length, hidden] shifted to the right.
 
-    Args:
-      targets: [batch, length, hidden], embedded words.
-      hparams: the model's hyperparameters.
-      features: a packed batch has `targets_segmentation`, int [batch, length].
-
-    Returns:
-      the embedded words [batch, length, hidden];
-      the bias of the decoder's self-attention, float32 [batch|1, 1, length, length].
+    The bias of self-attention is [batch|1, 1, length, length].
     """
     bias = common_attention.attention_bias_lower_triangle(common_layers.shape_list(targets)[1])
     if features and "targets_segmentation" in features:
@@ -70,19 +55,11 @@ def prepare_decoder(targets: tf.Tensor, hparams: HParams,
 
 def _enter(x: tf.Tensor, scheme: Scheme, layout: Layout, hparams: HParams, side: str,
            features: dict[str, tf.Tensor]) -> tuple[tf.Tensor, Layout]:
-    """The input of the first layer: with absolute positions, normalization and dropout.
+    """The input of the first layer, [batch, length, hidden], and the complete layout of the stack.
 
-    Args:
-      x: [batch, length, hidden], embedded words.
-      scheme: the scheme of the stack.
-      layout: without what depends on the features.
-      hparams: the model's hyperparameters.
-      side: `inputs` or `targets`.
-      features: those of a packed batch have `SIDE_segmentation` and `SIDE_position`, int
-        [batch, length]; `SIDE_raw` has the symbols.
-
-    Returns:
-      [batch, length, hidden], and the complete layout of the stack.
+    The embedded words x get absolute positions, normalization and dropout. The features of a packed
+    batch have `SIDE_segmentation` and `SIDE_position`, int [batch, length]; `SIDE_raw` has the
+    symbols.
     """
     segments, ids = (features.get(f"{side}_{name}") for name in ("segmentation", "raw"))
     if ids is not None and set(ids.shape.as_list()[2:]) - {1}:
@@ -101,9 +78,8 @@ def _enter(x: tf.Tensor, scheme: Scheme, layout: Layout, hparams: HParams, side:
     x = scheme.embed(x, layout.query_positions())
     if hparams.get("norm_after_embedding", False):
         with tf.variable_scope(f"{side}_embedding_norm"):
-            dtype = tf.float32 if x.dtype in HALF_PRECISION else x.dtype   # as `layers.normalize`
-            x = tf.cast(common_layers.layer_norm(
-                tf.cast(x, dtype), epsilon=hparams.norm_epsilon), x.dtype)
+            y = tf.cast(x, ops.accumulator_dtype(x.dtype))           # as `layers.normalize`
+            x = tf.cast(common_layers.layer_norm(y, epsilon=hparams.norm_epsilon), x.dtype)
     return layers.drop(x, hparams), layout
 
 
@@ -122,18 +98,21 @@ def _attention_sublayer(x: tf.Tensor, memory: tf.Tensor | None, bias: tf.Tensor 
                         hparams: HParams, scheme: Scheme, layout: Layout, cache: dict | None,
                         save_weights_to: dict | None) -> tf.Tensor:
     """One attention sub-layer with its pre- and postprocessing. Shapes as x."""
-    dims = common_layers.comma_separated_string_to_integer_list(
-        hparams.get("attention_dropout_broadcast_dims", ""))
     if cache is not None or layout.training:
         save_weights_to = None       # for visualization; T2T's decoding loop would carry them along
     y = attention.multihead_attention(
         layers.preprocess(x, hparams), memory, bias,
-        hparams.attention_key_channels or hparams.hidden_size,
-        hparams.attention_value_channels or hparams.hidden_size,
-        hparams.hidden_size, hparams.num_heads, scheme, layout,
-        hparams.compatibility if memory is None else "dot_product", hparams.attention_dropout, dims,
-        cache, save_weights_to, hparams.get("masked_softmax", False))
+        *_channels(hparams), hparams.hidden_size, hparams.num_heads, scheme, layout,
+        hparams.compatibility if memory is None else "dot_product", hparams.attention_dropout,
+        layers.axes(hparams, "attention_dropout_broadcast_dims"), cache, save_weights_to,
+        hparams.get("masked_softmax", False))
     return layers.postprocess(x, y, hparams)
+
+
+def _channels(hparams: HParams) -> tuple[int, int]:
+    """The channels of all heads' keys together, and of their values."""
+    return (hparams.attention_key_channels or hparams.hidden_size,
+            hparams.attention_value_channels or hparams.hidden_size)
 
 
 def _feed_forward_sublayer(x: tf.Tensor, hparams: HParams, pad_remover: Any = None) -> tf.Tensor:
@@ -152,19 +131,15 @@ def _feed_forward_sublayer(x: tf.Tensor, hparams: HParams, pad_remover: Any = No
 def encoder(x: tf.Tensor, bias: tf.Tensor, hparams: HParams, nonpadding: tf.Tensor | None = None,
             save_weights_to: dict | None = None, features: dict[str, tf.Tensor] | None = None
             ) -> tf.Tensor:
-    """The encoder stack.
+    """The encoder stack. Shapes as x.
 
     Args:
-      x: [batch, length, hidden], from `prepare_encoder`.
+      x: [batch, length, hidden], embedded words.
       bias: [batch, 1, 1|length, length].
       hparams: the model's hyperparameters.
       nonpadding: float [batch, length], for packed batches; otherwise taken from the bias.
       save_weights_to: see `rpr.nn.attention.multihead_attention`.
-      features: see `_enter`; `edges` are labels of edges between the words, int32
-        [batch, length, length].
-
-    Returns:
-      [batch, length, hidden].
+      features: see `_enter`; `edges` are labels of edges, int32 [batch, length, length].
     """
     features = features or {}
     scheme, length = positions.build(hparams, "inputs"), common_layers.shape_list(x)[1]
@@ -216,11 +191,10 @@ def decoder(x: tf.Tensor, memory: tf.Tensor | None, self_bias: tf.Tensor | None,
             cross_bias: tf.Tensor | None, hparams: HParams, cache: dict | None = None,
             save_weights_to: dict | None = None, features: dict[str, tf.Tensor] | None = None
             ) -> tf.Tensor:
-    """The decoder stack, over whole sentences or for one cached step.
+    """The decoder stack, over whole sentences or for one cached step. Shapes as x.
 
     Args:
-      x: [batch, length, hidden], from `prepare_decoder`; with a cache the embedded words
-        [batch * beams, 1, hidden].
+      x: [batch, length, hidden], embedded words; with a cache [batch * beams, 1, hidden].
       memory: [batch, len_inputs, hidden], the encoder's output, or None for a language model.
       self_bias: [batch|1, 1, length, length], or for a step [1, 1, 1, steps so far + 1]; None
         if each query may attend to every key.
@@ -229,9 +203,6 @@ def decoder(x: tf.Tensor, memory: tf.Tensor | None, self_bias: tf.Tensor | None,
       cache: from `init_cache`, changed in place, or None.
       save_weights_to: see `rpr.nn.attention.multihead_attention`.
       features: see `_enter`.
-
-    Returns:
-      [batch, length, hidden].
     """
     features = features or {}
     scheme, cross_scheme = (positions.build(hparams, side) for side in ("targets", "cross"))
@@ -307,25 +278,18 @@ def _attend_to_memory(x: tf.Tensor, memory: tf.Tensor, bias: tf.Tensor | None, h
 def init_cache(cache: dict | None, hparams: HParams, batch_size: int | tf.Tensor,
                attention_init_length: int, encoder_output: tf.Tensor | None,
                encoder_decoder_attention_bias: tf.Tensor | None, scope_prefix: str) -> dict:
-    """The cache before the first step, with the encoder's keys and values.
+    """The cache before the first step, with the encoder's keys and values; T2T's signature.
 
-    The signature is T2T's.
-
-    Returns:
-      the dict `cache`, which has for each layer `k` and `v` [batch, heads, 0, depth], the states of
-      its position scheme, `k_encdec` and `v_encdec` [batch, heads, len_inputs, depth].
+    The dict `cache` gets for each layer `k` and `v` [batch, heads, 0, depth], the states of its
+    position scheme, `k_encdec` and `v_encdec` [batch, heads, len_inputs, depth].
     """
     cache = {} if cache is None else cache
     scheme, cross_scheme = (positions.build(hparams, side) for side in ("targets", "cross"))
-    heads = hparams.num_heads
-    key_channels = hparams.attention_key_channels or hparams.hidden_size
-    value_channels = hparams.attention_value_channels or hparams.hidden_size
+    heads, (key_channels, value_channels) = hparams.num_heads, _channels(hparams)
     dtype = (tf.as_dtype(hparams.get("activation_dtype", "float32")) if encoder_output is None
              else encoder_output.dtype)
-    cross_layout = None
     if encoder_output is not None:
-        length = common_layers.shape_list(encoder_output)[1]
-        cross_layout = Layout(1, length, unit_steps=False)
+        cross_layout = Layout(1, common_layers.shape_list(encoder_output)[1], unit_steps=False)
     for layer in range(hparams.num_decoder_layers or hparams.num_hidden_layers):
         own, cross = scheme.at(layer), cross_scheme.at(layer)
         layer_cache = cache[f"layer_{layer}"] = {
@@ -334,7 +298,7 @@ def init_cache(cache: dict | None, hparams: HParams, batch_size: int | tf.Tensor
                                 ("v", value_channels // heads))}
         for name, shape in own.states().items():
             layer_cache[name] = tf.zeros([batch_size, *shape])
-        if cross_layout is not None:
+        if encoder_output is not None:
             scope = f"{scope_prefix}decoder/layer_{layer}/encdec_attention/multihead_attention"
             with tf.variable_scope(scope):
                 k, layer_cache["v_encdec"] = attention.project_memory(

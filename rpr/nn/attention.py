@@ -1,6 +1,7 @@
 """Multi-head attention: a pure function of tensors, and the layer with its projections.
 
 Both are independent of the position scheme: the layer passes the scheme's methods to the function.
+The compatibility of query and key is a product, or additive.
 """
 import functools
 from collections.abc import Callable, Sequence
@@ -8,9 +9,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from rpr.nn.additive import additive_logits
 from rpr.nn.dropout import dropout
-from rpr.nn.ops import HALF_PRECISION
+from rpr.nn.ops import HALF_PRECISION, WithGradient, accumulator_dtype, shape_list
 from rpr.nn.projections import combine_heads, project, split_heads
 
 MASK_BIAS = -1e9                                      # T2T's bias of masked pairs
@@ -65,14 +65,9 @@ def masked_softmax(logits: tf.Tensor, unmasked: tf.Tensor) -> tf.Tensor:
     """The softmax over unmasked keys only.
 
     Masked keys get exactly 0, also as gradient, and so do all keys of a query without any unmasked
-    key. (A softmax with a large negative bias gives such a query the mean of all values.)
-
-    Args:
-      logits: float [..., keys]; any value but NaN at masked keys.
-      unmasked: bool, broadcastable to the logits.
-
-    Returns:
-      a tensor of the logits' shape and dtype.
+    key. (A softmax with a large negative bias gives such a query the mean of all values.) The
+    logits, float [..., keys], may be anything but NaN at masked keys; `unmasked` is bool,
+    broadcastable to them.
     """
     unmasked = tf.logical_and(unmasked, tf.ones_like(logits, tf.bool))
     maximum = tf.reduce_max(
@@ -84,19 +79,77 @@ def masked_softmax(logits: tf.Tensor, unmasked: tf.Tensor) -> tf.Tensor:
         exponentials, tf.reduce_sum(exponentials, axis=-1, keepdims=True))
 
 
-def project_memory(memory: tf.Tensor, key_channels: int, value_channels: int,
-                   heads: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Keys and values of the sequence that is attended to.
+def additive_logits(q: tf.Tensor, k: tf.Tensor, vector: tf.Tensor,
+                    pair_vectors: tf.Tensor | None = None) -> tf.Tensor:
+    """Additive compatibility: the sum over channels of vector * tanh(q_i + k_j + a_ij).
+
+    Bahdanau et al. 2015; Shaw et al. 2018, section 5, suggests nonlinear compatibility functions
+    with relations as future work. The logits are computed for one query at a time, and again for
+    the gradient, so that [batch, heads, queries, keys, depth] never exists.
 
     Args:
-      memory: [batch, keys, hidden].
-      key_channels: channels of all heads' keys together.
-      value_channels: channels of all heads' values together.
-      heads: number of heads.
+      q: [batch, heads, queries, depth].
+      k: [batch, heads, keys, depth].
+      vector: [heads, depth].
+      pair_vectors: a, [queries, keys, depth], or that with [heads] or [batch, heads|1] in front;
+        None: 0.
 
     Returns:
-      k [batch, heads, keys, key_channels / heads],
-      v [batch, heads, keys, value_channels / heads].
+      the logits [batch, heads, queries, keys] of the dtype of q.
+    """
+    a = tf.zeros([1, 1, 1], q.dtype) if pair_vectors is None else pair_vectors
+    a = a[(None,) * (5 - a.shape.rank)]                      # [batch|1, heads|1, queries|1, ...]
+    a = tf.broadcast_to(a, [*shape_list(a)[:2], shape_list(q)[2], *shape_list(a)[3:]])
+    return _logits(q, k, vector, a)
+
+
+@tf.custom_gradient
+def _logits(q: tf.Tensor, k: tf.Tensor, vector: tf.Tensor, a: tf.Tensor) -> WithGradient:
+    length = shape_list(q)[2]
+    by_query = (tf.transpose(q, [2, 0, 1, 3]), tf.transpose(a, [2, 0, 1, 3, 4]))
+
+    def hidden(query: tf.Tensor, a: tf.Tensor) -> tf.Tensor:     # [batch, heads, keys, depth]
+        return tf.tanh(query[:, :, None] + k + a)
+
+    logits = tf.map_fn(                                      # [queries, batch, heads, keys]
+        lambda query_and_a: tf.matmul(hidden(*query_and_a), vector[:, :, None])[..., 0], by_query,
+        fn_output_signature=q.dtype, parallel_iterations=1)
+
+    def gradient(dlogits: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        dlogits, dtype = tf.transpose(dlogits, [2, 0, 1, 3]), accumulator_dtype(q.dtype)
+
+        def step(i: tf.Tensor, dk: tf.Tensor, dvector: tf.Tensor, dqueries: tf.TensorArray,
+                 da: tf.TensorArray) -> tuple[Any, ...]:
+            x = hidden(by_query[0][i], by_query[1][i])
+            dlogit = dlogits[i]                              # [batch, heads, keys]
+            dvector += tf.cast(tf.reduce_sum(tf.matmul(dlogit[:, :, None], x), axis=[0, 2]), dtype)
+            dx = tf.raw_ops.TanhGrad(y=x, dy=dlogit[..., None] * vector[:, None])
+            da_i = _sum_to(dx, shape_list(a)[:2] + shape_list(a)[3:])
+            return (i + 1, dk + tf.cast(dx, dtype), dvector,
+                    dqueries.write(i, tf.reduce_sum(dx, axis=2)), da.write(i, da_i))
+
+        _, dk, dvector, dqueries, da = tf.while_loop(
+            lambda i, *_: i < length, step,
+            (0, tf.zeros_like(k, dtype), tf.zeros_like(vector, dtype),
+             tf.TensorArray(q.dtype, length), tf.TensorArray(q.dtype, length)),
+            parallel_iterations=1)
+        return (tf.transpose(dqueries.stack(), [1, 2, 0, 3]), tf.cast(dk, k.dtype),
+                tf.cast(dvector, vector.dtype), tf.transpose(da.stack(), [1, 2, 0, 3, 4]))
+
+    return tf.transpose(logits, [1, 2, 0, 3]), gradient
+
+
+def _sum_to(x: tf.Tensor, sizes: list) -> tf.Tensor:
+    """The transpose of broadcasting: sums x along the axes that are statically 1 in `sizes`."""
+    axes = [axis for axis, size in enumerate(sizes) if isinstance(size, int) and size == 1]
+    return tf.reduce_sum(x, axis=axes, keepdims=True) if axes else x
+
+
+def project_memory(memory: tf.Tensor, key_channels: int, value_channels: int,
+                   heads: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Keys [batch, heads, keys, key_channels / heads] and values, likewise, of what is attended to.
+
+    `memory` is [batch, keys, hidden].
     """
     return (split_heads(project(memory, key_channels, "k"), heads),
             split_heads(project(memory, value_channels, "v"), heads))
@@ -165,14 +218,15 @@ def multihead_attention(x: tf.Tensor, memory: tf.Tensor | None, bias: tf.Tensor 
             k = cache["k"] = tf.concat([cache["k"], k], axis=2)
             v = cache["v"] = tf.concat([cache["v"], v], axis=2)
 
-        on_weights = None
-        if save_weights_to is not None:
-            on_weights = functools.partial(_save_weights, save_weights_to, scope.name)
+        def save(weights: tf.Tensor, logits: tf.Tensor) -> None:
+            if save_weights_to is not None:
+                save_weights_to[f"{scope.name}/dot_product_attention"] = weights
+                save_weights_to[f"{scope.name}/dot_product_attention/logits"] = logits
+
         z = attention(
             q, k, v, bias, scores, functools.partial(scheme.weighted_values, layout=layout),
-            normalize,
-            dropout=lambda weights: dropout(weights, dropout_rate, dropout_broadcast_dims),
-            on_weights=on_weights, scale=scale)
+            normalize, lambda weights: dropout(weights, dropout_rate, dropout_broadcast_dims),
+            save, scale)
         return project(combine_heads(z), output_channels, "output_transform")
 
 
@@ -187,11 +241,6 @@ def _rotate(q: tf.Tensor, k: tf.Tensor, scheme: Any, layout: Any, has_memory: bo
     if not (has_memory and cached):                          # those keys were rotated already
         k = scheme.rotate(k, shared["keys"], layout, "key")
     return q, k
-
-
-def _save_weights(target: dict, scope: str, weights: tf.Tensor, logits: tf.Tensor) -> None:
-    target[f"{scope}/dot_product_attention"] = weights
-    target[f"{scope}/dot_product_attention/logits"] = logits
 
 
 def _additive_scores(scheme: Any, layout: Any, q: tf.Tensor, k: tf.Tensor) -> tf.Tensor:

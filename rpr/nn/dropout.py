@@ -20,39 +20,15 @@ _PHILOX = 1                                           # TensorFlow's number of t
 _active = threading.local()                           # replicas are built in a thread each
 
 
-class _Masks:
-    """The keys of the masks of one training step.
-
-    Args:
-      seed: training seed.
-      batch: int64 scalar, the number of the batch.
-    """
-
-    def __init__(self, seed: int, batch: tf.Tensor) -> None:
-        self._seed = seed
-        self._uses: collections.Counter[str] = collections.Counter()
-        # Within a mask the generator counts in the lower word.
-        self.counter = tf.bitcast(tf.stack([tf.zeros_like(batch), batch]), tf.uint64)
-
-    def key(self) -> tf.Tensor:
-        """The key of the next mask of the current variable scope: uint64 [1].
-
-        Towers share their scopes: the count of uses tells their masks apart.
-        """
-        scope = tf.get_variable_scope().name
-        self._uses[scope] += 1
-        return tf.constant([stable_hash(self._seed, scope, self._uses[scope])], tf.uint64)
-
-
 @contextlib.contextmanager
 def reproducible_masks(seed: int, batch: tf.Tensor) -> Iterator[None]:
     """Within this context the masks of `dropout` are a function of seed, batch and variable scope.
 
-    Args:
-      seed: training seed.
-      batch: int64 scalar, a number that no other batch of the training has.
+    `batch` is an int64 scalar, a number that no other batch of the training has.
     """
-    _active.masks = _Masks(seed, batch)
+    # Within a mask the generator counts in the lower word.
+    counter = tf.bitcast(tf.stack([tf.zeros_like(batch), batch]), tf.uint64)
+    _active.masks = seed, counter, collections.Counter()
     try:
         yield
     finally:
@@ -62,16 +38,9 @@ def reproducible_masks(seed: int, batch: tf.Tensor) -> Iterator[None]:
 def dropout(x: tf.Tensor, rate: float, broadcast_dims: Sequence[int] = ()) -> tf.Tensor:
     """Dropout; elements are dropped independently except along `broadcast_dims`.
 
-    Outside `reproducible_masks`, masks follow TensorFlow's seeds.
-
-    Args:
-      x: a float tensor.
-      rate: the probability of dropping an element, in [0, 1), rounded to a multiple of 2^-16. Kept
-        elements are divided by one minus the rounded rate.
-      broadcast_dims: axes along which all elements share one decision.
-
-    Returns:
-      A tensor of the shape and dtype of x.
+    Along those axes all elements share one decision. The rate, the probability of dropping an
+    element, in [0, 1), is rounded to a multiple of 2^-16. Kept elements are divided by one minus
+    the rounded rate. Outside `reproducible_masks`, masks follow TensorFlow's seeds.
     """
     dropped = min(round(rate * 2 ** 16), 2 ** 16 - 1)
     if not dropped:
@@ -85,15 +54,16 @@ def dropout(x: tf.Tensor, rate: float, broadcast_dims: Sequence[int] = ()) -> tf
 
 
 def random_integers(shape: list, dtype: tf.DType) -> tf.Tensor:
-    """Independent uniform values of an unsigned type, as reproducible as the masks of `dropout`.
+    """Independent uniform values, uint16 or uint32, as reproducible as the masks of `dropout`.
 
-    Args:
-      shape: ints and int32 scalars.
-      dtype: uint16 or uint32: each 64-bit output of the generator makes four or two values.
+    Each 64-bit output of the generator makes four or two values.
     """
     masks = getattr(_active, "masks", None)
     if masks:
-        key, counter = masks.key(), masks.counter
+        seed, counter, uses = masks
+        scope = tf.get_variable_scope().name
+        uses[scope] += 1                                     # towers share their scopes
+        key = tf.constant([stable_hash(seed, scope, uses[scope])], tf.uint64)
     else:
         key = tf.bitcast(tf.random.uniform([1], tf.int64.min, tf.int64.max, tf.int64), tf.uint64)
         counter = tf.zeros([2], tf.uint64)

@@ -30,13 +30,8 @@ def reshape(x: tf.Tensor, sizes: Sequence) -> tf.Tensor:
 def matmul_shared(x: tf.Tensor, matrix: tf.Tensor, transpose_b: bool = False) -> tf.Tensor:
     """Multiplies every head by one shared matrix, or each head by its own.
 
-    Args:
-      x: [batch, heads, length, channels].
-      matrix: [channels, columns] shared by the heads, or [heads, channels, columns].
-      transpose_b: whether the last two axes of the matrix are swapped.
-
-    Returns:
-      [batch, heads, length, columns] of the dtype of x.
+    From [batch, heads, length, channels] to [batch, heads, length, columns] by [channels, columns],
+    or [heads, channels, columns]; with `transpose_b` these last two axes are swapped.
     """
     if matrix.shape.rank == 3:
         return tf.matmul(x, matrix[None], transpose_b=transpose_b)
@@ -48,12 +43,7 @@ def matmul_shared(x: tf.Tensor, matrix: tf.Tensor, transpose_b: bool = False) ->
 def gather_rows(x: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
     """Rows of a table, with a dense gradient that is accurate in half precision, see `sum_rows`.
 
-    Args:
-      x: [rows, width], or [heads, rows, width].
-      indices: integers of any shape.
-
-    Returns:
-      [(heads,) ..., width] of the dtype of x.
+    From x, [(heads,) rows, width], and integers of any shape to [(heads,) ..., width].
     """
     if x.shape.rank == 3:
         heads, rows, width = shape_list(x)
@@ -74,13 +64,8 @@ def gather_rows(x: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
 def sum_rows(x: tf.Tensor, indices: tf.Tensor, count: int | tf.Tensor) -> tf.Tensor:
     """Sums rows that have the same index: the transpose of `gather_rows`.
 
-    Args:
-      x: [rows, width]; half precision is summed in float32.
-      indices: integers [rows], each in 0..count - 1.
-      count: number of rows of the result.
-
-    Returns:
-      [count, width] of the dtype of x, 0 where no row has that index.
+    From [rows, width] and indices [rows], each in 0..count - 1, to [count, width], 0 where no row
+    has that index. Half precision is summed in float32.
     """
     x_sum = tf.math.unsorted_segment_sum(tf.cast(x, accumulator_dtype(x.dtype)), indices, count)
     return tf.cast(x_sum, x.dtype)

@@ -9,29 +9,20 @@ from rpr.nn.ops import WithGradient, reshape, shape_list
 def split_heads(x: tf.Tensor, heads: int) -> tf.Tensor:
     """[batch, length, channels] -> [batch, heads, length, channels / heads]."""
     batch, length, channels = shape_list(x)
-    if isinstance(length, int) and length == 1:              # for example a decoding step
-        return reshape(x, [batch, heads, 1, channels // heads])
     return tf.transpose(reshape(x, [batch, length, heads, channels // heads]), [0, 2, 1, 3])
 
 
 def combine_heads(x: tf.Tensor) -> tf.Tensor:
     """[batch, heads, length, depth] -> [batch, length, heads * depth]."""
     batch, heads, length, depth = shape_list(x)
-    if not (isinstance(length, int) and length == 1):
-        x = tf.transpose(x, [0, 2, 1, 3])
-    return reshape(x, [batch, length, heads * depth])
+    return reshape(tf.transpose(x, [0, 2, 1, 3]), [batch, length, heads * depth])
 
 
 def project(x: tf.Tensor, channels: int, name: str) -> tf.Tensor:
     """The product of x with the variable `name/kernel`, named and initialised as in T2T.
 
-    Args:
-      x: [batch, length, depth].
-      channels: depth of the result.
-      name: scope of the variable. The initializer is that of the enclosing scope.
-
-    Returns:
-      [batch, length, channels] of the dtype of x.
+    [batch, length, depth] -> [batch, length, channels] of the dtype of x. The initializer is that
+    of the enclosing scope.
     """
     batch, length, depth = shape_list(x)
     with tf.variable_scope(name):
@@ -58,17 +49,7 @@ def _matmul(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
 
 def mlp(x: tf.Tensor, width: int, channels: int, activation: Callable[[tf.Tensor], tf.Tensor]
         ) -> tf.Tensor:
-    """Two dense layers, `hidden` and `output`, with a function between them.
-
-    Args:
-      x: [..., depth].
-      width: channels of the hidden layer.
-      channels: channels of the result.
-      activation: the function.
-
-    Returns:
-      [..., channels] of the dtype of x.
-    """
+    """Two dense layers, `hidden` of a width and `output`: [..., depth] -> [..., channels]."""
     return dense(activation(dense(x, width, "hidden")), channels, "output")
 
 

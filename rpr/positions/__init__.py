@@ -5,17 +5,14 @@ make no variables, so they can be used in graphs, eagerly and in `tf.function`.
 """
 from rpr.positions import (
     absolute,
-    axial,
     bias,
     contextual,
-    deberta,
-    labels,
+    disentangled,
     normalizations,
+    pairs,
     placement,
     relative,
     rotary,
-    token_positions,
-    transformer_xl,
 )
 from rpr.positions.combinations import SumOfSchemes
 from rpr.positions.layout import Layout
@@ -23,6 +20,6 @@ from rpr.positions.registry import SCHEMES, build, declared_settings, register
 from rpr.positions.scheme import Scheme
 from rpr.utils.settings import Setting
 
-__all__ = ["SCHEMES", "Layout", "Scheme", "Setting", "SumOfSchemes", "absolute", "axial", "bias",
-           "build", "contextual", "deberta", "declared_settings", "labels", "normalizations",
-           "placement", "register", "relative", "rotary", "token_positions", "transformer_xl"]
+__all__ = ["SCHEMES", "Layout", "Scheme", "Setting", "SumOfSchemes", "absolute", "bias",
+           "build", "contextual", "declared_settings", "disentangled", "normalizations", "pairs",
+           "placement", "register", "relative", "rotary"]

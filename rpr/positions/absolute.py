@@ -13,14 +13,8 @@ def sinusoid(positions: tf.Tensor, channels: int) -> tf.Tensor:
 
     These are T2T's rates: 10000 ** (-c / (channels / 2 - 1)) for c = 0, 1, ..., channels / 2 - 1.
     Vaswani et al. 2017, section 3.5, writes 10000 ** (-2 c / channels) and alternates sines and
-    cosines.
-
-    Args:
-      positions: numbers of any shape.
-      channels: number of channels; if it is odd the last channel is zero.
-
-    Returns:
-      float32 [..., channels].
+    cosines. From positions of any shape to float32 [..., channels]; if the number of channels is
+    odd, the last one is zero.
     """
     timescales = channels // 2
     step = math.log(1e4) / max(timescales - 1, 1)
@@ -31,17 +25,9 @@ def sinusoid(positions: tf.Tensor, channels: int) -> tf.Tensor:
 
 
 def learned(positions: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
-    """Rows of a learned table.
+    """Rows of a learned table [max_length, channels], by positions of any shape: [..., channels].
 
-    Args:
-      positions: integers of any shape.
-      table: [max_length, channels].
-
-    Returns:
-      [..., channels] of the dtype of the table.
-
-    Raises:
-      tf.errors.InvalidArgumentError: at run time, a position is beyond the table.
+    At run time, a position beyond the table raises tf.errors.InvalidArgumentError.
     """
     rows = table.shape.as_list()[0]
     with check_length(tf.reduce_max(positions) + 1, rows, "learned"):
@@ -67,11 +53,8 @@ class ScaledSinusoid(Scheme):
     """Sinusoids times a learned scalar per side, initially 1, added to the embedded words."""
     sides = ("inputs", "targets")
 
-    def __init__(self, hparams: HParams, side: str) -> None:
-        self._name = f"{side}_sinusoid_scale"
-
     def embed(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-        scale = tf.get_variable(self._name, [], dtype=x.dtype, initializer=tf.ones_initializer())
+        scale = tf.get_variable(f"{self.side}_sinusoid_scale", [], x.dtype, tf.ones_initializer())
         return x + scale * tf.cast(sinusoid(positions, x.shape.as_list()[-1]), x.dtype)
 
 

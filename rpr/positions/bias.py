@@ -12,9 +12,10 @@ import tensorflow.compat.v1 as tf
 from rpr.nn.ops import accumulator_dtype, gather_rows
 from rpr.nn.projections import mlp
 from rpr.positions.layout import Layout, t5_buckets, whole
+from rpr.positions.pairs import skew
 from rpr.positions.registry import register
+from rpr.positions.rotary import AXIAL_WIDTH, row_and_column
 from rpr.positions.scheme import Scheme
-from rpr.positions.skew import skew
 from rpr.utils.interfaces import HParams
 from rpr.utils.settings import Setting
 
@@ -22,14 +23,8 @@ from rpr.utils.settings import Setting
 def t5_bias(table: tf.Tensor, layout: Layout, max_distance: int) -> tf.Tensor:
     """One learned bias per head and bucket of distance (Raffel et al. 2020, section 2.1).
 
-    Args:
-      table: [buckets, heads].
-      layout: positions of queries and keys. If it is causal, all buckets are for keys to the left;
-        otherwise each direction has half of them.
-      max_distance: see `t5_buckets`.
-
-    Returns:
-      [batch|1, heads, queries, keys] of the dtype of the table.
+    The table is [buckets, heads], the result [batch|1, heads, queries, keys]. In a causal layout
+    all buckets are for keys to the left; otherwise each direction has half of them.
     """
     num_buckets = table.shape.as_list()[0]
     if not layout.unit_steps:
@@ -45,36 +40,35 @@ def t5_bias(table: tf.Tensor, layout: Layout, max_distance: int) -> tf.Tensor:
 def alibi_slopes(heads: int) -> list[float]:
     """The slopes of Press et al. 2022, section 3; for other numbers of heads those of their code.
 
-    Args:
-      heads: number of heads.
-
-    Returns:
-      `heads` floats: 2 ** (-8 / heads), its square, and so on. If heads is not a power of 2: the
-      slopes for the next lower power of 2, then every second slope for the next higher one.
+    `heads` floats: 2 ** (-8 / heads), its square, and so on. If heads is not a power of 2: the
+    slopes for the next lower power of 2, then every second slope for the next higher one.
     """
     lower = 2 ** int(math.log2(heads))
     slopes = [2 ** (-8 * i / lower) for i in range(1, lower + 1)]
     return slopes + [2 ** (-4 * i / lower) for i in range(1, 2 * lower + 1, 2)][:heads - lower]
 
 
+def by_distance(layout: Layout, dtype: tf.DType, function: Callable[[tf.Tensor], tf.Tensor]
+                ) -> tf.Tensor:
+    """A function of the distance, computed once per distance where that is enough.
+
+    It goes from distances, position of the key minus that of the query, [batch|1, 1, queries|1,
+    keys], to values [batch|1, heads, queries|1, keys]. Returns [batch|1, heads, queries, keys].
+    """
+    if not layout.unit_steps:
+        return function(tf.cast(layout.relative_positions(), dtype))
+    return skew(function(tf.cast(layout.distances()[None, None, None], dtype)), layout)
+
+
 def alibi(heads: int, layout: Layout, dtype: tf.DType = tf.float32, factor: float = 1.0
           ) -> tf.Tensor:
     """-slope * |i - j|: linear biases (Press et al. 2022), the same on both sides of the query.
 
-    Args:
-      heads: number of heads.
-      layout: positions of queries and keys.
-      dtype: dtype of the result.
-      factor: factor of the slopes.
-
-    Returns:
-      [batch|1, heads, queries, keys].
+    The slopes are multiplied by `factor`. The result is [batch|1, heads, queries, keys].
     """
     slopes = factor * np.array(alibi_slopes(heads))[:, None, None]
     slopes = slopes.astype(tf.as_dtype(dtype).as_numpy_dtype)
-    if not layout.unit_steps:
-        return -tf.cast(tf.abs(layout.relative_positions()), dtype) * slopes
-    return skew(-tf.cast(tf.abs(layout.distances()), dtype) * slopes[None], layout)
+    return by_distance(layout, dtype, lambda distances: -tf.abs(distances) * slopes)
 
 
 @register("t5_bias")
@@ -104,39 +98,43 @@ class T5Bias(Scheme):
         return self.shared_by_layers("t5_bias", layout, make) if self._share else make()
 
 
-def directed_alibi(distances: tf.Tensor, slopes: np.ndarray, directions: str) -> tf.Tensor:
-    """ALiBi whose two directions differ, for an encoder.
+@register("axial_t5_bias")
+class AxialT5Bias(T5Bias):
+    """T5's biases by the distance in rows plus those by the distance in columns (Xu et al. 2021).
 
-    `shifted`: keys to the left are half a word nearer (code of Ruoss et al. 2023). `heads`: the
-    first half of the heads sees no key to the right, the other half none to the left (Press 2021,
-    issue 5 of ALiBi's repository). `learned`: a slope for each head and direction, the sigmoid of
-    a variable (ibid.).
-
-    Args:
-      distances: position of the key minus that of the query, float [..., 1, queries|1, keys].
-      slopes: [heads, 1, 1]; in `learned` only a factor.
-      directions: see above.
-
-    Returns:
-      [..., heads, queries|1, keys].
+    Both have buckets for both directions, also in a decoder, as in LayoutLMv2.
     """
-    dtype = distances.dtype
-    if directions == "shifted":
-        return slopes * (tf.cast(distances < 0, dtype) / 2 - tf.abs(distances))
-    heads = len(slopes)
-    if directions == "heads":
-        side = np.repeat([-1, 1], heads // 2)[:, None, None].astype(slopes.dtype)
-        return tf.where_v2(distances * side < 0, tf.constant(max(-1e9, dtype.min / 2), dtype),
-                           -tf.abs(distances) * slopes)
-    left, right = (slopes * tf.sigmoid(tf.get_variable(
-        f"alibi/{name}", [heads, 1, 1], dtype, tf.random_normal_initializer(-2, 1)))
-        for name in ("left", "right"))
-    return tf.minimum(distances, 0) * left - tf.maximum(distances, 0) * right
+    settings = (*T5Bias.settings, AXIAL_WIDTH)
+
+    def __init__(self, hparams: HParams, side: str) -> None:
+        super().__init__(hparams, side)
+        self._width = hparams.get("axial_width")
+
+    def bias(self, layout: Layout, dtype: tf.DType) -> tf.Tensor:
+        def make() -> tf.Tensor:
+            queries, keys = (row_and_column(at, self._width) for at in (
+                layout.query_positions(), layout.key_positions()))
+            total = 0.0
+            for name, of_queries, of_keys in zip(("rows", "columns"), queries, keys, strict=True):
+                with tf.variable_scope(f"axial_t5_bias/{name}"):
+                    table = tf.get_variable("embeddings", [self._num_buckets, self._heads], dtype)
+                distances = tf.round(of_keys[:, None] - of_queries[:, :, None])
+                labels = t5_buckets(tf.cast(distances, tf.int64), self._num_buckets,
+                                    self._max_distance, causal=False)
+                total += tf.transpose(gather_rows(table, labels), [0, 3, 1, 2])
+            return total
+        return self.shared_by_layers("axial_t5_bias", layout, make) if self._share else make()
 
 
 @register("alibi")
 class Alibi(Scheme):
-    """Fixed biases in proportion to the distance, one slope per head (Press et al. 2022)."""
+    """Fixed biases in proportion to the distance, one slope per head (Press et al. 2022).
+
+    In an encoder the two directions may differ. `shifted`: keys to the left are half a word nearer
+    (code of Ruoss et al. 2023). `heads`: the first half of the heads sees no key to the right, the
+    other half none to the left (Press 2021, issue 5 of ALiBi's repository). `learned`: a slope for
+    each head and direction, the sigmoid of a variable (ibid.).
+    """
     settings = (
         Setting("alibi_factor", 1.0, "factor of ALiBi's slopes", minimum=0, after_training=True),
         Setting("alibi_directions", "same", "how keys to the left and to the right differ in the "
@@ -151,55 +149,35 @@ class Alibi(Scheme):
                              "must be an even number")
 
     def bias(self, layout: Layout, dtype: tf.DType) -> tf.Tensor:
-        def make() -> tf.Tensor:
-            if self._directions == "same":
-                return alibi(self._heads, layout, dtype, self._factor)
-            slopes = alibi_slopes(self._heads)
-            if self._directions == "heads":
-                slopes = 2 * alibi_slopes(self._heads // 2)
-            elif self._directions == "learned":
-                slopes = [1.0] * self._heads
-            factors = np.array(slopes)[:, None, None] * self._factor
-            factors = factors.astype(tf.as_dtype(dtype).as_numpy_dtype)
-            if layout.unit_steps:
-                distances = tf.cast(layout.distances()[None, None, None], dtype)
-                return skew(directed_alibi(distances, factors, self._directions), layout)
-            distances = tf.cast(layout.relative_positions(), dtype)
-            return directed_alibi(distances, factors, self._directions)
-        return self.shared_by_layers("alibi", layout, make)
+        return self.shared_by_layers("alibi", layout, lambda: (
+            alibi(self._heads, layout, dtype, self._factor) if self._directions == "same"
+            else by_distance(layout, dtype, self._directed)))
 
-
-def sandwich(heads: int, channels: int, layout: Layout, dtype: tf.DType = tf.float32) -> tf.Tensor:
-    """The product of two sinusoids, sum_c cos((i - j) / 10000^(2c/d)) / r_h (Chi et al. 2023).
-
-    c is from 0 to d/2 - 1, and r_h = 8h / heads for head h from 1. The value at i = j,
-    d/2 / r_h, is subtracted: a constant cancels in the softmax, but costs precision.
-
-    Args:
-      heads: number of heads.
-      channels: d, an even number.
-      layout: see `Layout`.
-      dtype: dtype of the result.
-
-    Returns:
-      [batch|1, heads, queries, keys].
-    """
-    exact = accumulator_dtype(tf.as_dtype(dtype))
-    rates = 10000.0 ** (-2 * np.arange(channels // 2) / channels)
-
-    def signal(positions: tf.Tensor) -> tf.Tensor:
-        radians = tf.cast(positions, exact)[..., None] * tf.constant(rates, exact)
-        return tf.concat([tf.sin(radians), tf.cos(radians)], axis=-1)
-
-    product = tf.matmul(signal(layout.query_positions()), signal(layout.key_positions()),
-                        transpose_b=True) - channels // 2
-    ratios = tf.constant(8 * np.arange(1, heads + 1)[:, None, None] / heads, exact)
-    return tf.cast(product[:, None] / ratios, dtype)
+    def _directed(self, distances: tf.Tensor) -> tf.Tensor:
+        heads, dtype = self._heads, distances.dtype
+        slopes = {"shifted": alibi_slopes(heads), "heads": 2 * alibi_slopes(heads // 2),
+                  "learned": [1.0] * heads}[self._directions]
+        factors = (np.array(slopes)[:, None, None] * self._factor).astype(dtype.as_numpy_dtype)
+        if self._directions == "shifted":
+            return factors * (tf.cast(distances < 0, dtype) / 2 - tf.abs(distances))
+        if self._directions == "heads":
+            side = np.repeat([-1, 1], heads // 2)[:, None, None].astype(factors.dtype)
+            return tf.where_v2(distances * side < 0, tf.constant(max(-1e9, dtype.min / 2), dtype),
+                               -tf.abs(distances) * factors)
+        left, right = (factors * tf.sigmoid(tf.get_variable(
+            f"alibi/{name}", [heads, 1, 1], dtype, tf.random_normal_initializer(-2, 1)))
+            for name in ("left", "right"))
+        return tf.minimum(distances, 0) * left - tf.maximum(distances, 0) * right
 
 
 @register("sandwich")
 class Sandwich(Scheme):
-    """Fixed biases from the product of two sinusoidal positions (Chi et al. 2023)."""
+    """Fixed biases from the product of two sinusoidal positions (Chi et al. 2023).
+
+    sum_c cos((i - j) / 10000^(2c/d)) / r_h with c from 0 to d/2 - 1, and r_h = 8h / heads for head
+    h from 1. The value at i = j, d/2 / r_h, is subtracted: a constant cancels in the softmax, but
+    costs precision.
+    """
     settings = (
         Setting("sandwich_channels", 128, "channels of Sandwich's sinusoids, an even number",
                 minimum=2),
@@ -211,35 +189,29 @@ class Sandwich(Scheme):
             raise ValueError(f"sandwich_channels={self._channels}: must be an even number")
 
     def bias(self, layout: Layout, dtype: tf.DType) -> tf.Tensor:
-        return self.shared_by_layers(
-            "sandwich", layout, lambda: sandwich(self._heads, self._channels, layout, dtype))
+        exact, half = accumulator_dtype(tf.as_dtype(dtype)), self._channels // 2
+        rates = 10000.0 ** (-2 * np.arange(half) / self._channels)
 
+        def signal(positions: tf.Tensor) -> tf.Tensor:
+            radians = tf.cast(positions, exact)[..., None] * tf.constant(rates, exact)
+            return tf.concat([tf.sin(radians), tf.cos(radians)], axis=-1)
 
-def fire(layout: Layout, c: tf.Tensor, threshold: tf.Tensor,
-         mlp: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
-    """f(psi(|i - j|) / psi(max(i, L))) with psi(x) = log(1 + |c| x) (Li et al. 2024, equation 5).
+        def make() -> tf.Tensor:
+            product = tf.matmul(signal(layout.query_positions()), signal(layout.key_positions()),
+                                transpose_b=True) - half
+            ratios = 8 * np.arange(1, self._heads + 1)[:, None, None] / self._heads
+            return tf.cast(product[:, None] / tf.constant(ratios, exact), dtype)
 
-    Args:
-      layout: see `Layout`; i is the query's position, which the bias depends on beyond L.
-      c: scalar, learned.
-      threshold: L, a scalar.
-      mlp: f, from [..., 1] to one value per head [..., heads].
-
-    Returns:
-      [batch|1, heads, queries, keys] of the dtype of c.
-    """
-    def psi(x: tf.Tensor) -> tf.Tensor:
-        return tf.math.log(1 + tf.abs(c) * x)
-
-    distances = tf.cast(tf.abs(layout.relative_positions()), c.dtype)[:, 0]
-    furthest = tf.maximum(tf.cast(layout.query_positions(), c.dtype), threshold)[:, :, None]
-    ratio = psi(distances) / (psi(furthest) + 1e-6)          # [batch|1, queries, keys]
-    return tf.transpose(mlp(ratio[..., None]), [0, 3, 1, 2])
+        return self.shared_by_layers("sandwich", layout, make)
 
 
 @register("fire")
 class Fire(Scheme):
-    """A learned function of the distance relative to the query's position (Li et al. 2024)."""
+    """A learned function of the distance relative to the query's position (Li et al. 2024).
+
+    f(psi(|i - j|) / psi(max(i, L))) with psi(x) = log(1 + |c| x) (equation 5). i is the query's
+    position, which the bias depends on beyond L.
+    """
     settings = (
         Setting("fire_width", 32, "width of the hidden layer of FIRE's function", minimum=1),
         Setting("fire_c", 0.1, "initial c of FIRE's log(1 + c x)", above=0),
@@ -247,50 +219,39 @@ class Fire(Scheme):
                 above=0, after_training=True),
     )
 
-    def __init__(self, hparams: HParams, side: str) -> None:
-        self._heads, self._width = hparams.num_heads, hparams.get("fire_width")
-        self._c, self._threshold = hparams.get("fire_c"), hparams.get("fire_threshold")
-
     def bias(self, layout: Layout, dtype: tf.DType) -> tf.Tensor:
         def scalar(name: str, value: float) -> tf.Tensor:
             return tf.get_variable(name, [], dtype, tf.constant_initializer(value))
 
+        def psi(x: tf.Tensor) -> tf.Tensor:
+            return tf.math.log(1 + tf.abs(c) * x)
+
         with tf.variable_scope("fire"):
-            return fire(layout, scalar("c", self._c),
-                        tf.abs(scalar("threshold_factor", 1.0)) * self._threshold,
-                        lambda x: mlp(x, self._width, self._heads, tf.nn.relu))
-
-
-def kerple(amplitude: tf.Tensor, rate: tf.Tensor, layout: Layout) -> tf.Tensor:
-    """-r_1 log(1 + r_2 |i - j|), the logarithmic kernel of Chi et al. 2022, equation 5.
-
-    Args:
-      amplitude: r_1, above 0, [heads].
-      rate: r_2, above 0, [heads].
-      layout: see `Layout`.
-
-    Returns:
-      [batch|1, heads, queries, keys] of the dtype of the amplitudes.
-    """
-    amplitude, rate = amplitude[:, None, None], rate[:, None, None]
-    if not layout.unit_steps:
-        distances = tf.cast(tf.abs(layout.relative_positions()), rate.dtype)
-        return -amplitude * tf.math.log(1 + rate * distances)
-    distances = tf.cast(tf.abs(layout.distances()), rate.dtype)
-    return skew((-amplitude * tf.math.log(1 + rate * distances))[None], layout)
+            c = scalar("c", self.hparams.get("fire_c"))
+            threshold = (tf.abs(scalar("threshold_factor", 1.0))
+                         * self.hparams.get("fire_threshold"))
+            distances = tf.cast(tf.abs(layout.relative_positions()), dtype)[:, 0]
+            furthest = tf.maximum(tf.cast(layout.query_positions(), dtype), threshold)[:, :, None]
+            ratio = psi(distances) / (psi(furthest) + 1e-6)          # [batch|1, queries, keys]
+            y = mlp(ratio[..., None], self.hparams.get("fire_width"), self.hparams.num_heads,
+                    tf.nn.relu)
+        return tf.transpose(y, [0, 3, 1, 2])
 
 
 @register("kerple")
 class Kerple(Scheme):
-    """A learned logarithmic penalty of the distance for each head (Chi et al. 2022)."""
+    """A learned logarithmic penalty of the distance for each head (Chi et al. 2022).
 
-    def __init__(self, hparams: HParams, side: str) -> None:
-        self._heads = hparams.num_heads
+    -r_1 log(1 + r_2 |i - j|) with r_1 and r_2 above 0 (equation 5).
+    """
 
     def bias(self, layout: Layout, dtype: tf.DType) -> tf.Tensor:
         def positive(name: str, most: float) -> tf.Tensor:
-            x = tf.get_variable(name, [self._heads], dtype, tf.random_uniform_initializer(0, most))
-            return tf.maximum(x, 0.01)                       # as the authors' code does
+            x = tf.get_variable(name, [self.hparams.num_heads], dtype,
+                                tf.random_uniform_initializer(0, most))
+            return tf.maximum(x, 0.01)[:, None, None]        # as the authors' code does
 
         with tf.variable_scope("kerple"):
-            return kerple(positive("amplitude", 2.0), positive("rate", 1.0), layout)
+            amplitude, rate = positive("amplitude", 2.0), positive("rate", 1.0)
+        return by_distance(layout, dtype, lambda distances: (
+            -amplitude * tf.math.log(1 + rate * tf.abs(distances))))

@@ -12,103 +12,51 @@ from rpr.utils.interfaces import HParams
 from rpr.utils.settings import Setting
 
 
-def forgetting_bias(forward: tf.Tensor, backward: tf.Tensor | None, layout: Layout) -> tf.Tensor:
-    """The sum of the log gates between key j and query i (Lin et al. 2025, section 3).
-
-    Args:
-      forward: log f, float [batch, heads, keys]. For j < i the gates of the words after j are
-        summed, up to i.
-      backward: the same for keys to the right: for j > i the gates from i on are summed, up to the
-        word before j. None if the attention is causal.
-      layout: see `Layout`.
-
-    Returns:
-      [batch, heads, queries, keys] of the dtype of the gates; 0 for j = i.
-    """
-    def differences(sums: tf.Tensor) -> tf.Tensor:
-        own = tf.slice(sums, [0, 0, layout.offset], [-1, -1, layout.queries])
-        return own[:, :, :, None] - sums[:, :, None, :]
-
-    bias = differences(tf.cumsum(forward, axis=2))
-    if backward is None:
-        return bias
-    # By the order of words, not positions; int32 would be kept on the host.
-    keys, queries = (tf.cast(x, tf.int64) for x in (
-        tf.range(layout.keys), tf.range(layout.queries) + layout.offset))
-    is_right = keys > queries[:, None]
-    return tf.where_v2(is_right, -differences(tf.cumsum(backward, axis=2, exclusive=True)), bias)
-
-
-def contextual_positions(logits: tf.Tensor, most: int) -> tf.Tensor:
-    """The sum of the gates sigmoid(logits) from key j to query i (Golovneva et al. 2024, (3), (4)).
-
-    Args:
-      logits: [batch, heads, queries, keys], about -1e9 for masked pairs.
-      most: the largest position.
-
-    Returns:
-      [batch, heads, queries, keys], from 0 to `most`.
-    """
-    return tf.minimum(tf.cumsum(tf.sigmoid(logits), axis=3, reverse=True), float(most))
-
-
-def interpolated(by_position: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-    """Values between those of the two nearest whole positions (Golovneva et al. 2024, equation 5).
-
-    Args:
-      by_position: [batch, heads, queries, whole positions].
-      positions: [batch, heads, queries, keys], within the whole positions.
-
-    Returns:
-      [batch, heads, queries, keys] of the dtype of `by_position`.
-    """
-    below = tf.floor(positions)
-    share = tf.cast(positions - below, by_position.dtype)
-    low, high = (tf.gather(by_position, tf.cast(whole, tf.int64), batch_dims=3)
-                 for whole in (below, tf.math.ceil(positions)))
-    return high * share + low * (1 - share)
-
-
 @register("forgetting")
 class Forgetting(Scheme):
     """Gates of the words between query and key, one per head (Lin et al. 2025).
 
-    An encoder has a second gate per word and head, for the keys to the right of a query.
+    The bias is the sum of the log gates of the words after key j, up to query i (section 3). An
+    encoder has a second gate per word and head, for the keys to the right of a query: its log gates
+    are summed from i on, up to the word before j.
     """
     sides = ("inputs", "targets")
 
-    def __init__(self, hparams: HParams, side: str) -> None:
-        self._heads = hparams.num_heads
-
     def states(self) -> dict[str, Sequence[int]]:
-        return {"log_gates": [self._heads, 0, 1]}
+        return {"log_gates": [self.hparams.num_heads, 0, 1]}
 
     def bias(self, layout: Layout, dtype: tf.DType) -> tf.Tensor:
-        with tf.variable_scope("forgetting"):
-            forward = self.extend(layout, "log_gates", self._log_gates(layout, "forward"), 2)
-            backward = None if layout.causal else self._log_gates(layout, "backward")[..., 0]
-        return tf.cast(forgetting_bias(forward[..., 0], backward, layout), dtype)
+        def log_gates(name: str) -> tf.Tensor:
+            """[batch, heads, queries, 1], in float32 at least: there is one for each word."""
+            y = dense(layout.x, self.hparams.num_heads, name)
+            y = tf.math.log_sigmoid(tf.cast(y, accumulator_dtype(y.dtype)))
+            return tf.transpose(y, [0, 2, 1])[..., None]
 
-    def _log_gates(self, layout: Layout, name: str) -> tf.Tensor:
-        """[batch, heads, queries, 1], in float32 at least: there is one for each word."""
-        y = project(layout.x, self._heads, name)
-        y += tf.get_variable(f"{name}/bias", [self._heads], y.dtype, tf.zeros_initializer())
-        y = tf.math.log_sigmoid(tf.cast(y, accumulator_dtype(y.dtype)))
-        return tf.transpose(y, [0, 2, 1])[..., None]
+        def differences(sums: tf.Tensor) -> tf.Tensor:
+            own = tf.slice(sums, [0, 0, layout.offset], [-1, -1, layout.queries])
+            return own[:, :, :, None] - sums[:, :, None, :]
+
+        with tf.variable_scope("forgetting"):
+            forward = self.extend(layout, "log_gates", log_gates("forward"), 2)[..., 0]
+            bias = differences(tf.cumsum(forward, axis=2))
+            if not layout.causal:
+                backward = log_gates("backward")[..., 0]
+                # By the order of words, not positions; int32 would be kept on the host.
+                keys, queries = (tf.cast(x, tf.int64) for x in (
+                    tf.range(layout.keys), tf.range(layout.queries) + layout.offset))
+                bias = tf.where_v2(
+                    keys > queries[:, None],
+                    -differences(tf.cumsum(backward, axis=2, exclusive=True)), bias)
+        return tf.cast(bias, dtype)
 
 
 def reflected_products(q: tf.Tensor, k: tf.Tensor, w: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
     """q_i . (H_i H_(i-1) ... H_(j+1) k_j) - q_i . k_j, where H_l = I - beta_l w_l w_l^T.
 
     As in Yang et al. 2025, this is -tril(Q W^T) (I + L)^-1 M, where L and M are the strictly lower
-    triangles of beta W W^T and beta W K^T.
-
-    Args:
-      q, k, w: float32 or float64 [batch, heads, length, depth].
-      beta: [batch, heads, length, 1].
-
-    Returns:
-      [batch, heads, length, length]; 0 for j >= i.
+    triangles of beta W W^T and beta W K^T. q, k and w are float32 or float64 [batch, heads, length,
+    depth], beta is [batch, heads, length, 1]; the result, [batch, heads, length, length], is 0 for
+    j >= i.
     """
     def lower(x: tf.Tensor) -> tf.Tensor:
         return tf.linalg.band_part(x, -1, 0)
@@ -153,9 +101,8 @@ class Path(Scheme):
     def logits(self, q: tf.Tensor, k: tf.Tensor, layout: Layout, product: Product) -> tf.Tensor:
         logits, dtype = product(q, k), accumulator_dtype(q.dtype)
         with tf.variable_scope("path"):
-            beta = project(layout.x, self._heads, "beta")
-            beta += tf.get_variable("beta/bias", [self._heads], beta.dtype, tf.zeros_initializer())
-            beta = 2 * tf.sigmoid(tf.transpose(tf.cast(beta, dtype), [0, 2, 1]))[..., None]
+            beta = tf.cast(dense(layout.x, self._heads, "beta"), dtype)
+            beta = 2 * tf.sigmoid(tf.transpose(beta, [0, 2, 1]))[..., None]
             w = project(project(layout.x, self._rank, "low_rank"), self._channels, "direction")
             w = split_heads(self._convolved(tf.cast(w, dtype), layout, w.dtype), self._heads)
         w *= tf.math.rsqrt(tf.reduce_sum(tf.square(w), axis=3, keepdims=True) + 1e-6)
@@ -194,25 +141,32 @@ class Path(Scheme):
 
 @register("cope")
 class ContextualPositions(Scheme):
-    """Positions that count the words that a query selects by a gate (Golovneva et al. 2024)."""
+    """Positions that count the words that a query selects by a gate (Golovneva et al. 2024).
+
+    The position of key j is the sum of the gates sigmoid(logits) from it to the query (equations 3
+    and 4). Its value is interpolated between those of the nearest whole positions (equation 5).
+    """
     sides = ("targets",)
     settings = (
         Setting("cope_positions", 64, "positions of position=cope, the last one unbounded",
                 minimum=2),
     )
 
-    def __init__(self, hparams: HParams, side: str) -> None:
-        self._positions = hparams.get("cope_positions")
-
     def logits(self, q: tf.Tensor, k: tf.Tensor, layout: Layout, product: Product) -> tf.Tensor:
         logits, depth = product(q, k), shape_list(q)[3]
         masked = tf.cast(logits, accumulator_dtype(q.dtype))
         if layout.mask is not None:
             masked += tf.cast(layout.mask, masked.dtype)
-        table = get_table("cope", [self._positions, depth], q.dtype)
+        count = self.hparams.get("cope_positions")
+        table = get_table("cope", [count, depth], q.dtype)
         by_position = matmul_shared(q * depth ** 0.5, table, transpose_b=True)
-        positions = contextual_positions(masked, self._positions - 1)
-        return logits + interpolated(by_position, positions)
+        positions = tf.minimum(
+            tf.cumsum(tf.sigmoid(masked), axis=3, reverse=True), float(count - 1))
+        below = tf.floor(positions)
+        share = tf.cast(positions - below, q.dtype)
+        low, high = (tf.gather(by_position, tf.cast(whole, tf.int64), batch_dims=3)
+                     for whole in (below, tf.math.ceil(positions)))
+        return logits + (high * share + low * (1 - share))
 
 
 @register("dape")
@@ -226,9 +180,6 @@ class Dape(Scheme):
         Setting("dape_width", 32, "width of the hidden layer of DAPE's network", minimum=1),
     )
 
-    def __init__(self, hparams: HParams, side: str) -> None:
-        self._width = hparams.get("dape_width")
-
     def adjust(self, logits: tf.Tensor, bias: tf.Tensor | None, layout: Layout) -> tf.Tensor:
         total, parts = logits, [logits]
         if bias is not None:
@@ -241,7 +192,7 @@ class Dape(Scheme):
     def _network(self, x: tf.Tensor, heads: int, layout: Layout) -> tf.Tensor:
         """f, from [batch, queries, keys, channels] to [batch, queries, keys, heads]."""
         with tf.variable_scope("dape"):
-            return mlp(x, self._width, heads, _leaky_relu)
+            return mlp(x, self.hparams.get("dape_width"), heads, _leaky_relu)
 
 
 def _leaky_relu(x: tf.Tensor) -> tf.Tensor:

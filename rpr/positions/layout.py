@@ -97,7 +97,7 @@ class Layout:
     def distances(self) -> tf.Tensor:
         """The relative positions that unmasked pairs can have, ascending: int32 [distances].
 
-        The last entry is one more than the largest of them: `rpr.positions.skew` needs it.
+        The last entry is one more than the largest of them: `rpr.positions.pairs.skew` needs it.
 
         Raises:
           ValueError: the positions are not consecutive (`unit_steps` is False).
@@ -121,15 +121,9 @@ def whole(positions: tf.Tensor) -> tf.Tensor:
 
 
 def clipped_labels(distances: tf.Tensor, left: int, right: int | None = None) -> tf.Tensor:
-    """clip(distance, -left, right) + left (Shaw et al. 2018, section 3.2).
+    """clip(distance, -left, right) + left (Shaw et al. 2018, section 3.2); right is None: as left.
 
-    Args:
-      distances: position of the key minus that of the query, integers of any shape.
-      left: clipping distance for keys to the left of the query, 0 or more.
-      right: clipping distance for keys to the right; None: the same.
-
-    Returns:
-      integers of the same type and shape, in 0..left + right.
+    A distance is the position of the key minus that of the query, an integer; any shape.
     """
     return tf.clip_by_value(distances, -left, left if right is None else right) + left
 
@@ -166,14 +160,8 @@ def log_buckets(distances: tf.Tensor, buckets_per_side: int, max_distance: int) 
     """DeBERTa's signed buckets: one per distance up to buckets_per_side / 2, logarithmic beyond.
 
     These are the buckets of DeBERTa's code from version 2 on; He et al. 2021 clips the distance.
-
-    Args:
-      distances: integers of any shape.
-      buckets_per_side: an even number, 4 or more.
-      max_distance: all distances beyond it are in the last bucket; above buckets_per_side / 2.
-
-    Returns:
-      integers of the same type and shape, in -buckets_per_side..buckets_per_side - 1.
+    From integers of any shape to the same in -buckets_per_side..buckets_per_side - 1. All distances
+    beyond max_distance, which is above buckets_per_side / 2, are in the last bucket.
     """
     exact = buckets_per_side // 2
     distance = tf.abs(distances)

@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 from rpr.nn.ops import accumulator_dtype, shape_list
 from rpr.positions.layout import Layout
 from rpr.positions.registry import register
-from rpr.positions.scheme import Product, Scheme
+from rpr.positions.scheme import Product, Scheme, head_depth
 from rpr.utils.interfaces import HParams
 from rpr.utils.settings import Setting
 
@@ -18,36 +18,20 @@ class Sink(Scheme):
     It has no positions: use it in a sum, such as sink+rotary.
     """
 
-    def __init__(self, hparams: HParams, side: str) -> None:
-        self._heads = hparams.num_heads
-
     def normalize(self, logits: tf.Tensor, layout: Layout) -> tf.Tensor:
-        sink = tf.get_variable("sink", [self._heads], logits.dtype, tf.zeros_initializer())
+        sink = tf.get_variable("sink", [self.hparams.num_heads], logits.dtype,
+                               tf.zeros_initializer())
         sink = tf.cast(sink, logits.dtype)                   # of the activations' type
         sink = tf.broadcast_to(sink[:, None, None], tf.shape(logits[..., :1]))
         return tf.nn.softmax(tf.concat([logits, sink], axis=3))[..., :-1]
-
-
-def stick_breaking(logits: tf.Tensor) -> tf.Tensor:
-    """The weights sigmoid(z_ij) prod_{j < l <= i} (1 - sigmoid(z_il)) (Tan et al. 2025).
-
-    From the last key on, each one takes a share of what is left of a stick of length 1.
-
-    Args:
-      logits: z, float [batch, heads, queries, keys], about -1e9 for masked pairs.
-
-    Returns:
-      [batch, heads, queries, keys], 0 for masked pairs; at most 1 in total.
-    """
-    left = tf.cumsum(tf.math.log_sigmoid(-logits), axis=3, exclusive=True, reverse=True)
-    return tf.exp(tf.math.log_sigmoid(logits) + left)
 
 
 @register("stick_breaking")
 class StickBreaking(Scheme):
     """Each key, from the last on, takes a share of the weight that is left (Tan et al. 2025).
 
-    As in the authors' code, a word does not attend to itself, so the first word gets no value.
+    The weights are sigmoid(z_ij) prod_{j < l <= i} (1 - sigmoid(z_il)): at most 1 in total. As in
+    the authors' code, a word does not attend to itself, so the first word gets no value.
     """
     sides = ("targets",)
     settings = (
@@ -55,14 +39,13 @@ class StickBreaking(Scheme):
         Setting("stick_breaking_remainder", False, "the weight that is left goes to the own word"),
     )
 
-    def __init__(self, hparams: HParams, side: str) -> None:
-        self._own_word = hparams.get("stick_breaking_own_word")
-        self._remainder = hparams.get("stick_breaking_remainder")
-
     def normalize(self, logits: tf.Tensor, layout: Layout) -> tf.Tensor:
         own = tf.one_hot(tf.range(layout.queries) + layout.offset, layout.keys, dtype=logits.dtype)
-        weights = stick_breaking(logits if self._own_word else logits - 1e9 * own)
-        if self._remainder:
+        if not self.hparams.get("stick_breaking_own_word"):
+            logits -= 1e9 * own
+        left = tf.cumsum(tf.math.log_sigmoid(-logits), axis=3, exclusive=True, reverse=True)
+        weights = tf.exp(tf.math.log_sigmoid(logits) + left)
+        if self.hparams.get("stick_breaking_remainder"):
             weights += own * (1 - tf.reduce_sum(weights, axis=3, keepdims=True))
         return weights
 
@@ -79,11 +62,10 @@ class Differential(Scheme):
     """
 
     def __init__(self, hparams: HParams, side: str) -> None:
-        self._heads = hparams.num_heads
-        self._depth = (hparams.attention_key_channels or hparams.hidden_size) // self._heads
-        if self._heads % 2:
-            raise ValueError(f"position=differential divides the heads into pairs: {self._heads} "
-                             "must be an even number")
+        self._depth = head_depth(hparams)
+        if hparams.num_heads % 2:
+            raise ValueError("position=differential divides the heads into pairs: "
+                             f"{hparams.num_heads} must be an even number")
 
     @staticmethod
     def _initial(layout: Layout) -> float:

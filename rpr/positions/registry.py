@@ -52,10 +52,9 @@ def names_in(position: str) -> set[str]:
 
 
 def unused_settings(position: str) -> set[str]:
-    """The hparams of schemes that `position`, such as relative+sinusoid, does not use.
+    """The names of hparams of schemes that `position`, such as relative+sinusoid, does not use.
 
-    Returns:
-      names; none if `position` contains a scheme that is not registered.
+    There are none if it contains a scheme that is not registered.
     """
     names = names_in(position)
     if not names <= SCHEMES.keys():
@@ -77,12 +76,8 @@ def build(hparams: HParams, side: str) -> Scheme:
     `every4` (layers 4, 8, ...) or `heads1-4`; a part without WHERE is for the rest. Each head of
     each layer has the first part that names it.
 
-    Args:
-      hparams: the model's hyperparameters.
-      side: `inputs` (the encoder), `targets` (the decoder) or `cross`.
-
-    Returns:
-      the scheme; `Scheme.at` gives that of a layer.
+    The side is `inputs` (the encoder), `targets` (the decoder) or `cross`. `Scheme.at` gives the
+    scheme of a layer.
 
     Raises:
       ValueError: a name is unknown, repeated, or `none` in a sum; schemes cannot be summed or used
@@ -222,22 +217,17 @@ def _checked_names(schemes: str, setting: str) -> list[str]:
     return names
 
 
-# {hook that one scheme of a sum may use: what it does}
-_ONE_USER = {"place": "give the positions", "adjust": "join logits and biases",
-             "normalize": "give the attention weights"}
+# {hook that one scheme of a sum may use, or replace: what it does}
+_ONE_USER = {"logits": "replace the product of query and key",
+             "values": "replace the weighted sum of the values", "place": "give the positions",
+             "adjust": "join logits and biases", "normalize": "give the attention weights"}
 
 
 def _check_sum(schemes: dict[str, Scheme], setting: str) -> None:
     """At most one scheme replaces a product, and rotation goes with content-free schemes only."""
-    for hook, words in (("logits", "the product of query and key"),
-                        ("values", "the weighted sum of the values")):
-        replacing = [name for name, scheme in schemes.items()
-                     if scheme.uses(hook) and scheme.replaces(hook)]
-        if len(replacing) > 1:
-            raise ValueError(f"{setting}: {' and '.join(replacing)} each replace {words}: choose "
-                             "one of them")
     for hook, words in _ONE_USER.items():
-        users = [name for name, scheme in schemes.items() if scheme.uses(hook)]
+        users = [name for name, scheme in schemes.items() if scheme.uses(hook)
+                 and (hook not in ("logits", "values") or scheme.replaces(hook))]
         if len(users) > 1:
             raise ValueError(f"{setting}: {' and '.join(users)} each {words}: choose one of them")
     rotating = [name for name, scheme in schemes.items() if scheme.uses("rotate")]

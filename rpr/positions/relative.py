@@ -8,22 +8,21 @@ materialises a_ij for every pair. Two algorithms avoid that; which one is used d
 
 - Banded (`rpr.positions.relative_band`), for small k: rows are added to a band of diagonals, and
   the row of the clipped pairs is added to all keys or values.
-- Skewed (`rpr.positions.skew`), for large k and for a single query: each query is multiplied by the
-  row of every distance, and the products are moved to their pairs.
+- Skewed (`rpr.positions.pairs`), for large k and for a single query: each query is multiplied by
+  the row of every distance, and the products are moved to their pairs.
 
 Both need consecutive positions. For others, and for the labels of edges, there is a third:
 
-- Labelled (`rpr.positions.labels`): each query is multiplied by each row of the table.
+- Labelled (likewise): each query is multiplied by each row of the table.
 """
 import tensorflow.compat.v1 as tf
 
 from rpr.nn.ops import gather_rows, matmul_shared
-from rpr.positions import labels
+from rpr.positions import pairs
 from rpr.positions.layout import Layout, clipped_labels, whole
 from rpr.positions.registry import register
 from rpr.positions.relative_band import Band
-from rpr.positions.scheme import Product, Scheme, check_length, get_table
-from rpr.positions.skew import scores_by_distance, unskew
+from rpr.positions.scheme import Product, Scheme, check_length, get_table, head_depth
 from rpr.utils.interfaces import HParams
 from rpr.utils.settings import Setting
 
@@ -50,44 +49,36 @@ def add_scores(logits: tf.Tensor, q: tf.Tensor, table: tf.Tensor, layout: Layout
       [batch, heads, queries, keys] of the dtype of q.
     """
     if not layout.unit_steps:
-        return logits + labels.score_term(q, table, clipped_pairs(table, layout, left))
+        return logits + pairs.score_term(q, table, clipped_pairs(table, layout, left))
     if _is_banded(table, layout, left):
         band = Band(table, layout, *clip_distances(table, left))
         return band.add(logits, tf.matmul(band.rows, q, transpose_b=True))
-    return logits + scores_by_distance(q, rows_by_distance(table, layout, left), layout)
+    return logits + pairs.scores_by_distance(q, rows_by_distance(table, layout, left), layout)
 
 
 def weighted_values(weights: tf.Tensor, v: tf.Tensor, table: tf.Tensor, layout: Layout,
                     left: int | None = None) -> tf.Tensor:
-    """Equation (3): sum_j alpha_ij (v_j + a^V_ij).
+    """Equation (3): sum_j alpha_ij (v_j + a^V_ij), [batch, heads, queries, depth].
 
-    Args:
-      weights: alpha, [batch, heads, queries, keys].
-      v: [batch, heads, keys, depth].
-      table: a^V, [2k + 1, depth] shared by the heads, or [heads, 2k + 1, depth].
-      layout: positions of queries and keys.
-      left: as for `add_scores`.
-
-    Returns:
-      [batch, heads, queries, depth] of the dtype of the weights.
+    The weights alpha are [batch, heads, queries, keys], v is [batch, heads, keys, depth]; table
+    (a^V), layout and left are as for `add_scores`.
     """
     if not layout.unit_steps:
-        term = labels.value_term(weights, table, clipped_pairs(table, layout, left))
+        term = pairs.value_term(weights, table, clipped_pairs(table, layout, left))
         return tf.matmul(weights, v) + term
     if _is_banded(table, layout, left):
         return Band(table, layout, *clip_distances(table, left)).weighted_values(weights, v)
     rows = rows_by_distance(table, layout, left)
-    return tf.matmul(weights, v) + matmul_shared(unskew(weights, layout), rows)
+    return tf.matmul(weights, v) + matmul_shared(pairs.unskew(weights, layout), rows)
 
 
 def rows_by_distance(table: tf.Tensor, layout: Layout, left: int | None = None) -> tf.Tensor:
-    """The row of each of `layout.distances()`: [(heads,) distances, depth]. Args as `add_scores`.
-    """
+    """The row of each of `layout.distances()`: [(heads,) distances, depth]."""
     return gather_rows(table, clipped_labels(layout.distances(), *clip_distances(table, left)))
 
 
 def clipped_pairs(table: tf.Tensor, layout: Layout, left: int | None = None) -> tf.Tensor:
-    """The label of each pair: int64 [batch|1, queries, keys]. Args as `add_scores`."""
+    """The label of each pair: int64 [batch|1, queries, keys]."""
     distances = whole(layout.relative_positions())[:, 0]
     return clipped_labels(distances, *clip_distances(table, left))
 
@@ -100,12 +91,7 @@ def clip_distances(table: tf.Tensor, left: int | None) -> tuple[int, int]:
 
 
 def clip_of(hparams: HParams, direction: str) -> int:
-    """The clipping distance of one direction.
-
-    Args:
-      hparams: hparams of a model, also of T2T's.
-      direction: `left` or `right` of the query.
-    """
+    """The clipping distance `left` or `right` of the query, also for a model of T2T's."""
     clip = hparams.get(f"max_relative_position_{direction}", -1)
     return hparams.max_relative_position if clip == -1 else clip
 
@@ -130,22 +116,18 @@ class Relative(Scheme):
     t2t_settings = ("max_relative_position", "heads_share_relative_embedding")
 
     def __init__(self, hparams: HParams, side: str) -> None:
+        super().__init__(hparams, side)
         k = hparams.max_relative_position                    # one of T2T's hparams
         if not 0 <= k <= MAX_CLIP:
             raise ValueError(f"max_relative_position={k}: must be an integer at least 0 and at "
                              f"most {MAX_CLIP:,} (0: one label for every distance)")
-        self._left, right = (clip_of(hparams, each) for each in ("left", "right"))
-        heads, rows = hparams.num_heads, self._left + right + 1
-        key_channels = hparams.attention_key_channels or hparams.hidden_size
-        value_channels = hparams.attention_value_channels or hparams.hidden_size
-        outer = [] if hparams.heads_share_relative_embedding else [heads]
-        self._shapes = {"keys": [*outer, rows, key_channels // heads],
-                        "values": [*outer, rows, value_channels // heads]}
-        keys, values = hparams.relative_keys, hparams.relative_values
-        self._on = {"logits": keys, "pair_vectors": keys, "values": values}
+        self._left = clip_of(hparams, "left")
+        self._labels = self._left + clip_of(hparams, "right") + 1
 
     def uses(self, hook: str) -> bool:
-        return super().uses(hook) and self._on.get(hook, True)
+        keys, values = self.hparams.relative_keys, self.hparams.relative_values
+        return super().uses(hook) and {"logits": keys, "pair_vectors": keys, "values": values
+                                       }.get(hook, True)
 
     def replaces(self, hook: str) -> bool:
         return hook == "values"
@@ -161,10 +143,14 @@ class Relative(Scheme):
 
     def pair_vectors(self, layout: Layout, dtype: tf.DType) -> tf.Tensor | None:
         table = self._table("keys", dtype)
-        return labels.pair_vectors(table, clipped_pairs(table, layout, self._left))
+        return pairs.pair_vectors(table, clipped_pairs(table, layout, self._left))
 
-    def _table(self, name: str, dtype: tf.DType) -> tf.Tensor:
-        return get_table(f"{_SCOPE}_{name}", self._shapes[name], dtype)
+    def _table(self, kind: str, dtype: tf.DType, scope: str = _SCOPE, rows: int = 0) -> tf.Tensor:
+        """The table of `keys` or `values`, one row per label or `rows`."""
+        shape = [rows or self._labels, head_depth(self.hparams, f"attention_{kind[:-1]}_channels")]
+        if not self.hparams.heads_share_relative_embedding:
+            shape.insert(0, self.hparams.num_heads)
+        return get_table(f"{scope}_{kind}", shape, dtype)
 
 
 @register("graph")
@@ -176,10 +162,6 @@ class Graph(Relative):
                 minimum=1),
     )
 
-    def __init__(self, hparams: HParams, side: str) -> None:
-        super().__init__(hparams, side)
-        self._labels = hparams.num_edge_labels
-
     def replaces(self, hook: str) -> bool:
         return hook == "values" and self._is_relative()
 
@@ -190,27 +172,24 @@ class Graph(Relative):
     def logits(self, q: tf.Tensor, k: tf.Tensor, layout: Layout, product: Product) -> tf.Tensor:
         if layout.edges is None:
             return super().logits(q, k, layout, product) if self._is_relative() else product(q, k)
-        table = self._table("keys", q.dtype, True)
-        return product(q, k) + labels.score_term(q, table, layout.edges)
+        table = self._edge_table("keys", q.dtype)
+        return product(q, k) + pairs.score_term(q, table, layout.edges)
 
     def values(self, weights: tf.Tensor, v: tf.Tensor, layout: Layout,
                product: Product) -> tf.Tensor:
         if layout.edges is None:
             return (super().values(weights, v, layout, product) if self._is_relative()
                     else product(weights, v))
-        table = self._table("values", weights.dtype, True)
-        return product(weights, v) + labels.value_term(weights, table, layout.edges)
+        table = self._edge_table("values", weights.dtype)
+        return product(weights, v) + pairs.value_term(weights, table, layout.edges)
 
     def pair_vectors(self, layout: Layout, dtype: tf.DType) -> tf.Tensor | None:
         if layout.edges is None:
             return super().pair_vectors(layout, dtype) if self._is_relative() else None
-        return labels.pair_vectors(self._table("keys", dtype, True), layout.edges)
+        return pairs.pair_vectors(self._edge_table("keys", dtype), layout.edges)
 
-    def _table(self, name: str, dtype: tf.DType, by_edge: bool = False) -> tf.Tensor:
-        if not by_edge:
-            return super()._table(name, dtype)
-        *outer, _, depth = self._shapes[name]
-        return get_table(f"graph/edge_{name}", [*outer, self._labels, depth], dtype)
+    def _edge_table(self, kind: str, dtype: tf.DType) -> tf.Tensor:
+        return self._table(kind, dtype, "graph/edge", self.hparams.num_edge_labels)
 
 
 @register("relative_unclipped")
@@ -224,17 +203,16 @@ class RelativeUnclipped(Scheme):
             raise ValueError(f"max_length={self._length}: position=relative_unclipped needs a "
                              "maximum length, an integer of 1 or more")
         right = 0 if side == "targets" else self._length - 1         # a decoder has no keys there
-        channels = hparams.attention_key_channels or hparams.hidden_size
         outer = [] if hparams.heads_share_relative_embedding else [hparams.num_heads]
-        self._shape = [*outer, self._length + right, channels // hparams.num_heads]
+        self._shape = [*outer, self._length + right, head_depth(hparams)]
 
     def logits(self, q: tf.Tensor, k: tf.Tensor, layout: Layout, product: Product) -> tf.Tensor:
         table = get_table("relative_unclipped", self._shape, q.dtype)
         if not layout.unit_steps:
             farthest = tf.reduce_max(tf.abs(whole(layout.relative_positions())))
             with check_length(farthest + 1, self._length, "relative_unclipped"):
-                pairs = clipped_pairs(table, layout, self._length - 1)
-            return product(q, k) + labels.score_term(q, table, pairs)
+                labels = clipped_pairs(table, layout, self._length - 1)
+            return product(q, k) + pairs.score_term(q, table, labels)
         with check_length(layout.keys, self._length, "relative_unclipped"):
             rows = rows_by_distance(table, layout, self._length - 1)
-        return product(q, k) + scores_by_distance(q, rows, layout)
+        return product(q, k) + pairs.scores_by_distance(q, rows, layout)

@@ -14,8 +14,7 @@ is kept for the gradient.
 """
 import tensorflow.compat.v1 as tf
 
-from rpr.nn import diagonals
-from rpr.nn.ops import WithGradient, static_max, static_min
+from rpr.nn.ops import WithGradient, shape_list, static_max, static_min
 from rpr.positions.layout import Layout
 
 
@@ -33,13 +32,9 @@ class Band:
     """
 
     def __init__(self, table: tf.Tensor, layout: Layout, left_clip: int, right_clip: int) -> None:
-        """Selects the rows.
+        """Selects the rows of a table, [(heads,) left_clip + 1 + right_clip, depth].
 
-        Args:
-          table: [left_clip + 1 + right_clip, depth], or [heads, ..., depth].
-          layout: positions of queries and keys; more than one query.
-          left_clip: clipping distance for keys to the left of the query.
-          right_clip: clipping distance for keys to the right.
+        The layout has more than one query.
         """
         n, m = layout.queries, layout.keys
         offset, causal = layout.offset, layout.causal
@@ -66,39 +61,27 @@ class Band:
         self.common_row = tf.matmul(common_row[None], table)
 
     def add(self, x: tf.Tensor, by_row: tf.Tensor) -> tf.Tensor:
-        """Adds to each pair the value that its query has for its row.
+        """Adds to each pair in x the value that its query has for its row.
 
-        Args:
-          x: [batch, heads, queries, keys].
-          by_row: [batch, heads, rows, queries].
-
-        Returns:
-          [batch, heads, queries, keys].
+        x and the result are [batch, heads, queries, keys], `by_row` [batch, heads, rows, queries].
         """
         if self._left_mask is None:
-            return diagonals.add_band(x, by_row, *self._diagonals)
+            return add_band(x, by_row, *self._diagonals)
 
         @tf.custom_gradient
         def forward(x: tf.Tensor, by_row: tf.Tensor) -> WithGradient:
             y = tf.broadcast_to(by_row[:, :, -1, :, None], tf.shape(x))
             y = tf.linalg.band_part(y, -1, self._diagonals[1])      # works in place
-            y = diagonals.set_band(y, by_row[:, :, :-1], *self._diagonals)
+            y = set_band(y, by_row[:, :, :-1], *self._diagonals)
             return x + y, lambda dy: (dy, self.sums(dy))
 
         return forward(x, by_row)
 
     def weighted_values(self, weights: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
-        """Equation (3): sum_j alpha_ij (v_j + a^V_ij).
+        """Equation (3): sum_j alpha_ij (v_j + a^V_ij), see `rpr.positions.relative`.
 
         Its gradient by the weights is one tensor of their size: TensorFlow's own is the sum of
         three, one by v, one by the band and one by the clipped pairs on the left.
-
-        Args:
-          weights: alpha, [batch, heads, queries, keys].
-          v: [batch, heads, keys, depth].
-
-        Returns:
-          [batch, heads, queries, depth].
         """
         @tf.custom_gradient
         def forward(weights: tf.Tensor, v: tf.Tensor, rows: tf.Tensor) -> WithGradient:
@@ -116,8 +99,64 @@ class Band:
 
     def sums(self, x: tf.Tensor) -> tf.Tensor:
         """Sums x over the pairs of each row, [batch, heads, rows, queries]: transpose of `add`."""
-        sums = diagonals.take_band(x, *self._diagonals)
+        sums = take_band(x, *self._diagonals)
         if self._left_mask is None:
             return sums
         left = tf.reduce_sum(x * self._left_mask, axis=3)
         return tf.concat([sums, left[:, :, None]], axis=2)
+
+
+def add_band(x: tf.Tensor, band: tf.Tensor, lowest: int | tf.Tensor, highest: int | tf.Tensor,
+             queries: int | tf.Tensor) -> tf.Tensor:
+    """Adds to neighbouring diagonals of x and leaves the rest unchanged.
+
+    Diagonal d contains the pairs of query i and key j with j - i = d. The gradient needs no tensor
+    of the forward pass: it is dy for x and the band of dy for band.
+
+    Args:
+      x: [batch, heads, queries, keys].
+      band: [batch, heads, highest - lowest + 1, queries], from the highest diagonal to the lowest.
+        Entries beyond the first or last key are ignored.
+      lowest, highest: diagonals, ints or int32 scalars, above -queries, and from 0 to keys - 1. At
+        least one of the diagonals has an entry for every query.
+      queries: an int or an int32 scalar. It is an argument, though it is the third axis of x:
+        TensorFlow then computes the shapes once for all layers.
+    """
+    @tf.custom_gradient
+    def forward(x: tf.Tensor, band: tf.Tensor) -> WithGradient:
+        taken = _take_band(x, lowest, highest, queries)
+        return (set_band(x, taken + band, lowest, highest, queries),
+                lambda dy: (dy, take_band(dy, lowest, highest, queries)))
+    return forward(x, band)
+
+
+def take_band(x: tf.Tensor, lowest: int | tf.Tensor, highest: int | tf.Tensor,
+              queries: int | tf.Tensor) -> tf.Tensor:
+    """The diagonals of x, zero beyond the first and last key: the `band` of `add_band`."""
+    @tf.custom_gradient
+    def forward(x: tf.Tensor) -> WithGradient:
+        return (_take_band(x, lowest, highest, queries),
+                lambda dy: add_band(tf.zeros_like(x), dy, lowest, highest, queries))
+    return forward(x)
+
+
+def _take_band(x: tf.Tensor, lowest: int | tf.Tensor, highest: int | tf.Tensor,
+               queries: int | tf.Tensor) -> tf.Tensor:
+    y = tf.linalg.diag_part(x, k=tf.stack([lowest, highest]), align="LEFT_RIGHT")
+    return tf.reshape(y, [-1, shape_list(x)[1], highest - lowest + 1, queries])
+
+
+def set_band(x: tf.Tensor, band: tf.Tensor, lowest: int | tf.Tensor, highest: int | tf.Tensor,
+             queries: int | tf.Tensor) -> tf.Tensor:
+    """Replaces diagonals of x; in place if nothing else needs x. Args are those of `add_band`."""
+    # TensorFlow has no axis of diagonals where there is only one.
+    count, shape = highest - lowest + 1, [-1, shape_list(x)[1]]
+    if isinstance(count, int):
+        shape += [count, queries] if count > 1 else [queries]
+    else:
+        count = tf.fill([tf.cast(count > 1, tf.int32)], count)
+        shape = tf.concat([shape, count, [queries]], axis=0)
+    y = tf.linalg.set_diag(x, tf.reshape(band, shape), k=tf.stack([lowest, highest]),
+                           align="LEFT_RIGHT")
+    y.set_shape(x.shape)
+    return y

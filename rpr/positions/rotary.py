@@ -1,4 +1,4 @@
-"""Queries and keys rotated by angles in proportion to their positions (Su et al. 2021)."""
+"""Queries and keys rotated by angles in proportion to their positions, on one axis or on two."""
 import math
 
 import numpy as np
@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 from rpr.nn.ops import accumulator_dtype
 from rpr.positions.layout import Layout
 from rpr.positions.registry import register
-from rpr.positions.scheme import Scheme
+from rpr.positions.scheme import Scheme, head_depth
 from rpr.utils.interfaces import HParams
 from rpr.utils.settings import Setting
 
@@ -18,14 +18,8 @@ def angles(positions: tf.Tensor, channels: int, base: float = 10000.0,
            factors: np.ndarray | None = None) -> tuple[tf.Tensor, tf.Tensor]:
     """Cosines and sines of position * base ** (-2 i / channels) for the i-th pair of channels.
 
-    Args:
-      positions: numbers of any shape.
-      channels: number of channels that are rotated, even.
-      base: base of the wavelengths.
-      factors: [channels / 2], of the frequencies, see `frequency_factors`; None: 1.
-
-    Returns:
-      two float32 tensors [..., channels / 2].
+    From positions of any shape to two float32 tensors [..., channels / 2]. The frequencies are
+    multiplied by `factors`, [channels / 2], see `frequency_factors`; None: by 1.
     """
     rates = tf.pow(base, tf.range(0, channels, 2, dtype=tf.float32) / -channels)
     if factors is not None:
@@ -42,17 +36,8 @@ def frequency_factors(channels: int, base: float, scaling: str, factor: float, l
     (bloc97 2023) divides the lowest one by it and leaves the highest one. `yarn` (Peng et al. 2024,
     section 3.2) divides frequencies that turn less than once in the training length, leaves those
     that turn more than 32 times, and interpolates between them by the index of the pair. `llama3`
-    (Grattafiori et al. 2024) does so by the wavelength, between 1 and 4 turns.
-
-    Args:
-      channels: number of channels that are rotated, even.
-      base: base of the wavelengths.
-      scaling: one of SCALINGS.
-      factor: by how much longer the texts are, 1 or more.
-      length: length of the training's texts.
-
-    Returns:
-      float64 [channels / 2].
+    (Grattafiori et al. 2024) does so by the wavelength, between 1 and 4 turns. `factor` is by how
+    much longer the texts are, `length` that of the training's texts. The result is [channels / 2].
     """
     pairs = np.arange(channels // 2)
     if scaling == "linear":
@@ -75,19 +60,9 @@ def frequency_factors(channels: int, base: float, scaling: str, factor: float, l
 
 
 def long_factors(text: str, pairs: int) -> np.ndarray:
-    """LongRoPE's factor of each pair of channels: what its frequency is divided by.
+    """LongRoPE's factors, from text: what the frequency of each pair of channels is divided by.
 
     Ding et al. 2024 search for them. They are published with models, as `long_factor`.
-
-    Args:
-      text: numbers of 1 or more, joined by semicolons.
-      pairs: how many there must be.
-
-    Returns:
-      float64 [pairs].
-
-    Raises:
-      ValueError: the text is not of this form.
     """
     try:
         factors = np.array([float(number) for number in text.split(";")])
@@ -113,15 +88,9 @@ def temperature(scaling: str, factor: float, length: float) -> float:
 def rotate(x: tf.Tensor, cosines: tf.Tensor, sines: tf.Tensor) -> tf.Tensor:
     """Equation (34) of Su et al. 2021. Channel i is paired with channel i + pairs.
 
-    (The paper pairs neighbouring channels, which is a permutation of the channels.)
-
-    Args:
-      x: [batch, heads, length, depth].
-      cosines: [(batch|1, 1,) length, pairs], 2 * pairs <= depth. Further channels are not rotated.
-      sines: float tensor of the same shape.
-
-    Returns:
-      [batch, heads, length, depth] of the dtype of x.
+    (The paper pairs neighbouring channels, which is a permutation of the channels.) x and the
+    result are [batch, heads, length, depth]. Cosines and sines are [(batch|1, 1,) length, pairs],
+    2 * pairs <= depth; further channels are not rotated.
     """
     x = tf.convert_to_tensor(x)
     pairs, depth = cosines.shape.as_list()[-1], x.shape.as_list()[-1]
@@ -154,7 +123,7 @@ class Rotary(Scheme):
     )
 
     def __init__(self, hparams: HParams, side: str) -> None:
-        depth = (hparams.attention_key_channels or hparams.hidden_size) // hparams.num_heads
+        depth = head_depth(hparams)
         self._base, fraction = hparams.rotary_base, hparams.rotary_fraction
         self._channels = int(depth * fraction + 1e-6) // 2 * 2       # 0.58 * 100 < 58
         if not self._channels:
@@ -218,20 +187,56 @@ class Pope(Scheme):
         Setting("pope_random_phases", False, "delta is initially random, not 0"),
     )
 
-    def __init__(self, hparams: HParams, side: str) -> None:
-        self._base = hparams.get("pope_base")
-        self._first = -2 * math.pi if hparams.get("pope_random_phases") else 0.0
-
     def rotate(self, x: tf.Tensor, positions: tf.Tensor, layout: Layout, role: str) -> tf.Tensor:
         _, heads, _, depth = x.shape.as_list()
         cosines, sines = self.shared_by_layers(positions.ref(), layout, lambda: angles(
-            positions[:, None], 2 * depth, self._base))
+            positions[:, None], 2 * depth, self.hparams.get("pope_base")))
         if role == "key":
+            first = -2 * math.pi if self.hparams.get("pope_random_phases") else 0.0
             delta = tf.get_variable("pope/phase", [heads, 1, depth], x.dtype,
-                                    tf.random_uniform_initializer(self._first, 0))
+                                    tf.random_uniform_initializer(first, 0))
             delta = tf.clip_by_value(tf.cast(delta, tf.float32), -2 * math.pi, 0)
             cosines, sines = (cosines * tf.cos(delta) - sines * tf.sin(delta),
                               sines * tf.cos(delta) + cosines * tf.sin(delta))
         size = tf.nn.softplus(tf.cast(x, accumulator_dtype(x.dtype)))    # else no GPU kernel
         size = tf.cast(size, x.dtype)
         return tf.concat([size * tf.cast(turn, x.dtype) for turn in (cosines, sines)], axis=3)
+
+
+AXIAL_WIDTH = Setting("axial_width", 16, "words of a line, for axial_rotary and axial_t5_bias",
+                      minimum=1)
+
+
+def row_and_column(positions: tf.Tensor, width: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """The line and the place in it, from 0: two float32 tensors of the shape of the positions."""
+    positions = tf.cast(positions, tf.float32)
+    rows = tf.floor(positions / width)
+    return rows, positions - width * rows
+
+
+@register("axial_rotary")
+class AxialRotary(Scheme):
+    """Rotary positions whose pairs turn with the column or with the row (Heo et al. 2024).
+
+    Half of the pairs are for each axis. Pair i of an axis turns by its position times
+    base ** (-4 i / depth), the paper's axial form.
+    """
+    settings = (
+        AXIAL_WIDTH,
+        Setting("axial_base", 100.0, "base of the wavelengths of axial_rotary", above=1,
+                after_training=True),
+    )
+
+    def __init__(self, hparams: HParams, side: str) -> None:
+        self._depth = head_depth(hparams)
+        self._width, self._base = hparams.get("axial_width"), hparams.get("axial_base")
+        if self._depth % 4:
+            raise ValueError("position=axial_rotary needs heads whose depth is a multiple of 4; "
+                             f"here it is {self._depth}")
+
+    def rotate(self, x: tf.Tensor, positions: tf.Tensor, layout: Layout, role: str) -> tf.Tensor:
+        def turns() -> list[tf.Tensor]:
+            rows, columns = row_and_column(positions[:, None], self._width)
+            both = [angles(at, self._depth // 2, self._base) for at in (columns, rows)]
+            return [tf.concat(parts, axis=-1) for parts in zip(*both, strict=True)]
+        return rotate(x, *self.shared_by_layers(positions.ref(), layout, turns))

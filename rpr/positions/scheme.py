@@ -35,6 +35,7 @@ class Scheme:
       longest: the most positions that the scheme has; None if there is no limit.
       axes: the number of axes of the positions that `place` returns.
       depth_factor: depth of the keys after `rotate`, as a multiple of their depth before.
+      hparams, side: as given to the constructor.
       label: what tells the scheme apart from others of the stack; set by `rpr.positions.build`.
       partners: the other schemes of its sum; set by `rpr.positions.build`.
     """
@@ -48,15 +49,8 @@ class Scheme:
     partners: Sequence["Scheme"] = ()
 
     def __init__(self, hparams: HParams, side: str) -> None:
-        """Reads the hparams that the scheme needs.
-
-        Args:
-          hparams: the model's hyperparameters.
-          side: `inputs`, `targets` or `cross`.
-
-        Raises:
-          ValueError: the hparams do not fit together.
-        """
+        """Keeps the model's hparams and the side; a subclass raises ValueError for bad ones."""
+        self.hparams, self.side = hparams, side
 
     def uses(self, hook: str) -> bool:
         """Whether the scheme does anything in a hook; by default, whether it overrides it.
@@ -96,29 +90,18 @@ class Scheme:
         return None
 
     def embed(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-        """Adds an absolute position signal to the embedded words.
+        """Adds an absolute position signal to the embedded words x, [batch, length, hidden].
 
-        Args:
-          x: [batch, length, hidden].
-          positions: [batch|1, length].
-
-        Returns:
-          [batch, length, hidden] of the dtype of x.
+        Positions are [batch|1, length]; the result is of the shape and dtype of x.
         """
         return x
 
     def rotate(self, x: tf.Tensor, positions: tf.Tensor, layout: Layout, role: str) -> tf.Tensor:
-        """Transforms queries or keys by their own positions, before their product.
+        """Transforms queries or keys (the role is `query` or `key`) before their product.
 
-        Args:
-          x: [batch, heads, length, depth]. Keys in a decoding cache were transformed when they
-            were computed and are not passed again.
-          positions: [batch|1, length].
-          layout: see `Layout`.
-          role: `query` or `key`.
-
-        Returns:
-          [batch, heads, length, depth_factor * depth] of the dtype of x.
+        x is [batch, heads, length, depth], its positions are [batch|1, length]. Keys in a decoding
+        cache were transformed when they were computed and are not passed again. The result is
+        [batch, heads, length, depth_factor * depth] of the dtype of x.
         """
         return x
 
@@ -129,8 +112,7 @@ class Scheme:
           q: [batch, heads, queries, depth], already divided by sqrt(depth).
           k: [batch, heads, keys, depth].
           layout: see `Layout`. The scores of masked pairs are ignored, whatever they are.
-          product: called with q and k, returns the logits without this scheme,
-            [batch, heads, queries, keys].
+          product: called with q and k, returns the logits without this scheme.
 
         Returns:
           [batch, heads, queries, keys]. A constant per query may be left out: it cancels.
@@ -148,13 +130,8 @@ class Scheme:
     def adjust(self, logits: tf.Tensor, bias: tf.Tensor | None, layout: Layout) -> tf.Tensor:
         """Joins the logits and the total bias of a sum, over all heads, before the mask is added.
 
-        Args:
-          logits: [batch, heads, queries, keys], with the terms of all schemes.
-          bias: [batch|1, heads|1, queries, keys], the sum of all schemes' biases, or None.
-          layout: see `Layout`.
-
-        Returns:
-          [batch, heads, queries, keys].
+        The logits, [batch, heads, queries, keys] as the result, have the terms of all schemes. The
+        bias, [batch|1, heads|1, queries, keys] or None, is the sum of all schemes' biases.
         """
         if bias is None or layout.causal:
             return logits if bias is None else logits + bias
@@ -163,36 +140,25 @@ class Scheme:
         return tf.ensure_shape(logits + bias, logits.shape)
 
     def normalize(self, logits: tf.Tensor, layout: Layout) -> tf.Tensor:
-        """The attention weights; by default the softmax over the keys.
+        """The attention weights, 0 for masked pairs; by default the softmax over the keys.
 
-        Args:
-          logits: float32 or float64 [batch, heads, queries, keys], with the mask.
-          layout: see `Layout`.
-
-        Returns:
-          [batch, heads, queries, keys], 0 for masked pairs.
+        The logits, float32 or float64 [batch, heads, queries, keys], are with the mask.
         """
         return tf.nn.softmax(logits)
 
     def values(self, weights: tf.Tensor, v: tf.Tensor, layout: Layout,
                product: Product) -> tf.Tensor:
-        """The weighted sum of the values, and terms that the scheme adds to it.
+        """The weighted sum of the values, [batch, heads, queries, depth], and the scheme's terms.
 
-        Args:
-          weights: attention weights, [batch, heads, queries, keys].
-          v: [batch, heads, keys, depth].
-          layout: see `Layout`.
-          product: called with weights and v, returns the weighted sum without this scheme.
-
-        Returns:
-          [batch, heads, queries, depth].
+        The weights are [batch, heads, queries, keys], v is [batch, heads, keys, depth]. `product`
+        is called with them and returns the weighted sum without this scheme.
         """
         return product(weights, v)
 
     def pair_vectors(self, layout: Layout, dtype: tf.DType) -> tf.Tensor | None:
         """Vectors of pairs, added to query and key inside the tanh of additive compatibility.
 
-        They take the place of `logits`, see `rpr.nn.additive`.
+        They take the place of `logits`, see `rpr.nn.attention.additive_logits`.
 
         Returns:
           [batch|1, heads|1, queries, keys, depth] of this dtype, or None.
@@ -211,11 +177,8 @@ class Scheme:
     def extend(self, layout: Layout, name: str, value: tf.Tensor, axis: int) -> tf.Tensor:
         """A value of the queries after those of all earlier decoding steps: a value of all keys.
 
-        Args:
-          layout: see `Layout`. Without a cache the value is returned as it is.
-          name: a name of `states`.
-          value: [batch, ...], with one entry per query on the axis.
-          axis: axis of the queries, counted with the batch.
+        `name` is one of `states`. The value is [batch, ...], with one entry per query on the axis.
+        Without a cache it is returned as it is.
         """
         if layout.cache is None:
             return value
@@ -231,10 +194,8 @@ class Scheme:
     def shared_by_layers(self, name: Hashable, layout: Layout, make: Callable[[], Any]) -> Any:
         """Calls `make` in the first layer only, and returns its result in all layers of a pass.
 
-        Args:
-          name: tells the result apart from others that the scheme shares.
-          layout: the layout of a layer.
-          make: a function without arguments. Variables are made in the scope of the first layer.
+        The name tells the result apart from others that the scheme shares. Variables are made in
+        the scope of the first layer.
         """
         key = self, name
         if key not in layout.shared:
@@ -242,18 +203,17 @@ class Scheme:
         return layout.shared[key]
 
 
+def head_depth(hparams: HParams, channels: str = "attention_key_channels") -> int:
+    """The depth of a head's queries and keys, or with `attention_value_channels` of its values."""
+    return (hparams.get(channels) or hparams.hidden_size) // hparams.num_heads
+
+
 def check_length(length: int | tf.Tensor, rows: int, scheme: str, setting: str = "max_length"
                  ) -> contextlib.AbstractContextManager[None]:
-    """A context whose operations fail if a sequence is longer than a table.
+    """A context whose operations fail if a sequence is longer than the rows of a table.
 
-    Args:
-      length: length of the sequence, an int or an integer scalar.
-      rows: number of positions or distances that the table has.
-      scheme: the value of the hparam `position`, for the message.
-      setting: the hparam that gives the number of rows.
-
-    Raises:
-      tf.errors.InvalidArgumentError: at run time, the sequence is longer.
+    `setting` is the hparam that gives the number of rows. At run time, a longer sequence raises
+    tf.errors.InvalidArgumentError.
     """
     check = tf.debugging.assert_less_equal(
         tf.cast(length, tf.int32), rows,
@@ -265,11 +225,8 @@ def check_length(length: int | tf.Tensor, rows: int, scheme: str, setting: str =
 def get_table(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
     """The variable `name/embeddings`: one vector per label, initialised as T2T's relative tables.
 
-    Args:
-      name: variable scope.
-      shape: [labels, depth] shared by the heads, or [heads, labels, depth]. The table of each head
-        is initialised like a shared one.
-      dtype: dtype of the variable.
+    The shape is [labels, depth] shared by the heads, or [heads, labels, depth]. The table of each
+    head is initialised like a shared one.
     """
     with tf.variable_scope(name) as scope:
         initializer = scope.initializer or tf.glorot_uniform_initializer()
@@ -278,24 +235,18 @@ def get_table(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
 
 
 class _HeadsInitializer:
-    """Initialises the table of each head on its own.
-
-    With three axes the initializer itself would count the heads as fan-in.
-
-    Attributes:
-      seed: seed of the values; None until `rpr.training.seeding` sets it.
-    """
+    """Initialises the table of each head on its own; else the heads would count as fan-in."""
 
     def __init__(self, initializer: Any) -> None:
         self._initializer = initializer
-        self.seed: int | None = None
+        self.seed: int | None = None                         # set by rpr.training.seeding
 
     def __call__(self, shape: Sequence[int], dtype: tf.DType | None = None,
                  partition_info: Any = None) -> tf.Tensor:
-        return tf.stack([self._of_head(head)(shape[1:], dtype) for head in range(shape[0])])
-
-    def _of_head(self, head: int) -> Any:
-        initializer = copy.copy(self._initializer)
-        if self.seed is not None:
-            initializer.seed = stable_hash(self.seed, head) >> 1     # int64, not negative
-        return initializer
+        values = []
+        for head in range(shape[0]):
+            initializer = copy.copy(self._initializer)
+            if self.seed is not None:
+                initializer.seed = stable_hash(self.seed, head) >> 1     # int64, not negative
+            values.append(initializer(shape[1:], dtype))
+        return tf.stack(values)

@@ -16,8 +16,7 @@ from tensor2tensor.utils import registry
 
 from rpr.inference import inspector, model_session
 from rpr.nn import attention
-from rpr.nn.edges import split_edges
-from rpr.positions import labels as pair_labels
+from rpr.positions import pairs
 from rpr.problems import graphs, toy
 from rpr.utils.errors import UserError
 
@@ -64,8 +63,8 @@ def test_attention_and_its_gradient_are_the_equations(batch, heads, n, labels, s
         to = tf.constant(edges, tf.int32)
         z = attention.attention(
             *at[:3], tf.constant(bias),
-            lambda q, k: tf.matmul(q, k, transpose_b=True) + pair_labels.score_term(q, at[3], to),
-            lambda w, v: tf.matmul(w, v) + pair_labels.value_term(w, at[4], to))
+            lambda q, k: tf.matmul(q, k, transpose_b=True) + pairs.score_term(q, at[3], to),
+            lambda w, v: tf.matmul(w, v) + pairs.value_term(w, at[4], to))
         got = session.run([z, *tf.gradients(z, at, tf.constant(dz))])
     tables = (np.concatenate([x, np.zeros([*x.shape[:-2], 2, 4])], axis=-2) for x in (keys, values))
     z, (*expected, dkeys, dvalues) = naive(q, k, v, *tables, edges, bias, dz)
@@ -80,7 +79,7 @@ def test_additive_compatibility_has_zero_vectors_for_labels_beyond_the_table(sha
     table, edges = dice.randn(*([] if shared else [3]), 4, 5), dice.randint(-1, 7, [2, 6, 6])
     with tf.Graph().as_default(), tf.Session() as session:
         vectors = session.run(
-            pair_labels.pair_vectors(tf.constant(table), tf.constant(edges, tf.int32)))
+            pairs.pair_vectors(tf.constant(table), tf.constant(edges, tf.int32)))
     assert vectors.shape == (2, 1 if shared else 3, 6, 6, 5)
     for b, h, i, j in np.ndindex(vectors.shape[:4]):
         label = edges[b, i, j]
@@ -115,7 +114,7 @@ def test_words_and_edges_come_apart(data):
         for i, j, label in edges:
             matrix[i, j] = label
     with tf.Graph().as_default(), tf.Session() as session:
-        words, edges = session.run(split_edges(tf.constant(ids)))
+        words, edges = session.run(graphs.split_edges(tf.constant(ids)))
     np.testing.assert_array_equal(edges, matrices)
     for found, (expected, _) in zip(words, rows, strict=True):
         assert list(found) == expected + [1] + [0] * (length - len(expected) - 1)

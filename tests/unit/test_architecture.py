@@ -21,7 +21,7 @@ ALLOWED = {
     "nn": set(),
     "positions": {"nn", "utils"},
     "models": {"positions", "nn", "problems", "utils"},
-    "problems": {"nn", "utils"},
+    "problems": {"utils"},
     "hparams": {"models"},
     "t2t": {"models", "problems", "hparams", "utils"},
     "training": {"t2t", "nn", "utils"},

@@ -40,7 +40,7 @@ def test_hypotheses_and_scores_are_those_of_t2t(
         step = language(seed, symbols, liking)
         ids, scores = beam_search.beam_search(
             step, tf.zeros([batch * beams, 1, 0, symbols]), tf.constant(start), beams,
-            tf.fill([batch], length), alpha, beam_search.EOS_ID, first_only)
+            tf.fill([batch], length), alpha, first_only)
         theirs = t2t.beam_search(
             lambda ids, i, states: (lambda logits, cache: (logits, {"cache": cache}))(
                 *step(ids[:, -1], states["cache"])), tf.constant(start), beams, length, symbols,
@@ -88,7 +88,7 @@ def test_a_beam_larger_than_the_vocabulary_finds_the_best_of_all_sentences(
     with tf.Graph().as_default(), tf.Session() as session:
         ids, scores = session.run(beam_search.beam_search(
             language(seed, 5, 0.0), tf.zeros([beams, 1, 0, 5]), tf.constant([2]), beams,
-            tf.constant([3]), alpha, beam_search.EOS_ID, first_only))
+            tf.constant([3]), alpha, first_only))
     found = {tuple(row[1:row.tolist().index(1) + 1]): score
              for row, score in zip(ids[0], scores[0], strict=True) if score > beam_search.MISSING}
     assert len(found) == (scores > beam_search.MISSING).sum()        # none twice
@@ -133,7 +133,7 @@ def test_it_stops_when_the_best_is_certain_and_at_the_length(liking, steps):
     with tf.Graph().as_default(), tf.Session() as session:
         ids, _ = beam_search.beam_search(
             language(1, 6, liking), tf.zeros([4, 1, 0, 6]), tf.constant([2, 3]), 2,
-            tf.constant([7, 7]), 0.6, beam_search.EOS_ID, True)
+            tf.constant([7, 7]), 0.6, True)
         assert session.run(ids).shape == (2, 2, steps + 1)
 
 

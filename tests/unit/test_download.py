@@ -315,7 +315,7 @@ def fetch_members(site, tmp_path):
     archive = tar(tmp_path / "a.tgz", MEMBERS)
     site.files["a.tgz"] = open(archive, "rb").read()
     wanted = remote(site.url + "/a.tgz", site.files["a.tgz"])
-    return download.fetch_members(wanted, list(MEMBERS), str(tmp_path / "tmp"))
+    return download.fetch_members(wanted, tuple(MEMBERS), str(tmp_path / "tmp"))
 
 
 def test_an_archive_is_unpacked_once_for_this_process_alone(site, tmp_path):

@@ -54,12 +54,6 @@ def test_functions_of_t2t_take_half_precision(overrides):
     np.testing.assert_allclose(rounded, exact, rtol=0.05, atol=0.05)
 
 
-def test_a_step_that_does_not_exist_is_named():
-    values = tiny_models.hparams(layer_postprocess_sequence="dax")
-    with tf.Graph().as_default(), pytest.raises(ValueError, match="'x'"):
-        layers.postprocess(tf.zeros([1, 1, 2]), tf.zeros([1, 1, 2]), values)
-
-
 def test_the_norm_without_scale_centres_divides_and_adds():
     """(x - mean) / deviation + bias; its only variable is the bias."""
     random = np.random.RandomState(0)

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import label
 
-from rpr.nn import diagonals, ops
-from rpr.positions import layout, relative, skew
+from rpr.nn import ops
+from rpr.positions import layout, pairs, relative, relative_band
 from rpr.positions.layout import Layout
 
 # (queries, keys, offset): square, one query, cached steps, a cache longer than what was decoded.
@@ -82,8 +82,8 @@ def test_bands_are_read_and_added_diagonal_by_diagonal(shape, known):
 
         def function(layout, x, band, low=low, high=high):
             moved = layout.offset - offset                 # 0; a tensor where it is not known
-            y = diagonals.add_band(x, band, low + moved, high + moved, layout.queries)
-            taken = diagonals.take_band(x, low + moved, high + moved, layout.queries)
+            y = relative_band.add_band(x, band, low + moved, high + moved, layout.queries)
+            taken = relative_band.take_band(x, low + moved, high + moved, layout.queries)
             assert y.shape.rank == taken.shape.rank == 4 and y.shape[1] == taken.shape[1] == 2
             if known:
                 y.shape.assert_is_fully_defined()
@@ -105,7 +105,7 @@ def test_gradients_of_any_order_are_those_of_linear_maps(low, high, known):
 
     def function(layout, x, band):
         moved = layout.offset
-        y = diagonals.add_band(x, band, low + moved, high + moved, layout.queries)
+        y = relative_band.add_band(x, band, low + moved, high + moved, layout.queries)
         first = tf.gradients(tf.reduce_sum(y ** 2) / 2, [x, band])     # y, and y's band
         second = tf.gradients(tf.reduce_sum(first[1] ** 2) / 2, [x, band])
         third, = tf.gradients(tf.reduce_sum(second[0] ** dy), x)
@@ -134,7 +134,7 @@ def test_skewing_moves_scores_by_distance_to_their_pairs(causal, n, more, alike,
 
     def both(layout, x, weights):
         rows = x[:, :, 0][:, :, None] if alike else x        # one row, and known to be one
-        y = skew.skew(rows, layout.replace(causal=causal))
+        y = pairs.skew(rows, layout.replace(causal=causal))
         return y, *tf.gradients(y, x, weights)
 
     y, dx = run((n, m, offset), known, both, x=x, weights=weights)

@@ -6,7 +6,7 @@ import tiny_models
 from tensor2tensor.utils import learning_rate as t2t_learning_rate
 from tensor2tensor.utils import optimize
 
-from rpr.models import learning_rate
+from rpr.models import transformer
 
 
 def restarts(step, first, t_mul, m_mul, alpha):
@@ -27,7 +27,7 @@ def test_the_cosine_with_restarts_is_its_formula(t_mul, m_mul, alpha):
     steps = [0, 1, 50, 99, 101, 175, 249, 251, 299, 301, 640, 699, 702, 1234]
     with tf.Graph().as_default(), tf.Session() as session:
         step = tf.train.get_or_create_global_step()
-        rate = learning_rate.learning_rate(values)
+        rate = transformer.learning_rate(values)
         session.run(tf.global_variables_initializer())
         for at in steps:
             step.load(at, session)
@@ -40,7 +40,7 @@ def test_other_schedules_are_t2ts(name):
     values = tiny_models.hparams(name)
     with tf.Graph().as_default(), tf.Session() as session:
         step = tf.train.get_or_create_global_step()
-        rates = [learning_rate.learning_rate(values),
+        rates = [transformer.learning_rate(values),
                  t2t_learning_rate.learning_rate_schedule(values)]
         session.run(tf.global_variables_initializer())
         for at in (0, 7, 4000, 9999):

@@ -6,7 +6,7 @@ from tensor2tensor.utils import registry
 
 from rpr.cli import preflight
 from rpr.experiments import config, run_directory
-from rpr.models import learning_rate, live_hparams
+from rpr.models import live_hparams, transformer
 from rpr.t2t import trained_model
 from rpr.utils import console, interfaces
 
@@ -39,7 +39,7 @@ def rate_graph(hparams):
     with tf.Graph().as_default() as graph:
         tf.train.create_global_step()
         hparams.train_steps = 100
-        learning_rate.learning_rate(hparams)
+        transformer.learning_rate(hparams)
     return graph.as_graph_def()
 
 
@@ -52,14 +52,14 @@ def new_hparams(**values):
 
 
 @pytest.mark.parametrize("schedule", [
-    *learning_rate.FACTORS, "constant*linear_warmup*rsqrt_decay"])
+    *live_hparams.FACTORS, "constant*linear_warmup*rsqrt_decay"])
 def test_a_rate_reads_exactly_what_is_said(schedule):
     settings = {"learning_rate_schedule": schedule, "learning_rate_warmup_steps": 10}
     dead = [name for name in live_hparams.without_effect("transformer", new_hparams(**settings))
             if name.startswith("learning_rate")]
     graph = rate_graph(new_hparams(**settings))
     assert rate_graph(changed(new_hparams(**settings), dead)) == graph
-    every = {name for group in learning_rate.FACTORS.values() for name in group}
+    every = {name for group in live_hparams.FACTORS.values() for name in group}
     for name in every - set(dead):
         assert rate_graph(changed(new_hparams(**settings), [name])) != graph, name
 

@@ -8,9 +8,9 @@ import tiny_models
 
 from rpr import positions
 from rpr.nn import attention
-from rpr.nn.additive import additive_logits
+from rpr.nn.attention import additive_logits
 from rpr.nn.projections import combine_heads, split_heads
-from rpr.positions import labels, relative
+from rpr.positions import pairs, relative
 from rpr.positions.layout import Layout
 
 HALVES = [tf.float16, tf.bfloat16]
@@ -151,7 +151,7 @@ def test_gradients_of_tables_are_summed_accurately(by_pair, shared):
     with tf.Graph().as_default(), tf.Session() as session:
         table = tf.ones(rows, tf.bfloat16)
         layout = Layout(700, 700)
-        y = (labels.pair_vectors(table, relative.clipped_pairs(table, layout)) if by_pair
+        y = (pairs.pair_vectors(table, relative.clipped_pairs(table, layout)) if by_pair
              else relative.rows_by_distance(table, layout))
         dx, = tf.gradients(y, table, tf.ones_like(y))
         dx = session.run(tf.cast(dx, tf.float64))

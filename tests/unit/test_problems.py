@@ -259,13 +259,14 @@ def test_a_line_without_end_is_refused_with_its_number(tmp_path, suffix):
 
 
 @given(st.binary(max_size=3000), st.booleans())
-def test_lines_are_hashed_as_they_are_stored(tmp_path_factory, content, is_gzip):
+def test_files_are_hashed_as_they_are_stored(tmp_path_factory, content, is_gzip):
     path = tmp_path_factory.mktemp("lines") / ("text.gz" if is_gzip else "text")
     stored = gzip.compress(content) if is_gzip else content
     path.write_bytes(stored)
-    digest = hashlib.sha256()
-    assert b"".join(parallel_text.raw_lines(str(path), digest)) == content
-    assert digest.hexdigest() == hashlib.sha256(stored).hexdigest()
+    assert b"".join(parallel_text.raw_lines(str(path))) == content
+    path.write_bytes(gzip.compress(b"a\n") if is_gzip else b"a\n")
+    assert text_files.check_pair(*[str(path)] * 2).digests == (
+        hashlib.sha256(path.read_bytes()).hexdigest(),) * 2
 
 
 @settings(max_examples=200, deadline=None)
@@ -307,9 +308,9 @@ def test_training_text_is_read_three_times_at_most(pair_of_files, tmp_path, monk
     if given_sets:
         for split in ("DEV_", "TEST_"):
             pair_of_files(["a b"], ["c"], split)
-    opened, open_file = collections.Counter(), parallel_text._open
-    monkeypatch.setattr(parallel_text, "_open", lambda path, digest: (
-        opened.update([os.path.basename(path)]), open_file(path, digest))[1])
+    opened, raw_lines = collections.Counter(), parallel_text.raw_lines
+    monkeypatch.setattr(parallel_text, "raw_lines", lambda path: (
+        opened.update([os.path.basename(path)]), raw_lines(path))[1])
     registry.problem(name).generate_data(str(tmp_path / "data"), str(tmp_path / "tmp"))
     assert opened["SOURCE.gz"] == opened["TARGET.gz"] == 3
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensor2tensor.data_generators import text_encoder, tokenizer
 
-from rpr.problems import subwords
+from rpr.problems import shards
 
 
 def lines(count):
@@ -25,12 +25,12 @@ def lines(count):
 def encoders(tmp_path_factory):
     path = str(tmp_path_factory.mktemp("vocabulary") / "vocab.subwords")
     text_encoder.SubwordTextEncoder.build_from_generator(lines(100), 400).store_to_file(path)
-    return text_encoder.SubwordTextEncoder(path), subwords.SubwordEncoder(path)
+    return text_encoder.SubwordTextEncoder(path), shards.SubwordEncoder(path)
 
 
 def test_letters_and_numbers_are_those_of_t2t():
     every = "".join(map(chr, range(sys.maxunicode)))
-    ours = subwords._find_tokens(every)
+    ours = shards._find_tokens(every)
     assert "".join(ours) == every
     kinds = [{char in tokenizer._ALPHANUMERIC_CHAR_SET for char in token} for token in ours]
     assert all(len(kind) == 1 for kind in kinds)
@@ -46,7 +46,7 @@ def test_real_text(encoders):
 
 @given(st.one_of(st.text(), st.text(st.sampled_from("ab _,\n\té中"))))
 def test_tokens_of_any_text(text):
-    assert subwords._find_tokens(text) == tokenizer.encode(text)
+    assert shards._find_tokens(text) == tokenizer.encode(text)
 
 
 @settings(max_examples=300, deadline=None)
@@ -59,9 +59,9 @@ def test_any_text(encoders, text):
 
 
 def test_what_is_remembered_is_bounded_and_forgetting_changes_nothing(encoders, monkeypatch):
-    monkeypatch.setattr(subwords, "_CACHE_SIZE", 7)
+    monkeypatch.setattr(shards, "_CACHE_SIZE", 7)
     t2t, ours = encoders
-    ours = subwords.SubwordEncoder(ours.filename)
+    ours = shards.SubwordEncoder(ours.filename)
     for line in lines(50):
         assert ours.encode(line) == t2t.encode(line)
         assert len(ours._ids) <= 7
@@ -70,18 +70,18 @@ def test_what_is_remembered_is_bounded_and_forgetting_changes_nothing(encoders, 
 # Long words, in the text of a vocabulary.
 
 def test_words_are_shortened_and_no_character_is_lost():
-    short = "x" * subwords.LONGEST_COUNTED_WORD
-    assert subwords.shorten_long_words(f"a {short} b") == [f"a {short} b"]
-    assert subwords.shorten_long_words(f"a {short}xyz b") == [f"a {short} b", "y", "z"]
-    assert subwords.shorten_long_words("." * 200 + "!") == ["." * 100, "!"]
+    short = "x" * shards.LONGEST_COUNTED_WORD
+    assert shards.shorten_long_words(f"a {short} b") == [f"a {short} b"]
+    assert shards.shorten_long_words(f"a {short}xyz b") == [f"a {short} b", "y", "z"]
+    assert shards.shorten_long_words("." * 200 + "!") == ["." * 100, "!"]
 
 
 @given(st.text(st.sampled_from("ab .-"), max_size=400), st.integers(1, 5))
 def test_shortened_text_has_no_long_word_and_all_characters(text, times):
-    texts = subwords.shorten_long_words(text * times)
+    texts = shards.shorten_long_words(text * times)
     assert {char for part in texts for char in part} >= set(text)
-    assert all(len(token) <= subwords.LONGEST_COUNTED_WORD for part in texts
-               for token in subwords._find_tokens(part))
+    assert all(len(token) <= shards.LONGEST_COUNTED_WORD for part in texts
+               for token in shards._find_tokens(part))
 
 
 @pytest.mark.parametrize("length", [4000, 200_000])
@@ -91,8 +91,8 @@ def test_a_long_word_does_not_slow_down_a_vocabulary(tmp_path, length):
     texts = [*lines(200), f"a {word} b"]
     begin = time.process_time()
     encoder = text_encoder.SubwordTextEncoder.build_from_generator(
-        itertools.chain.from_iterable(map(subwords.shorten_long_words, texts)), 400)
+        itertools.chain.from_iterable(map(shards.shorten_long_words, texts)), 400)
     assert time.process_time() - begin < 20
     encoder.store_to_file(str(tmp_path / "vocab"))
-    encoder = subwords.SubwordEncoder(str(tmp_path / "vocab"))
+    encoder = shards.SubwordEncoder(str(tmp_path / "vocab"))
     assert encoder.decode(encoder.encode(word)) == word

@@ -1,25 +1,54 @@
-"""Disentangled attention of DeBERTa (He et al. 2021, section 3.1).
+"""Attention with separate terms of content and position: Transformer-XL and DeBERTa.
+
+Disentangled attention (DeBERTa; He et al. 2021, section 3.1) is
 
     (q_i . k_j + q_i . k^r_delta(i, j) + k_j . q^r_delta(j, i)) / sqrt(3 depth)
 
 delta(i, j) is the bucket of the distance i - j. The buckets are the logarithmic ones of DeBERTa's
-later code, see `rpr.positions.layout.log_buckets`.
-
-The product of each word with the row of each bucket is computed once. The products are then copied
-to the pairs, with sentences and heads as the last axis, so that each copy is a stretch of memory.
+later code, see `rpr.positions.layout.log_buckets`. The product of each word with the row of each
+bucket is computed once. The products are then copied to the pairs, with sentences and heads as the
+last axis, so that each copy is a stretch of memory.
 """
-
 import tensorflow.compat.v1 as tf
 
 from rpr.nn.ops import gather_rows, shape_list
 from rpr.nn.projections import project, split_heads
-from rpr.positions import labels as pair_labels
+from rpr.positions.absolute import sinusoid
 from rpr.positions.layout import Layout, log_buckets, whole
+from rpr.positions.pairs import score_term, scores_by_distance
 from rpr.positions.registry import register
 from rpr.positions.scheme import Product, Scheme
-from rpr.positions.skew import scores_by_distance
 from rpr.utils.interfaces import HParams
 from rpr.utils.settings import Setting
+
+
+@register("transformer_xl")
+class TransformerXL(Scheme):
+    """Sinusoids of the distance as keys, with two learned biases (Dai et al. 2019).
+
+    (q_i + u) . k_j + (q_i + v) . W r_{i - j} (section 3.3), with a content bias u and a position
+    bias v of each head.
+    """
+
+    def replaces(self, hook: str) -> bool:
+        return hook == "logits"
+
+    def logits(self, q: tf.Tensor, k: tf.Tensor, layout: Layout, product: Product) -> tf.Tensor:
+        heads, depth, hidden = shape_list(q)[1], q.shape.as_list()[3], self.hparams.hidden_size
+        distances = layout.distances() if layout.unit_steps else layout.relative_positions()[:, 0]
+        with tf.variable_scope("transformer_xl"):
+            u, v, signal = self.shared_by_layers("signal", layout, lambda: (
+                tf.get_variable("u", [heads, depth], dtype=q.dtype),
+                tf.get_variable("v", [heads, depth], dtype=q.dtype),
+                tf.cast(sinusoid(-distances, hidden), q.dtype)))
+            flat = tf.reshape(signal, [1, -1, hidden])
+            rows = split_heads(project(flat, heads * depth, "r"), heads)[0]
+        u, v = ((x * depth ** -0.5)[:, None] for x in (u, v))            # q is already scaled
+        content = tf.matmul(q + u, k, transpose_b=True)
+        if layout.unit_steps:
+            return content + scores_by_distance(q + v, rows, layout)
+        rows = tf.reshape(rows, [heads, *shape_list(distances), depth])      # one for each pair
+        return content + tf.matmul(tf.transpose(rows, [1, 0, 2, 3, 4]), (q + v)[..., None])[..., 0]
 
 
 def _distance_limits(layout: Layout) -> tuple[int | tf.Tensor, int | tf.Tensor]:
@@ -36,13 +65,8 @@ def reachable_rows(embeddings: tf.Tensor, layout: Layout,
                    max_distance: int) -> tuple[tf.Tensor, tf.Tensor]:
     """The rows of the buckets that occur in a layout; no others need to be projected.
 
-    Args:
-      embeddings: [2 * buckets_per_side, ...], one row per bucket.
-      layout: positions of queries and keys.
-      max_distance: see `log_buckets`.
-
-    Returns:
-      the rows for k^r, of the distances i - j, and the rows for q^r, of the distances j - i.
+    From the rows of all buckets, [2 * buckets_per_side, ...], those for k^r, of the distances
+    i - j, and those for q^r, of the distances j - i.
     """
     if not layout.unit_steps:
         return embeddings, embeddings
@@ -68,11 +92,7 @@ def score_terms(q: tf.Tensor, k: tf.Tensor, k_rows: tf.Tensor, q_rows: tf.Tensor
       k_rows: k^r, [heads, labels, depth]: projections of the first result of `reachable_rows`.
       q_rows: q^r, [heads, labels, depth]: projections of the second one, scaled like q.
       layout: positions of queries and keys.
-      buckets_per_side: see `log_buckets`.
-      max_distance: see `log_buckets`.
-
-    Returns:
-      [batch, heads, queries, keys] of the dtype of q.
+      buckets_per_side, max_distance: see `log_buckets`.
     """
     def labels(table: tf.Tensor, distances: tf.Tensor, smallest: tf.Tensor) -> tf.Tensor:
         """Indices into the reachable rows; any index for masked pairs."""
@@ -84,8 +104,8 @@ def score_terms(q: tf.Tensor, k: tf.Tensor, k_rows: tf.Tensor, q_rows: tf.Tensor
         distances = whole(layout.relative_positions())[:, 0]
         by_query, by_key = (buckets_per_side + _bucket(x, buckets_per_side, max_distance)
                             for x in (-distances, tf.transpose(distances, [0, 2, 1])))
-        return (pair_labels.score_term(q, k_rows, by_query) + tf.transpose(
-            pair_labels.score_term(k, q_rows, by_key), [0, 1, 3, 2]))
+        return (score_term(q, k_rows, by_query) + tf.transpose(
+            score_term(k, q_rows, by_key), [0, 1, 3, 2]))
     if layout.is_single_query:
         smallest, largest = _distance_limits(layout)
         k_by_key = gather_rows(k_rows, labels(k_rows, -layout.distances(), smallest))
@@ -107,12 +127,7 @@ def score_terms(q: tf.Tensor, k: tf.Tensor, k_rows: tf.Tensor, q_rows: tf.Tensor
 
 
 def _products(x: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
-    """Products of all words with all rows: [labels * words, batch * heads].
-
-    Args:
-      x: [batch, heads, words, depth].
-      table: [heads, labels, depth].
-    """
+    """Products of words [batch, heads, words, depth] with rows: [labels * words, batch * heads]."""
     batch, heads = shape_list(x)[:2]
     y = tf.matmul(table[None], x, transpose_b=True)          # [batch, heads, labels, words]
     return tf.transpose(tf.reshape(y, [batch * heads, -1]))
