@@ -103,9 +103,6 @@ def fetch_members(archive: Remote, members: tuple[str, ...], tmp_dir: str) -> li
 
     Only the archive has a digest. Each process therefore unpacks it into a new directory, which is
     removed when the process ends: unpacked files that lie in `tmp_dir` may be somebody else's.
-
-    Raises:
-      UserError: as `fetch` and `extract`.
     """
     path = fetch(archive, tmp_dir)
     os.makedirs(tmp_dir, exist_ok=True)

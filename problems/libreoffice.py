@@ -25,10 +25,7 @@ class LibreOfficeHelp(translation.TranslationProblem):
     """LibreOffice Help from English; a subclass names the language pair, such as en-de."""
 
     pair = ""
-
-    @property
-    def approx_vocab_size(self) -> int:
-        return 4096
+    approx_vocab_size = 4096
 
     def text_pairs(self, split: str, tmp_dir: str) -> Iterator[tuple[str, str]]:
         del tmp_dir                                   # nothing to download

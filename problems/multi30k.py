@@ -38,10 +38,7 @@ class Multi30k(translation.TranslationProblem):
 
     pair = ""
     extra_test_sets = ("test_2017_flickr", "test_2017_mscoco")
-
-    @property
-    def approx_vocab_size(self) -> int:
-        return 10_000                                 # about as many as Wu et al. 2021
+    approx_vocab_size = 10_000                        # about as many as Wu et al. 2021
 
     def text_pairs(self, split: str, tmp_dir: str) -> Iterator[tuple[str, str]]:
         return parallel_text.read_pairs(*(download.fetch(remote, tmp_dir)

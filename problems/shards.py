@@ -72,10 +72,8 @@ def write_split(pool: Pool, problem: TextProblem, split: str, samples: Iterable[
                 shard_count: int, staging: str, scratch: str) -> dict[str, dict[str, int]]:
     """Writes the files of a split to `staging`; train is shuffled, dev and test keep their order.
 
-    The samples are its text, as the problem's `generate_samples` yields it.
-
-    Returns:
-      {file name: {"bytes": ..., "records": ...}}
+    The samples are its text, as the problem's `generate_samples` yields it. Returns
+    {file name: {"bytes": ..., "records": ...}}.
 
     Raises:
       UserError: there is no text, or it cannot be read or encoded.

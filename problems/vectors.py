@@ -15,11 +15,7 @@ UNKNOWN, END = "<unk>", "</s>"                        # unknown word; fastText's
 
 
 def dimension(path: str) -> int:
-    """The dimension of the vectors of a file.
-
-    Raises:
-      UserError: the file cannot be read, or its first line is not a header.
-    """
+    """The dimension of the vectors of a file; raises UserError if it does not begin with it."""
     return _header(path, parallel_text.raw_lines(path))[1]
 
 

@@ -56,10 +56,7 @@ class Wmt14(translation.TranslationProblem):
     corpora: dict[str, list[tuple[download.Remote, str, str]]] = {}
     # As in T2T: how much of each file, evenly sampled, the vocabulary is built from.
     vocabulary_bytes = 10**6
-
-    @property
-    def approx_vocab_size(self) -> int:
-        return 2**15
+    approx_vocab_size = 2**15
 
     def text_pairs(self, split: str, tmp_dir: str) -> Iterator[tuple[str, str]]:
         for source_path, target_path in self._paths(split, tmp_dir):

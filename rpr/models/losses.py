@@ -29,9 +29,6 @@ def smoothed_cross_entropy(x: tf.Tensor, table: tf.Tensor, labels: tf.Tensor, we
       labels: int32 [words].
       weights: [words] of the same dtype, the weight of each word in the sum.
       smoothing: at least 0 and below 1.
-
-    Returns:
-      a scalar of the dtype of x.
     """
     symbols = table.shape.as_list()[0]
     low = smoothing / (symbols - 1)                          # soft target of any other symbol

@@ -87,15 +87,9 @@ def additive_logits(q: tf.Tensor, k: tf.Tensor, vector: tf.Tensor,
     with relations as future work. The logits are computed for one query at a time, and again for
     the gradient, so that [batch, heads, queries, keys, depth] never exists.
 
-    Args:
-      q: [batch, heads, queries, depth].
-      k: [batch, heads, keys, depth].
-      vector: [heads, depth].
-      pair_vectors: a, [queries, keys, depth], or that with [heads] or [batch, heads|1] in front;
-        None: 0.
-
-    Returns:
-      the logits [batch, heads, queries, keys] of the dtype of q.
+    q is [batch, heads, queries, depth], k [batch, heads, keys, depth], the vector [heads, depth].
+    The pair vectors a are [queries, keys, depth], or that with [heads] or [batch, heads|1] in
+    front; None: 0. The logits are [batch, heads, queries, keys].
     """
     a = tf.zeros([1, 1, 1], q.dtype) if pair_vectors is None else pair_vectors
     a = a[(None,) * (5 - a.shape.rank)]                      # [batch|1, heads|1, queries|1, ...]

@@ -81,6 +81,7 @@ class T5Bias(Scheme):
     )
 
     def __init__(self, hparams: HParams, side: str) -> None:
+        super().__init__(hparams, side)
         self._heads, self._num_buckets = hparams.num_heads, hparams.t5_num_buckets
         self._max_distance, self._share = hparams.t5_max_distance, hparams.t5_share_layers
         if self._num_buckets % 2:
@@ -91,11 +92,16 @@ class T5Bias(Scheme):
                 f"have a bucket each, t5_num_buckets / 2 = {self._num_buckets // 2}")
 
     def bias(self, layout: Layout, dtype: tf.DType) -> tf.Tensor:
-        def make() -> tf.Tensor:
-            with tf.variable_scope("t5_bias"):
-                table = tf.get_variable("embeddings", [self._num_buckets, self._heads], dtype=dtype)
-            return t5_bias(table, layout, self._max_distance)
-        return self.shared_by_layers("t5_bias", layout, make) if self._share else make()
+        if not self._share:
+            return self._of_layer(layout, dtype)
+        return self.shared_by_layers("biases", layout, lambda: self._of_layer(layout, dtype))
+
+    def _of_layer(self, layout: Layout, dtype: tf.DType) -> tf.Tensor:
+        return t5_bias(self._table("t5_bias", dtype), layout, self._max_distance)
+
+    def _table(self, scope: str, dtype: tf.DType) -> tf.Tensor:
+        with tf.variable_scope(scope):
+            return tf.get_variable("embeddings", [self._num_buckets, self._heads], dtype)
 
 
 @register("axial_t5_bias")
@@ -106,24 +112,17 @@ class AxialT5Bias(T5Bias):
     """
     settings = (*T5Bias.settings, AXIAL_WIDTH)
 
-    def __init__(self, hparams: HParams, side: str) -> None:
-        super().__init__(hparams, side)
-        self._width = hparams.get("axial_width")
-
-    def bias(self, layout: Layout, dtype: tf.DType) -> tf.Tensor:
-        def make() -> tf.Tensor:
-            queries, keys = (row_and_column(at, self._width) for at in (
-                layout.query_positions(), layout.key_positions()))
-            total = 0.0
-            for name, of_queries, of_keys in zip(("rows", "columns"), queries, keys, strict=True):
-                with tf.variable_scope(f"axial_t5_bias/{name}"):
-                    table = tf.get_variable("embeddings", [self._num_buckets, self._heads], dtype)
-                distances = tf.round(of_keys[:, None] - of_queries[:, :, None])
-                labels = t5_buckets(tf.cast(distances, tf.int64), self._num_buckets,
-                                    self._max_distance, causal=False)
-                total += tf.transpose(gather_rows(table, labels), [0, 3, 1, 2])
-            return total
-        return self.shared_by_layers("axial_t5_bias", layout, make) if self._share else make()
+    def _of_layer(self, layout: Layout, dtype: tf.DType) -> tf.Tensor:
+        queries, keys = (row_and_column(at, self.hparams.get("axial_width")) for at in (
+            layout.query_positions(), layout.key_positions()))
+        total = 0.0
+        for name, of_queries, of_keys in zip(("rows", "columns"), queries, keys, strict=True):
+            table = self._table(f"axial_t5_bias/{name}", dtype)
+            distances = tf.round(of_keys[:, None] - of_queries[:, :, None])
+            labels = t5_buckets(tf.cast(distances, tf.int64), self._num_buckets,
+                                self._max_distance, causal=False)
+            total += tf.transpose(gather_rows(table, labels), [0, 3, 1, 2])
+        return total
 
 
 @register("alibi")

@@ -12,13 +12,32 @@ from rpr.utils.interfaces import HParams
 from rpr.utils.settings import Setting
 
 
+def forgetting_bias(forward: tf.Tensor, backward: tf.Tensor | None, layout: Layout) -> tf.Tensor:
+    """The sum of the log gates of the words after key j, up to query i (Lin et al. 2025).
+
+    Both are log gates, float [batch, heads, keys]; the result is [batch, heads, queries, keys]. For
+    keys to the right those of `backward` are summed, from i on, up to the word before j; None if
+    the attention is causal.
+    """
+    def differences(sums: tf.Tensor) -> tf.Tensor:
+        own = tf.slice(sums, [0, 0, layout.offset], [-1, -1, layout.queries])
+        return own[:, :, :, None] - sums[:, :, None, :]
+
+    bias = differences(tf.cumsum(forward, axis=2))
+    if backward is None:
+        return bias
+    # By the order of words, not positions; int32 would be kept on the host.
+    keys, queries = (tf.cast(x, tf.int64) for x in (
+        tf.range(layout.keys), tf.range(layout.queries) + layout.offset))
+    is_right = keys > queries[:, None]
+    return tf.where_v2(is_right, -differences(tf.cumsum(backward, axis=2, exclusive=True)), bias)
+
+
 @register("forgetting")
 class Forgetting(Scheme):
     """Gates of the words between query and key, one per head (Lin et al. 2025).
 
-    The bias is the sum of the log gates of the words after key j, up to query i (section 3). An
-    encoder has a second gate per word and head, for the keys to the right of a query: its log gates
-    are summed from i on, up to the word before j.
+    An encoder has a second gate per word and head, for the keys to the right of a query.
     """
     sides = ("inputs", "targets")
 
@@ -32,22 +51,10 @@ class Forgetting(Scheme):
             y = tf.math.log_sigmoid(tf.cast(y, accumulator_dtype(y.dtype)))
             return tf.transpose(y, [0, 2, 1])[..., None]
 
-        def differences(sums: tf.Tensor) -> tf.Tensor:
-            own = tf.slice(sums, [0, 0, layout.offset], [-1, -1, layout.queries])
-            return own[:, :, :, None] - sums[:, :, None, :]
-
         with tf.variable_scope("forgetting"):
-            forward = self.extend(layout, "log_gates", log_gates("forward"), 2)[..., 0]
-            bias = differences(tf.cumsum(forward, axis=2))
-            if not layout.causal:
-                backward = log_gates("backward")[..., 0]
-                # By the order of words, not positions; int32 would be kept on the host.
-                keys, queries = (tf.cast(x, tf.int64) for x in (
-                    tf.range(layout.keys), tf.range(layout.queries) + layout.offset))
-                bias = tf.where_v2(
-                    keys > queries[:, None],
-                    -differences(tf.cumsum(backward, axis=2, exclusive=True)), bias)
-        return tf.cast(bias, dtype)
+            forward = self.extend(layout, "log_gates", log_gates("forward"), 2)
+            backward = None if layout.causal else log_gates("backward")[..., 0]
+        return tf.cast(forgetting_bias(forward[..., 0], backward, layout), dtype)
 
 
 def reflected_products(q: tf.Tensor, k: tf.Tensor, w: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:

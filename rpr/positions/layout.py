@@ -135,17 +135,10 @@ def t5_buckets(distances: tf.Tensor, num_buckets: int, max_distance: int,
     Raffel et al. 2020, section 2.1. Half of the buckets of a direction hold a single distance each.
     The other half divide the distances up to max_distance in equal ratios; the last one also takes
     everything beyond. In bidirectional attention keys to the right have the second half of all
-    buckets.
+    buckets; in causal attention they get bucket 0.
 
-    Args:
-      distances: position of the key minus that of the query, integers of any shape.
-      num_buckets: number of buckets, 4 or more.
-      max_distance: distance at which the last bucket starts to be unbounded; larger than the number
-        of single-distance buckets.
-      causal: whether all buckets are for keys to the left; keys to the right get bucket 0.
-
-    Returns:
-      integers of the same type and shape, in 0..num_buckets - 1.
+    A distance is the position of the key minus that of the query, an integer; any shape. There are
+    4 buckets or more, and max_distance is larger than the number of single-distance ones.
     """
     side = num_buckets if causal else num_buckets // 2
     exact = side // 2
