@@ -16,6 +16,7 @@ from rpr.experiments import (
     studies,
 )
 from rpr.experiments.config import Run, Study
+from rpr.experiments.run_directory import RunDirectory
 from rpr.utils import files
 from rpr.utils.console import say, terminal
 from rpr.utils.errors import UserError
@@ -57,7 +58,7 @@ def main(argv: list[str]) -> None:
         measured = studies.load(smoke_dir) if studies.is_study(smoke_dir) else []
         table, line = progress.plan(runs, max_parallel, measured)
         terminal.print(table)
-        say(line)
+        say(line + ("; at most, since study.looks may stop arms" if study.looks else ""))
         return
     workers = local_pool.Pool(machine) if machine else slurm.Cluster(
         args.cluster, os.path.join(study_dir, "jobs"), args.submitit_option)
@@ -66,7 +67,9 @@ def main(argv: list[str]) -> None:
     for study_run in runs:
         provenance.check_corpus(study_run.run, study_run.run_dir)
     is_new = not studies.is_study(study_dir)
-    runs = studies.prepare(study, run, study_dir)
+    planned = runs
+    runs = _needed(study, planned, args.retry_failed)
+    studies.prepare(study, run, study_dir, runs)
     outside = studies.runs_outside(study_dir, [study_run.directory for study_run in runs])
     if outside:
         say(f"{len(outside)} runs are outside this study, which leaves their arms, seeds or steps "
@@ -86,6 +89,9 @@ def main(argv: list[str]) -> None:
     # On a cluster the first job makes the data of the others.
     flags = ["--skip_datagen"] if machine else []
     rest = scheduler.run_all(runs, workers, max_parallel, flags, args.retry_failed)
+    while len(needed := _needed(study, planned)) > len(runs):
+        runs = studies.prepare(study, run, study_dir, needed)
+        rest = scheduler.run_all(runs, workers, max_parallel, flags, retry_failed=False)
     if rest:
         names = ", ".join(study_run.name for study_run in rest)
         raise UserError(f"{len(rest)} of {len(runs)} runs are not done: {names}; the same command "
@@ -94,6 +100,27 @@ def main(argv: list[str]) -> None:
     report.main([study_dir, "--skip_model_analysis"])
     say(f"{study_dir}: done" + ("; all stages work, and the scores mean nothing" if args.smoke
                                 else ""), style="bold green")
+
+
+def _needed(study: Study, planned: list[studies.StudyRun], retry_failed: bool = False
+            ) -> list[studies.StudyRun]:
+    """The runs that `study.looks` needs so far, by the finished ones, and these; else all."""
+    if not study.looks:
+        return planned
+    from rpr.evaluation.looks import Plan
+    from rpr.report.planned_looks import look
+    arms: dict[str, list[tuple[str, RunDirectory]]] = {}
+    for study_run in planned:
+        state = study_run.state()
+        arms.setdefault(study_run.arm, []).append((
+            "waiting" if state == "failed" and retry_failed else state, study_run.run_dir))
+    verdicts, seeds = look(arms, study.baseline, Plan(study.looks, study.margin))
+    if verdicts:
+        say("study.looks: " + ", ".join(
+            f"{arm} {'open' if verdict.answer is None else 'decided'} after {verdict.seeds} seeds"
+            for arm, verdict in verdicts.items()))
+    return [study_run for study_run in planned if study_run.state() == "done"
+            or study_run.run.seed in study.seeds[:seeds[study_run.arm]]]
 
 
 def _begin_smoke_test(smoke_dir: str, data_dir: str) -> None:

@@ -9,6 +9,7 @@
 | `scoring` | scores of whole files with signatures, and a paired test (`rpr score`) |
 | `paired_tests` | sacreBLEU's bootstrap and randomization |
 | `significance` | arms of several seeds; jackknife, Holm's correction (`rpr report`) |
+| `looks` | arms that stop early: planned looks, levels spent over them |
 | `designs`, `judging` | tuned settings and numbers of seeds; arms of given scores (`rpr judge`) |
 """
 

@@ -183,13 +183,15 @@ def _prior_freedom(excess: float) -> float:
         lambda logarithm: special.polygamma(1, math.exp(logarithm)) - excess, -20.0, 20.0))
 
 
-def compare(baseline: Sequence[RunScores], arm: Sequence[RunScores], spread: Spread | None = None
-            ) -> Comparison:
+def compare(baseline: Sequence[RunScores], arm: Sequence[RunScores], spread: Spread | None = None,
+            level: float = LEVEL, margin: float = 0.0) -> Comparison:
     """Tests whether two arms differ, for other seeds and other test sentences.
 
     Args:
       baseline, arm: runs on the same sentences.
       spread: of all arms of the study; None: of these two.
+      level: the interval covers 1 - `level`.
+      margin: p is that of a difference of just so many points, in the direction observed.
 
     Returns:
       a `Comparison`; where an arm has a single run, without p and over test sentences only.
@@ -198,7 +200,8 @@ def compare(baseline: Sequence[RunScores], arm: Sequence[RunScores], spread: Spr
         part = _sentence_part(_mean(arm) - _mean(baseline), arm[0])
         over_sentences = _comparison(_mean_score(arm) - _mean_score(baseline), [part], "sentences")
         return dataclasses.replace(over_sentences, p=None)
-    return _compare_over_seeds(baseline, arm, spread or estimate_spread([baseline, arm]))
+    return _compare_over_seeds(baseline, arm, spread or estimate_spread([baseline, arm]), level,
+                               margin)
 
 
 def compare_outputs(baseline: RunScores, system: RunScores) -> Comparison:
@@ -211,8 +214,8 @@ def compare_outputs(baseline: RunScores, system: RunScores) -> Comparison:
     return _comparison(system.score - baseline.score, [part], "sentences")
 
 
-def _compare_over_seeds(baseline: Sequence[RunScores], arm: Sequence[RunScores], spread: Spread
-                        ) -> Comparison:
+def _compare_over_seeds(baseline: Sequence[RunScores], arm: Sequence[RunScores], spread: Spread,
+                        level: float, margin: float) -> Comparison:
     groups = [baseline, arm]
     if len(baseline) == len(arm):
         seeds = [_moderated_part(groups, spread)]
@@ -227,7 +230,8 @@ def _compare_over_seeds(baseline: Sequence[RunScores], arm: Sequence[RunScores],
     part = _sentence_part(_mean(arm) - _mean(baseline), arm[0])
     rest = part._replace(variance=max(part.variance - residual, 0.0))
     return dataclasses.replace(
-        _comparison(_mean_score(arm) - _mean_score(baseline), [*seeds, rest], "seeds"),
+        _comparison(_mean_score(arm) - _mean_score(baseline), [*seeds, rest], "seeds", level,
+                    margin),
         seed_variance=sum(part.variance * len(runs) for part, runs
                           in zip(seeds, groups, strict=len(seeds) > 1)),
         seed_freedom=_satterthwaite(seeds),
@@ -250,13 +254,14 @@ def _moderated_part(groups: Sequence[Sequence[RunScores]], spread: Spread) -> Pa
     return Part(variance / runs, variance ** 2 / error)
 
 
-def _comparison(difference: float, parts: Sequence[Part], basis: Basis) -> Comparison:
+def _comparison(difference: float, parts: Sequence[Part], basis: Basis, level: float = LEVEL,
+                margin: float = 0.0) -> Comparison:
     error = math.sqrt(sum(part.variance for part in parts))
     if math.isinf(error):
         return Comparison(difference, None, None, 1.0, basis)
-    half = critical_value(parts, LEVEL) * error
+    half = critical_value(parts, level) * error
     return Comparison(difference, difference - half, difference + half,
-                      _p_value(abs(difference), error, parts), basis)
+                      _p_value(abs(abs(difference) - margin), error, parts), basis)
 
 
 def _mean_score(runs: Sequence[RunScores]) -> float:

@@ -269,6 +269,12 @@ class Study:
     arms: dict[str, Any] = setting(f"{{name: {{setting: value}}}}: more arms, at most {MOST_ARMS} "
                                    "in all", {})
     seeds: tuple[int, ...] = setting("each arm is trained once with each", (1,))
+    looks: tuple[int, ...] = setting("numbers of seeds, such as (3, 4, 6, 8), after which arms "
+                                     "that are decided stop; the last is that of study.seeds; "
+                                     "empty: all arms get all seeds", ())
+    margin: float = setting("with study.looks: an arm is decided once it is shown to differ from "
+                            "the baseline by more, or by less, than so many points of the first "
+                            "metric", 0.0, low=0)
     tune: dict[str, Any] = setting("{hparam: (value, ...)}: each arm is trained with every "
                                    "combination of these and judged with the one of the least loss "
                                    "on the development set", {})
@@ -300,6 +306,7 @@ class Study:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise UserError(f"study.seeds = {shown(self.seeds)}: different whole numbers are "
                             "needed")
+        self._check_looks(count)
         for length in self.length_buckets:
             _check_value(length, Setting("study.length_buckets: length", 1, minimum=1))
         if sorted(set(self.length_buckets)) != list(self.length_buckets):
@@ -316,6 +323,19 @@ class Study:
                                 f"{shown(', '.join(changes))[1:-1]}")
         for name, bleu in self.paper_bleu.items():
             _check_value(bleu, Setting(f"study.paper_bleu[{name!r}]", 0.0, minimum=0, maximum=100))
+
+    def _check_looks(self, arms: int) -> None:
+        looks = f"study.looks = {shown(self.looks)}"
+        for seeds in self.looks:
+            _check_value(seeds, Setting("study.looks: number of seeds", 2, minimum=2))
+        if self.looks and (sorted(set(self.looks)) != list(self.looks)
+                           or self.looks[-1] != len(self.seeds)):
+            raise UserError(f"{looks}: rising whole numbers are needed, the last of which is "
+                            f"{len(self.seeds)}, the number of study.seeds")
+        if self.looks and (self.tune or arms < 2):
+            raise UserError(f"{looks}: not with " + ("study.tune" if self.tune else "a single arm"))
+        if self.margin and not self.looks:
+            raise UserError(f"study.margin = {self.margin:g}: needs study.looks")
 
     def _check_tuned(self, changes: dict[str, dict[str, Any]]) -> None:
         run_fields = {field.name for field in dataclasses.fields(Run)}

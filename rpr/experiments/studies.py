@@ -3,7 +3,8 @@
     STUDY/study.gin      the resolved study
     STUDY/study.json     {"baseline": NAME, "length_buckets": [], "arms": [{"name", "changes",
                          "paper_bleu", "runs": [{"seed", "directory", "tuned"}]}]}, directories
-                         relative to STUDY; "tuned" is what a run tries of study.tune
+                         relative to STUDY; "tuned" is what a run tries of study.tune; with
+                         study.looks also "looks" and "margin", and the runs needed so far
     STUDY/datagen.json   state of the data generation
     STUDY/data/          vocabulary and TFRecords, shared by the runs
     STUDY/runs/NAME/     a run; NAME ends in a hash of its configuration
@@ -150,13 +151,16 @@ def cut_test_texts(runs: list[StudyRun], lines: int) -> None:
                         files.write_atomically(path, b"".join(itertools.islice(text, lines)))
 
 
-def prepare(study: Study, run: Run, study_dir: str) -> list[StudyRun]:
+def prepare(study: Study, run: Run, study_dir: str, needed: list[StudyRun] | None = None
+            ) -> list[StudyRun]:
     """Writes the files that describe the study; returns its runs.
+
+    `needed` are those that `study.looks` needs so far; None: all.
 
     Raises:
       UserError: the directory holds a study of another base run, which has begun.
     """
-    runs = study_runs(study, run, study_dir)
+    runs = study_runs(study, run, study_dir) if needed is None else needed
     os.makedirs(study_dir, exist_ok=True)
     with locks.lock(os.path.join(study_dir, ".lock")):
         path = os.path.join(study_dir, gin_files.STUDY_FILE)
@@ -215,7 +219,8 @@ def _record(study: Study, runs: list[StudyRun]) -> dict[str, Any]:
         entries.setdefault(study_run.arm, []).append(
             {"seed": study_run.run.seed, "directory": study_run.directory,
              **({"tuned": study_run.tuned} if study_run.tuned else {})})
-    return {"baseline": study.baseline, "length_buckets": study.length_buckets, "arms": [
+    looks = {"looks": study.looks, "margin": study.margin} if study.looks else {}
+    return {"baseline": study.baseline, "length_buckets": study.length_buckets, **looks, "arms": [
         {"name": arm, "changes": changes, "paper_bleu": study.paper_bleu.get(arm),
          "runs": entries[arm]} for arm, changes in study.changes().items()]}
 
@@ -248,11 +253,13 @@ def is_study(study_dir: str) -> bool:
 
 
 def load(study_dir: str) -> list[StudyRun]:
-    """The runs of the study in a directory."""
+    """The runs of the study in a directory; with `study.looks`, those that it needs so far."""
     if not is_study(study_dir):
         raise UserError(f"{study_dir}: no study in it (a directory with a {gin_files.STUDY_FILE})")
     path = os.path.join(study_dir, gin_files.STUDY_FILE)
-    return study_runs(*gin_files.load_study(path), study_dir)
+    study, run = gin_files.load_study(path)
+    return [study_run for study_run in study_runs(study, run, study_dir)
+            if not study.looks or os.path.exists(study_run.run_dir.config)]
 
 
 def runs_outside(study_dir: str, directories: Iterable[str]) -> list[str]:

@@ -4,6 +4,7 @@
 | --- | --- |
 | `results` | data classes: `StudyResults` holds `ArmResult`s, which hold `RunResult`s |
 | `study_reader` | reads them from run directories |
+| `planned_looks` | what the finished runs of a study with `study.looks` decide |
 | `comparison` | scores, differences with their significance, letters of the ranking |
 | `model_analysis` | reads tables and attention out of trained models (a process per model) |
 | `columns`, `tables` | rows and columns, printed and written as Markdown, CSV, JSON, LaTeX |

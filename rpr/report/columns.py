@@ -69,6 +69,8 @@ def _all_columns(results: StudyResults) -> list[Column]:
     add("p_holm", "p (Holm)", "difference",
         lambda arm: (found := arm.difference(metric)) and p_text(found.p_holm))
     add("rank", "rank", "difference", lambda arm: arm.letters)
+    add("answer", "answer", "difference",
+        lambda arm: arm.answer and f"{arm.answer} ({arm.looked} seeds)")
     for name in dict.fromkeys(name for arm in arms for name in arm.by_test_set):
         all_columns.append(Column(f"{metric} {name}", f"{ALL_METRICS[metric]} {name}", [
             _of_test_set(arm, results.baseline_arm, name) for arm in arms], "test set"))
@@ -273,6 +275,15 @@ def _notes_on_differences(results: StudyResults) -> list[Note]:
         lines.append(Note(("difference", "p"), "Each arm has the setting of study.tune with the "
                           "least loss on the development set. The interval and p account for this "
                           "choice."))
+    if results.looks:
+        more = f"by more than {results.margin:g} {unit} " if results.margin else ""
+        lines.append(Note(("difference", "p", "answer"), "answer: whether an arm differs "
+                          f"{more}from the baseline, and at how many seeds of both this was "
+                          "decided. Difference, interval and p are those of that look, adjusted "
+                          f"for the looks planned at {', '.join(map(str, results.looks))} seeds."
+                          + (f" p: of a difference of just {results.margin:g}." if more else "")))
+        lines.append(Note(("p_holm",), "p (Holm): corrected for all arms."))
+        return lines
     lines.append(Note(("p_holm",), "p (Holm): corrected for all pairs of arms."))
     if results.metric in LOSS_METRICS:                # half a point is much
         return lines

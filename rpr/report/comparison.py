@@ -13,8 +13,10 @@ from rpr.evaluation import (
     LOSS_METRICS,
     LOWER_IS_BETTER,
     designs,
+    looks,
     significance,
 )
+from rpr.evaluation.looks import Plan, Verdict
 from rpr.evaluation.metrics import Metric
 from rpr.evaluation.ratio_metrics import loss_counts, make_metric, read_losses
 from rpr.evaluation.scoring import sentence_statistics
@@ -23,6 +25,7 @@ from rpr.experiments import gin_files
 from rpr.experiments.config import Run
 from rpr.experiments.run_directory import RunDirectory
 from rpr.report import model_analysis, test_texts
+from rpr.report.planned_looks import fill_verdicts
 from rpr.report.results import (
     BEYOND,
     FIELDS,
@@ -74,6 +77,8 @@ def score_runs(results: StudyResults, path: str, measure: Measure | None = None,
                 for run in arm.all_runs if run.state == "done"}
     if not run_dirs:
         return
+    if results.looks:
+        fill_verdicts(results, path)
     runs = {name: gin_files.load_run(run_dir.config) for name, run_dir in run_dirs.items()}
     results.metrics = list(next(iter(runs.values())).metrics or FIELDS)
     if results.metric in LOSS_METRICS:
@@ -221,6 +226,9 @@ def _compare(results: StudyResults, metric: str, scores: Mapping[str, Sequence[R
     """
     if len({run.score for runs in scores.values() for run in runs}) < 2:
         return
+    if results.looks:
+        _compare_at_looks(results, metric, scores)
+        return
     several = [name for name in sorted(scores, key=lambda name: name != results.baseline)
                if len(scores[name]) > 1]
     pairs = (list(itertools.combinations(several, 2)) if len(several) <= MOST_RANKED_ARMS else [])
@@ -231,15 +239,29 @@ def _compare(results: StudyResults, metric: str, scores: Mapping[str, Sequence[R
     compared = dict(zip(pairs, significance.correct([
         significance.compare(scores[first], scores[second], spread) for first, second in pairs]),
         strict=True))
-    for arm in results.arms:
-        found = compared.get((results.baseline, arm.name))
-        if metric in FIELDS:
-            setattr(arm, f"{metric}_difference", found)
-        elif found:
-            arm.differences[metric] = found
+    _fill_differences(results, metric, {
+        name: found for (first, name), found in compared.items() if first == results.baseline})
     if metric == results.metric and 2 <= len(several) <= MOST_RANKED_ARMS:
         _rank(results, {pair: found for pair, found in compared.items()
                         if set(pair) <= set(several)})
+
+
+def _compare_at_looks(results: StudyResults, metric: str,
+                      scores: Mapping[str, Sequence[RunScores]]) -> None:
+    """Compares each arm with the baseline, with the seeds of the arm's last look."""
+    plan = Plan(tuple(results.looks), results.margin if metric == results.metric else 0.0)
+    verdicts = {arm.name: Verdict(arm.looked, None) for arm in results.arms if arm.looked}
+    _fill_differences(results, metric, looks.compare(
+        {arm.name: scores.get(arm.name, []) for arm in results.arms}, results.baseline, plan,
+        verdicts))
+
+
+def _fill_differences(results: StudyResults, metric: str, found: Mapping[str, Comparison]) -> None:
+    for arm in results.arms:
+        if metric in FIELDS:
+            setattr(arm, f"{metric}_difference", found.get(arm.name))
+        elif arm.name in found:
+            arm.differences[metric] = found[arm.name]
 
 
 def _rank(results: StudyResults, compared: Mapping[tuple[str, str], Comparison]) -> None:

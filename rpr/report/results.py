@@ -49,8 +49,8 @@ class RunResult:
       parameters: number of trainable parameters.
       steps: training step of the decoded checkpoint.
       steps_per_second: median over the training records, without evaluations and checkpoints.
-      seconds: {stage: wall time of its last attempt}; that of training includes earlier attempts,
-        each up to the checkpoint from which the next one went on.
+      seconds: {stage: wall time of its last attempt}; training includes earlier attempts, each up
+        to the checkpoint from which the next one went on.
       environment: index into `StudyResults.environments`.
       bleu, chrf: sacreBLEU scores on the test set, 0 to 100.
       scores: {metric: score} of other metrics, and of `BEYOND`.
@@ -106,15 +106,14 @@ class ArmResult:
       scores, differences: the same of other metrics and of `BEYOND`, by name.
       letters: arms that share a letter do not differ significantly in the first metric; empty where
         nothing was tested.
+      looked, answer: with study.looks, seeds per arm at its last look, and whether it differs from
+        the baseline by more than the margin: "yes", "no" or "open". 0 and "" before a look.
       configuration: {name: value} of the settings in which the runs of some arms differ.
-      bleu_by_length: BLEU for each length bucket of the study; empty where it is not the first
-        metric.
-      interval_by_length: 95% interval of the first metric over the sentences of each bucket,
-        [low, high].
-      others: with `study.tune`, the runs that do not count: other settings than the chosen one, and
-        seeds that some setting lacks.
-      by_test_set: where several test sets are judged together, {test set: score in the first
-        metric}.
+      bleu_by_length: BLEU for each length bucket, where it is the first metric; else empty.
+      interval_by_length: [low, high] of the first metric over each bucket's sentences, 95%.
+      others: with `study.tune`, the runs that do not count: of other settings than the chosen one,
+        and of seeds that some setting lacks.
+      by_test_set: score in the first metric of each of several test sets judged together.
     """
     name: str
     settings: dict[str, Any]
@@ -132,6 +131,8 @@ class ArmResult:
     scores: dict[str, ArmScore] = dataclasses.field(default_factory=dict)
     differences: dict[str, Comparison] = dataclasses.field(default_factory=dict)
     letters: str = ""
+    looked: int = 0
+    answer: str = ""
     configuration: dict[str, Any] = dataclasses.field(default_factory=dict)
     exact: float | None = None
     loss: float | None = None
@@ -148,8 +149,7 @@ class ArmResult:
     def choose_setting(self) -> None:
         """With `study.tune`, keeps the runs of the setting with the least development loss.
 
-        Settings with a failed run, such as a learning rate that diverges, cannot be chosen. The
-        seeds that count are those with which all other settings are done.
+        Settings with a failed run cannot be; the seeds that count are those that all others have.
         """
         if not any(run.tuned for run in self.runs):
             return
@@ -226,21 +226,19 @@ class StudyResults:
       corpus: {"train source": {"path", "lines", "sha256"}}: the files that the data was made from.
       environments: different software and hardware environments of the runs.
       study_gin: text of the study's gin file, or empty.
-      checks: what `rpr benchmark` found out about the baseline's scheme, with the fields of
-        `rpr.conformance.checks.Result`.
+      checks: `rpr.conformance.checks.Result`s of the baseline's scheme, from `rpr benchmark`.
       sentences: number of test sentences.
-      documents: number of documents in the test set if known, else 0; uncertainty is over documents
-        where it is known, else over sentences.
+      documents: number of documents of the test set, the units of the test if known; else 0.
       metrics: what was scored, of `evaluation.ALL_METRICS`; arms are ranked by the first.
       signatures: {"BLEU": signature, "chrF": signature}; empty while no run is done.
       length_unit: unit of `buckets`: words, tokens, or sub-words of the model.
       length_buckets: study.length_buckets, the longest source of each bucket; [] if not chosen.
       buckets: length buckets of the test sources.
       trained_length: longest source in training, in `length_unit`, where it is known.
-      seeds_needed: seeds per arm that would detect 0.5 BLEU at the variance observed between arms
-        that may be that close; None if unknown.
-      seeds_range: the same at the 10% and 90% quantiles of the variance over seeds; [] if unknown.
+      seeds_needed, seeds_range: what `designs.seeds_needed` gives for the pairs, and for the 10%
+        and 90% quantiles of the variance over seeds; None and [] if unknown.
       pairs: every pair of arms that was tested, for the ranking.
+      looks, margin: study.looks and study.margin.
       configuration: {name: value} of the settings that all runs share, but for their seed.
     """
     title: str
@@ -261,6 +259,8 @@ class StudyResults:
     seeds_needed: int | None = None
     seeds_range: list[int] = dataclasses.field(default_factory=list)
     pairs: list[ArmPair] = dataclasses.field(default_factory=list)
+    looks: list[int] = dataclasses.field(default_factory=list)
+    margin: float = 0.0
     samples: list[Sample] = dataclasses.field(default_factory=list)
     configuration: dict[str, Any] = dataclasses.field(default_factory=dict)
     checks: list[dict[str, str]] = dataclasses.field(default_factory=list)

@@ -18,7 +18,7 @@ from rpr.utils.errors import InvalidPath, InvalidValue, UserError
 
 MOST_RECORDS = 200                                    # training records of a run, for its curve
 
-_STUDY = {"baseline": str, "length_buckets?": [int],
+_STUDY = {"baseline": str, "length_buckets?": [int], "looks?": [int], "margin?": float,
           "arms": [{"name": str, "changes": dict, "paper_bleu": (float, None),
                     "runs": [{"seed": int, "directory": str, "tuned?": dict}]}]}
 _REMEDY = "rpr study with the same gin file writes it again"
@@ -42,11 +42,19 @@ def read_study(path: str, baseline: str | None = None, against: str | None = Non
         the baseline is not among them, the first one takes its place.
 
     Raises:
-      UserError: there is no run, a run is there twice, or there is no arm of that name.
+      UserError: there is no run, a run is there twice, there is no arm of that name, or
+        study.looks planned other comparisons.
     """
     arms: list[ArmResult] = []
     own_baseline = None
-    for directory in dict.fromkeys(filter(None, (path, *others, against))):
+    described = {directory: files.read_json(os.path.join(directory, "study.json"), _STUDY, _REMEDY)
+                 for directory in (path, *others, against) if directory}
+    for directory, study in described.items():
+        if study.get("looks") and (len(described) > 1 or chosen
+                                   or baseline not in (None, study["baseline"])):
+            raise UserError(f"{directory}: study.looks compares all of its arms, and no others, "
+                            f"with {study['baseline']}")
+    for directory in described:
         found, name = _read_arms(path, directory, is_other=directory == against)
         their_baseline = next((arm for arm in found if arm.name == name), None)
         _rename(found, directory, {arm.name for arm in arms})
@@ -59,7 +67,7 @@ def read_study(path: str, baseline: str | None = None, against: str | None = Non
         unique((os.path.realpath(os.path.join(path, run.path)) for arm in arms
                 for run in arm.all_runs), "a run lies in")
     except ValueError as error:
-        raise UserError(f"{', '.join(filter(None, (path, *others, against)))}: {error}") from None
+        raise UserError(f"{', '.join(described)}: {error}") from None
     if chosen:
         arms = _choose(arms, chosen)
     names = [arm.name for arm in arms]
@@ -69,11 +77,11 @@ def read_study(path: str, baseline: str | None = None, against: str | None = Non
         raise InvalidValue("baseline", baseline, f"one of {', '.join(names)}")
     if not own_baseline:
         arms.sort(key=lambda arm: arm.name != baseline)
-    title = " and ".join(os.path.basename(os.path.abspath(directory))
-                         for directory in dict.fromkeys((path, *others)))
-    results = StudyResults(title, baseline, arms=arms)
-    results.length_buckets = files.read_json(os.path.join(path, "study.json"), _STUDY, _REMEDY
-                                             ).get("length_buckets", [])
+    results = StudyResults(" and ".join(os.path.basename(os.path.abspath(directory)) for directory
+                                        in dict.fromkeys((path, *others))), baseline, arms=arms)
+    results.length_buckets = described[path].get("length_buckets", [])
+    results.looks = described[path].get("looks", [])
+    results.margin = described[path].get("margin", 0.0)
     _describe_study(results, path)
     _describe_settings(results, path)
     for arm in arms:
@@ -174,7 +182,7 @@ def _rename(arms: list[ArmResult], path: str, taken: set[str]) -> None:
 
 
 def _choose(arms: list[ArmResult], chosen: Sequence[str]) -> list[ArmResult]:
-    """The arms with these names; names of a grid contain commas, so a whole text comes first."""
+    """The arms with these names. Those of a grid contain commas, so a whole text comes first."""
     known = [arm.name for arm in arms]
     names = [name for text in chosen for name in ([text] if text in known else text.split(","))]
     for name in names:
@@ -248,10 +256,8 @@ def _recorded(arm: ArmResult, path: str) -> tuple[Run | None, dict[str, Any]]:
 
 def _positions(hparams: dict[str, Any]) -> tuple[str, ...]:
     """The position schemes of encoder, decoder, and the attention from one to the other."""
-    default = hparams.get("position", "")
-    return (str(hparams.get("encoder_position") or default),
-            str(hparams.get("decoder_position") or default),
-            str(hparams.get("cross_position") or "none"))
+    return (*(str(hparams.get(f"{side}_position") or hparams.get("position", ""))
+              for side in ("encoder", "decoder")), str(hparams.get("cross_position") or "none"))
 
 
 def _clear_unused(values: dict[str, dict[str, Any]], positions: dict[str, tuple[str, ...]]
@@ -300,7 +306,7 @@ def _describe_study(results: StudyResults, path: str) -> None:
         results.problem = problems.pop()
     results.date = f"{max(dates):%Y-%m-%d}" if dates else ""
     results.checks = files.read_json(os.path.join(path, "checks.json"), _CHECKS).get("checks", [])
-    study_gin = os.path.join(path, "study.gin")
+    study_gin = os.path.join(path, gin_files.STUDY_FILE)
     if os.path.isfile(study_gin) and not os.path.islink(study_gin):
         with open(study_gin, encoding="utf-8", errors="replace") as text:
             results.study_gin = text.read()
@@ -376,9 +382,7 @@ def _progress_note(state: str, status: dict[str, Any], events: list[metrics_log.
         if state == "failed" and entry["state"] == "failed":
             reason = entry.get("reason", "").strip().splitlines()
             return f"{stage}: {reason[-1] if reason else 'exit code ' + str(entry.get('code'))}"
-    if not status:
-        return ""
-    stage = list(status)[-1]
+    stage = next(reversed(status), "")
     step = next((event["step"] for event in reversed(events)
                  if event["event"] == "train" and "step" in event), 0)
     return f"train, step {step:,}" if stage == "train" else stage

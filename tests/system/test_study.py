@@ -13,9 +13,10 @@ import time
 import make_record
 import pytest
 from conftest import ROOT, python_script, refused, rpr_command
+from report_runs import damage
 from test_experiment import SETTINGS, STAGES, status
 
-from rpr.experiments import run_directory
+from rpr.experiments import gin_files, run_directory, studies
 from rpr.report.study_reader import read_study
 
 TINY = {**SETTINGS, "train_steps": 20, "checkpoint_steps": 10, "eval_frequency": 1000}
@@ -75,6 +76,49 @@ def test_a_tuned_study_resumes_with_more_settings(text, tmp_path):
     assert {path: status(tmp_path / "s" / path) for path in before} == before
     arm, = json.loads((tmp_path / "s" / "results.json").read_text())["arms"]
     assert len(arm["runs"]) == 1 and len(arm["others"]) == 2
+
+
+def test_a_study_with_looks_goes_on_with_what_is_undecided(text, tmp_path):
+    """Killed in the run after the first look; the runs' results are written by hand."""
+    gin = write_study(tmp_path / "x.gin", {"relative": {}, "greedy": {"beam_size": 1},
+                                           "bad": {"hparams": "position=none"}})
+    overrides = ["study.seeds=(1, 2, 3)", "study.looks=(2, 3)"]
+    plan = ["study", gin, f"--study_dir={tmp_path}/s", f"--set={overrides[0]}",
+            f"--set={overrides[1]}"]
+    planned = studies.study_runs(*gin_files.load_study(str(gin), overrides), str(tmp_path / "s"))
+    texts = [(text.folder / f"test.{language}").read_text() for language in ("en", "de")]
+    for member in planned[:7]:
+        finish(member, *texts)
+    process = subprocess.Popen([sys.executable, "-m", "rpr.cli", *map(str, plan)],
+                               stderr=subprocess.PIPE, text=True)
+    try:
+        shown = iter(process.stderr.readline, "")
+        assert "greedy open after 2 seeds, bad decided after 2 seeds" in next(shown)
+        assert any("greedy-3-" in line and line.endswith(": begins\n") for line in shown)
+    finally:
+        process.kill()
+    process.communicate()
+    finish(planned[7], *texts)
+    done = rpr_command(*plan)
+    assert "greedy open after 3 seeds, bad decided after 2 seeds" in done.stderr
+    assert "begins" not in done.stderr
+    assert "8 of 8 runs done" in rpr_command("study", "--status", tmp_path / "s").stderr
+    results = json.loads((tmp_path / "s" / "results.json").read_text())
+    assert [(len(arm["runs"]), arm["answer"], arm["looked"]) for arm in results["arms"]] == [
+        (3, "", 0), (3, "open", 3), (2, "yes", 2)]
+
+
+def finish(member, source, reference):
+    """The files of a finished run; those of the arm "bad" have no right word."""
+    os.makedirs(member.run_dir.path, exist_ok=True)
+    lines = damage(reference.splitlines(), 0.1, len(member.name) + member.run.seed)
+    hypotheses = "".join(f"{'x' if member.arm == 'bad' else line}\n" for line in lines)
+    for path, content in zip((member.run_dir.config, member.run_dir.scores,
+                              *member.run_dir.test_files("test")),
+                             (gin_files.as_gin(member.run), '{"step": 20}', source, reference,
+                              hypotheses), strict=True):
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(content)
 
 
 def test_a_failed_run_does_not_stop_the_others(finished):

@@ -68,6 +68,13 @@ def test_what_may_change_in_a_run_does_not_change_its_directory():
     (dict(tune={"train_steps": (1, 2)}), ["study.tune", "train_steps", "setting of a run"]),
     (dict(tune={"position": ("sinusoid",)}), ["'absolute'", "position", "study.tune"]),
     (dict(tune={name: tuple(range(11)) for name in "abc"}), ["study.tune", "1,331 settings"]),
+    (dict(seeds=(1, 2, 3), looks=(2,)), ["study.looks = (2,)", "3, the number of study.seeds"]),
+    (dict(seeds=(1, 2, 3), looks=(3, 2, 3)), ["study.looks = (3, 2, 3)", "rising"]),
+    (dict(seeds=(1, 2), looks=(1, 2)), ["study.looks", "1: must be", "at least 2"]),
+    (dict(seeds=(1, 2), looks=(2,), tune={"a": (1,)}), ["study.looks", "not with study.tune"]),
+    (dict(seeds=(1, 2), looks=(2,), arms={"absolute": {}}), ["study.looks", "a single arm"]),
+    (dict(margin=0.5), ["study.margin = 0.5", "study.looks"]),
+    (dict(seeds=(1, 2), looks=(2,), margin=-1), ["study.margin = -1", "at least 0"]),
 ])
 def test_a_wrong_study_is_refused_by_name(wrong, words):
     with pytest.raises(UserError) as error:
