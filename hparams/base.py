@@ -16,14 +16,7 @@ def shaw2018(position: str, max_relative_position: int,
     T2T's transformer_base_v1 has the paper's normalisation after each sub-layer, Adam with beta2
     0.98 and epsilon 1e-9, exactly its learning rate with a warm-up of 4,000 steps, label smoothing
     0.1, shared embeddings, 4,096 tokens a GPU, and dropout 0.1 in residuals and embeddings alone.
-
-    Args:
-      position: scheme name(s), joined by `+`.
-      max_relative_position: the clipping distance k.
-      heads_share_relative_embedding: one table per layer (True), or per layer and head (False).
-
-    Returns:
-      HParams.
+    max_relative_position is the clipping distance k; the heads of a layer share a table, or not.
     """
     return add_position_hparams(transformer.transformer_base_v1(), position, max_relative_position,
                                 heads_share_relative_embedding)

@@ -97,11 +97,7 @@ def _with_scheme(scheme: Scheme, hook: str, layout: Layout, product: Product) ->
 
 
 def _checked(x: Any, scheme: Scheme, hook: str, shape: Any, dtype: tf.DType) -> Any:
-    """What a hook returned, if it is a tensor of this type and of a shape like this one.
-
-    Raises:
-      ValueError: it is not; with the file and line of the hook.
-    """
+    """What a hook returned; raises ValueError, with its line, if type or shape are others."""
     if x is None and hook == "bias":
         return x
     if (tf.is_tensor(x) and x.dtype.base_dtype == tf.as_dtype(dtype).base_dtype
