@@ -176,13 +176,8 @@ def _times(args, shape, seconds):
         with tf.device(f"/{args.device}:0"):
             inputs = _inputs(args, shape)
             for variant in args.variants:
-                fetches = None
-                if shape["direction"] == "cached":
-                    fetches = _cached_fetches(variant, args, shape, inputs)
-                elif variant != "torch":
-                    fetches = _fetches(variant, args, shape, inputs)
-                if fetches:
-                    steps[variant] = session.make_callable(fetches)
+                if variant != "torch" and _supports(variant, shape):
+                    steps[variant] = session.make_callable(_fetches(variant, args, shape, inputs))
         session.run(tf.global_variables_initializer())
         if "torch" in args.variants and shape["direction"] != "cached":
             steps.update(_torch_steps(args, shape))
@@ -212,60 +207,56 @@ def _inputs(args, shape):
     return [*vectors, tf.Variable(bias)]
 
 
-def _supports(variant, direction, clip):
+def _supports(variant, shape):
     """Whether a variant runs on this direction and clipping distance."""
     if variant == "graph":
-        return direction == "bidirectional"
-    if direction == "cached" and variant in ("torch", "t2t_v2"):
+        return shape["direction"] == "bidirectional"
+    if shape["direction"] == "cached" and variant == "t2t_v2":
         return False
-    return clip > 0 or not variant.startswith("t2t")
+    return shape["max_relative_position"] > 0 or not variant.startswith("t2t")
 
 
 def _fetches(variant, args, shape, inputs):
-    """The output and all gradients; None if the variant does not support this shape."""
+    """The output and all gradients; of the cached direction the output of one query at the end."""
     q, k, v, dz, bias = inputs
     n, clip = shape["length"], shape["max_relative_position"]
-    causal = shape["direction"] == "causal"
-    if not _supports(variant, shape["direction"], clip):
-        return None
+    cached, causal = (shape["direction"] == kind for kind in ("cached", "causal"))
+    layout = Layout(n, n, causal=causal)
+    if cached:
+        q, bias, step = q[:, :, -1:], bias[..., -1:, :], tf.placeholder_with_default(n - 1, [])
+        layout = Layout(1, step + 1, step, causal=True)
     before = len(tf.global_variables())
     with tf.variable_scope(variant):
         if variant == "absolute":
             z = attention.attention(q, k, v, bias)
         elif variant == "ours":
-            z = _ours(args, shape, q, k, v, bias, Layout(n, n, causal=causal))
+            outer = [] if shape["heads_share_relative_embedding"] else [args.heads]
+            keys, values = (tf.get_variable(name, [*outer, 2 * clip + 1, args.depth])
+                            for name in ("keys", "values"))
+            z = attention.attention(q, k, v, bias,
+                                    lambda q, k: relative.add_scores(
+                                        tf.matmul(q, k, transpose_b=True), q, keys, layout),
+                                    lambda w, v: relative.weighted_values(w, v, values, layout))
         elif variant in SCHEMES:
-            layout = Layout(n, n, causal=causal)
             if variant == "graph":
                 labels = np.random.RandomState(0).randint(
                     0, 2 * clip + 1, [shape["batch"], n, n], np.int32)
                 layout = layout.replace(
                     edges=tf.placeholder_with_default(labels, labels.shape))
             z = _scheme(variant, args, shape, q, k, v, bias, layout)
+        elif variant == "t2t":
+            z = common_attention.dot_product_attention_relative(
+                q * args.depth ** -0.5, k, v, bias, clip, make_image_summary=False, cache=cached)
         else:
-            scaled = q * args.depth ** -0.5
-            if variant == "t2t":
-                z = common_attention.dot_product_attention_relative(
-                    scaled, k, v, bias, clip, make_image_summary=False)
-            else:
-                function = (common_attention.dot_product_self_attention_relative_v2 if causal else
-                            common_attention.dot_product_unmasked_self_attention_relative_v2)
-                z = function(scaled, k, v, bias, max_relative_position=clip,
-                             make_image_summary=False, add_relative_to_values=True,
-                             heads_share_relative_embedding=shape["heads_share_relative_embedding"])
+            function = (common_attention.dot_product_self_attention_relative_v2 if causal else
+                        common_attention.dot_product_unmasked_self_attention_relative_v2)
+            z = function(q * args.depth ** -0.5, k, v, bias, max_relative_position=clip,
+                         make_image_summary=False, add_relative_to_values=True,
+                         heads_share_relative_embedding=shape["heads_share_relative_embedding"])
+    if cached:
+        return [z]
     gradients = tf.gradients(z, [q, k, v, *tf.global_variables()[before:]], dz)
     return [z, *map(tf.convert_to_tensor, gradients)]        # dense, also for T2T's tables
-
-
-def _ours(args, shape, q, k, v, bias, layout):
-    outer = [] if shape["heads_share_relative_embedding"] else [args.heads]
-    keys, values = (
-        tf.get_variable(name, [*outer, 2 * shape["max_relative_position"] + 1, args.depth])
-        for name in ("keys", "values"))
-    return attention.attention(q, k, v, bias,
-                               lambda q, k: relative.add_scores(
-                                   tf.matmul(q, k, transpose_b=True), q, keys, layout),
-                               lambda w, v: relative.weighted_values(w, v, values, layout))
 
 
 def _scheme(variant, args, shape, q, k, v, bias, layout):
@@ -273,14 +264,12 @@ def _scheme(variant, args, shape, q, k, v, bias, layout):
 
     import rpr.hparams as _sets  # noqa: F401
     hparams = registry.hparams("rpr_base")
-    additive = variant == "additive"
-    for name, value in {"position": "relative" if additive else variant, "num_heads": args.heads,
-                        "hidden_size": args.heads * args.depth, "max_length": shape["length"],
-                        "max_relative_position": shape["max_relative_position"],
-                        "num_edge_labels": 2 * shape["max_relative_position"] + 1,
-                        "heads_share_relative_embedding": shape["heads_share_relative_embedding"],
-                        }.items():
-        hparams.set_hparam(name, value)
+    additive, clip = variant == "additive", shape["max_relative_position"]
+    hparams.override_from_dict({
+        "position": "relative" if additive else variant, "num_heads": args.heads,
+        "hidden_size": args.heads * args.depth, "max_length": shape["length"],
+        "max_relative_position": clip, "num_edge_labels": 2 * clip + 1,
+        "heads_share_relative_embedding": shape["heads_share_relative_embedding"]})
     scheme = positions.build(hparams, "targets" if layout.causal else "inputs")
     q = scheme.rotate(q, layout.query_positions(), layout, "query")
     if shape["direction"] != "cached":                       # cached keys are rotated already
@@ -293,28 +282,6 @@ def _scheme(variant, args, shape, q, k, v, bias, layout):
             functools.partial(scheme.weighted_values, layout=layout), scale=1.0)
     return attention.attention(q, k, v, bias, functools.partial(scheme.scores, layout=layout),
                                functools.partial(scheme.weighted_values, layout=layout))
-
-
-def _cached_fetches(variant, args, shape, inputs):
-    """The output of one query at the end of the keys; None as in `_fetches`."""
-    q, k, v, _, bias = inputs
-    n, clip = shape["length"], shape["max_relative_position"]
-    q, bias = q[:, :, -1:], bias[..., -1:, :]
-    if not _supports(variant, shape["direction"], clip):
-        return None
-    with tf.variable_scope(variant):
-        if variant == "absolute":
-            return [attention.attention(q, k, v, bias)]
-        if variant == "ours":
-            step = tf.placeholder_with_default(n - 1, [])
-            return [_ours(args, shape, q, k, v, bias,
-                          Layout(1, step + 1, step, causal=True))]
-        if variant in SCHEMES:
-            step = tf.placeholder_with_default(n - 1, [])
-            return [_scheme(variant, args, shape, q, k, v, bias,
-                            Layout(1, step + 1, step, causal=True))]
-        return [common_attention.dot_product_attention_relative(
-            q * args.depth ** -0.5, k, v, bias, clip, make_image_summary=False, cache=True)]
 
 
 def _torch_steps(args, shape):
@@ -356,7 +323,7 @@ def _memory(args, direction, length):
              "heads_share_relative_embedding": args.tables[0]}
     peaks = {}
     for variant in args.variants:
-        if variant != "torch" and _supports(variant, direction, args.clips[0]):
+        if variant != "torch" and _supports(variant, shape):
             # This process has no session yet, so it can be forked.
             with multiprocessing.get_context("fork").Pool(1) as pool:
                 peaks[variant] = pool.apply(_peak, (variant, args, shape))

@@ -76,7 +76,6 @@ OTHERS = (STATEFUL, "torch", "torch_compiled")        # not among the defaults
 SETS = {"big": ("rpr_big_ende", 32768), "base": ("rpr_base", 32768), "small": ("rpr_small", 4096),
         "tiny": ("rpr_tiny", 64)}
 PADDING = {"inputs": 0.26, "targets": 0.08}       # by how much the shortest is shorter
-PEAK = {"cpu": 2048, "gpu": 8192}                 # rows of the large product's matrices
 CORPUS = pathlib.Path(__file__).parent.parent / "problems" / "libreoffice_help"
 STOCK_TRAINER = """
 import sys
@@ -150,11 +149,6 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
-def session_config() -> tf.ConfigProto:
-    """T2T's session configuration."""
-    return trainer_lib.create_session_config()
-
-
 def _step(args, variant, name, symbols):
     """A function of a batch that is a training step of a variant."""
     if not variant.startswith("torch"):
@@ -179,8 +173,7 @@ def _hparams(variant, name):
     """The hparams of a variant: those of the registered set, in T2T's words for T2T's model."""
     if variant not in (*VARIANTS, *OTHERS):
         hparams = registry.hparams(name)
-        for setting, value in _sides(registry.hparams(name), variant).items():
-            hparams.set_hparam(setting, value)
+        hparams.override_from_dict(_sides(registry.hparams(name), variant))
         return hparams
     is_relative = variant in ("relative", STATEFUL)
     hparams = registry.hparams(name if is_relative else f"{name}_absolute")
@@ -216,7 +209,7 @@ class TrainingStep:
                     _, losses = model(dict(self.ids, target_space_id=tf.constant(1)))
                 train = model.optimize(losses["training"])
             self.fetches = [losses["training"], train]
-            self.session = tf.Session(config=session_config())
+            self.session = tf.Session(config=trainer_lib.create_session_config())
             self.session.run(tf.global_variables_initializer())
 
     def __call__(self, batch):
@@ -245,27 +238,8 @@ def random_batch(shape: str, words: int) -> dict[str, np.ndarray]:
     return batch
 
 
-def _peak(args):
-    """A function that measures the rate of one large matrix product, in FLOP/s."""
-    graph, rows = tf.Graph(), PEAK[args.device]
-    with graph.as_default(), tf.device(f"/{args.device}:0"):
-        tf.set_random_seed(1)                         # TF_DETERMINISTIC_OPS=1 requires one
-        matrix = tf.get_variable("matrix", [rows, rows])
-        product = tf.matmul(tf.matmul(matrix, matrix), matrix)[0, 0]
-        session = tf.Session(config=session_config())
-        session.run(tf.global_variables_initializer())
-        call = session.make_callable(product)
-    return lambda: 2 * 2 * rows ** 3 / _timed(call)
-
-
-def _timed(call, *args):
-    start = time.perf_counter()
-    call(*args)
-    return time.perf_counter() - start
-
-
 def _steps(args, shape, steps, seconds):
-    batch, peak = random_batch(shape, args.words), _peak(args)
+    batch, peak = random_batch(shape, args.words), step_trace.product_rate(args.device)
     name, symbols = SETS[shape.split(":")[0]]
     needed = step_trace.model_flops(_hparams("absolute", name), symbols,
                                     *(batch[side].shape[:2] for side in PADDING))
@@ -276,32 +250,33 @@ def _steps(args, shape, steps, seconds):
     for variant, step in steps.items():
         if variant.startswith("torch"):
             step(batch)                                       # the first call compiles
-    once = sum(_timed(step, batch) for step in steps.values())
+    once = sum(step_trace.timed(step, batch) for step in steps.values())
     times, work, peaks = {variant: [] for variant in steps}, {variant: [] for variant in steps}, []
     for _ in range(min(50, max(3, int(seconds / once) - 2))):
         peaks.append(peak())
         for variant, step in steps.items():
             before = time.process_time()
-            times[variant].append(_timed(step, batch))
+            times[variant].append(step_trace.timed(step, batch))
             work[variant].append(time.process_time() - before)
     medians = {variant: statistics.median(values) for variant, values in times.items()}
     peak, records = statistics.median(peaks), []
     for variant, values in times.items():
         median = medians[variant]
         low, high = np.percentile(values, [25, 75]) * 1e3
-        records.append({
+        record = {
             "what": "training step", "shape": shape, "variant": variant, "words": args.words,
             "seconds": median, "cpu_seconds": statistics.median(work[variant]),
             "ratio_to_absolute": _ratio(medians, variant, "absolute"),
             "ratio_to_t2t": _ratio(medians, variant, "t2t"), "flop": flops[variant],
             "peak_flop_per_second": peak, "share_of_peak": flops[variant] / median / peak,
-            "model_flop": needed, "mfu": needed / median / dense if dense else None})
-        cells = [format(record, ".2f") if record else "-" for record in (
-            records[-1]["ratio_to_absolute"], records[-1]["ratio_to_t2t"], records[-1]["mfu"])]
+            "model_flop": needed, "mfu": needed / median / dense if dense else None}
+        records.append(record)
+        ratios = [format(record[name], ".2f") if record[name] else "-"
+                  for name in ("ratio_to_absolute", "ratio_to_t2t", "mfu")]
         print(f"{shape:10} {variant:13} {median * 1e3:8.1f} {f'{low:.1f}..{high:.1f}':>17} "
-              f"{records[-1]['cpu_seconds'] * 1e3:8.1f} {cells[0]:>9} "
-              f"{cells[1]:>6} {flops[variant] / 1e9:7.1f} "
-              f"{records[-1]['share_of_peak']:7.2f} {cells[2]:>5}", flush=True)
+              f"{record['cpu_seconds'] * 1e3:8.1f} {ratios[0]:>9} {ratios[1]:>6} "
+              f"{flops[variant] / 1e9:7.1f} {record['share_of_peak']:7.2f} {ratios[2]:>5}",
+              flush=True)
     print(f"{shape:10} peak {peak / 1e9:.0f} GFLOP/s")
     return records
 
@@ -318,9 +293,9 @@ def decoding(args: argparse.Namespace) -> list[dict]:
     random, batches = np.random.RandomState(1), []
     name, symbols = SETS[args.shapes[0].split(":")[0]]
     for start in range(0, len(lengths), 32):
-        ids = np.zeros([len(lengths[start:start + 32]), lengths[start], 1, 1], np.int32)
-        for row, length in zip(ids, lengths[start:start + 32], strict=True):
-            row[:length] = random.randint(2, symbols, [length, 1, 1])
+        some = np.array(lengths[start:start + 32])
+        ids = random.randint(2, symbols, [len(some), some[0], 1, 1]).astype(np.int32)
+        ids[np.arange(some[0]) >= some[:, None]] = 0
         batches.append(ids)
     calls, outputs = {}, {}
     with tempfile.TemporaryDirectory() as folder:
@@ -332,7 +307,7 @@ def decoding(args: argparse.Namespace) -> list[dict]:
                 model = _model(variant, name, symbols, tf.estimator.ModeKeys.PREDICT)
                 decoded = model.infer({"inputs": ids, "target_space_id": tf.constant(1)},
                                     args.more, 4, 1, 0.6)["outputs"]
-                session = tf.Session(config=session_config())
+                session = tf.Session(config=trainer_lib.create_session_config())
                 session.run(tf.global_variables_initializer())
                 if variant == "absolute":
                     tf.train.Saver().save(session, f"{folder}/model")

@@ -10,12 +10,11 @@ a good and a bad model. Prints Markdown tables.
 import argparse
 import functools
 import gzip
-import itertools
 import math
 import pathlib
 import statistics
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,8 +22,7 @@ from scipy import special
 
 from rpr.evaluation import designs, significance
 from rpr.evaluation.metrics import Metric
-from rpr.evaluation.paired_tests import paired_bootstrap
-from rpr.evaluation.scoring import sentence_statistics
+from rpr.evaluation.scoring import paired_bootstrap, sentence_statistics
 from rpr.evaluation.significance import LEVEL, RunScores
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -96,22 +94,25 @@ TUNED = [Tuning("two alike, two far worse", 2.0, 0.7),
 Draw = Callable[[np.random.Generator, Condition, Sequence[int], int, float], list[list[RunScores]]]
 
 
+def _effects(random: np.random.Generator, condition: Condition, seeds: Sequence[int],
+             sentences: int, deviation: float) -> Iterator[list[tuple[float, np.ndarray]]]:
+    """The effects of each arm's runs: those of the seed, and those on each sentence."""
+    common, share = random.normal(size=max(seeds)), condition.correlation
+    for arm, of_seeds in enumerate(condition.deviations):
+        of_arm, rest = (deviation * part ** 0.5 for part in (
+            condition.interaction, 1 - condition.interaction))
+        shared = random.normal(0, of_arm, sentences)
+        yield [(of_seeds * (share ** 0.5 * common[seed] + (1 - share) ** 0.5 * random.normal()),
+                shared + random.normal(0, rest, sentences)) for seed in range(seeds[arm])]
+
+
 def draw_additive(random: np.random.Generator, condition: Condition, seeds: Sequence[int],
                   sentences: int, difference: float = 0.0) -> list[list[RunScores]]:
     """Arms whose scores are means over sentences; the second is better by `difference`."""
-    arms = []
-    common = random.normal(size=max(seeds))
-    for arm, deviation in enumerate(condition.deviations):
-        of_arm = random.normal(
-            0, condition.sentence_deviation * condition.interaction ** 0.5, sentences)
-        runs = []
-        for seed in range(seeds[arm]):
-            effect = deviation * _correlated(random, common[seed], condition.correlation)
-            values = 30 + (arm == 1) * difference + effect + of_arm + random.normal(
-                0, condition.sentence_deviation * (1 - condition.interaction) ** 0.5, sentences)
-            runs.append(RunScores(float(values.mean()), values))
-        arms.append(runs)
-    return arms
+    arms = _effects(random, condition, seeds, sentences, condition.sentence_deviation)
+    values = [[30 + (arm == 1) * difference + effect + each for effect, each in runs]
+              for arm, runs in enumerate(arms)]
+    return [[RunScores(float(run.mean()), run) for run in runs] for runs in values]
 
 
 def draw_bleu(random: np.random.Generator, condition: Condition, seeds: Sequence[int],
@@ -119,18 +120,10 @@ def draw_bleu(random: np.random.Generator, condition: Condition, seeds: Sequence
     """Arms with real BLEU statistics; the second is better by about `difference`."""
     metric, pool, slope = _bleu_pool()
     drawn = random.integers(len(pool), size=sentences)
-    common = random.normal(size=max(seeds))
-    arms = []
-    for arm, deviation in enumerate(condition.deviations):
-        of_arm = random.normal(0, LEVEL_DEVIATION * condition.interaction ** 0.5, sentences)
-        runs = []
-        for seed in range(seeds[arm]):
-            effect = deviation * _correlated(random, common[seed], condition.correlation)
-            levels = CENTRE - ((arm == 1) * difference + effect) / slope + of_arm + random.normal(
-                0, LEVEL_DEVIATION * (1 - condition.interaction) ** 0.5, sentences)
-            runs.append(significance.run_scores(metric, _damage(pool, drawn, levels)))
-        arms.append(runs)
-    return arms
+    arms = _effects(random, condition, seeds, sentences, LEVEL_DEVIATION)
+    return [[significance.run_scores(metric, _damage(
+        pool, drawn, CENTRE - ((arm == 1) * difference + effect) / slope + each))
+        for effect, each in runs] for arm, runs in enumerate(arms)]
 
 
 def draw_recorded(random: np.random.Generator, condition: Condition, seeds: Sequence[int],
@@ -199,10 +192,6 @@ def draw_documents(random: np.random.Generator, seeds: int, documents: int | Non
 def _damage(pool: np.ndarray, drawn: np.ndarray, levels: np.ndarray) -> np.ndarray:
     """The statistics of drawn sentences at these levels of damage, rounded: [sentences, counts]."""
     return pool[drawn, np.clip(np.rint(levels), 0, LEVELS - 1).astype(int)]
-
-
-def _correlated(random: np.random.Generator, common: float, correlation: float) -> float:
-    return correlation ** 0.5 * common + (1 - correlation) ** 0.5 * random.normal()
 
 
 @functools.cache
@@ -344,55 +333,57 @@ def main() -> None:
     error = 1.96 * (LEVEL * (1 - LEVEL) / args.trials) ** 0.5
     print(f"{args.trials:,} trials of {args.sentences} sentences; a test of exactly 5% gives "
           f"{100 * (LEVEL - error):.1f} to {100 * (LEVEL + error):.1f}% in 95% of the cells.\n")
-    _print_table("Equal arms", [
+    _print_rates("Equal arms", [
         *((condition.name, draw_additive, condition, (2, 3, 5), 0.0)
           for condition in NULL + SPECIAL),
-        ("BLEU design", draw_bleu, NULL[3], (3,), 0.0)], args.sentences, args.trials)
-    _print_table("Equal arms of studies with several arms", [
+        ("BLEU design", draw_bleu, NULL[3], (3,), 0.0)], args)
+    _print_rates("Equal arms of studies with several arms", [
         (f"{arms} arms, {name}", draw, NULL[3]._replace(deviations=(SEED_DEVIATION,) * arms),
          (2, 3, 5), 0.0) for name, draw in (("additive", draw_additive),
                                               ("recorded", draw_recorded))
-        for arms in (2, 5, 12)], args.sentences, args.trials)
-    _print_table("Equal arms with unequal numbers of seeds and deviations", [
+        for arms in (2, 5, 12)], args)
+    _print_rates("Equal arms with unequal numbers of seeds and deviations", [
         (f"{deviations[0]} and {deviations[1]}, {name}", draw,
          Condition("", deviations, 0.5), (seeds,), 0.0)
         for seeds, deviations in UNEQUAL
-        for name, draw in (("additive", draw_additive), ("recorded", draw_recorded))],
-        args.sentences, args.trials)
-    print("Equal arms, each with its best setting of four by a loss: rejections in %\n\n"
-          "| | arms | seeds | ours | choice taken as given |\n| --- | ---: | ---: | ---: | ---: |")
-    for tuning, (arms, seeds) in itertools.product(TUNED, ((2, 2), (2, 3), (2, 5), (5, 3))):
-        cells = " | ".join(f"{100 * rate:.1f}" for rate in tuned_rejection_rates(
-            tuning, seeds, args.trials, arms).values())
-        print(f"| {tuning.name} | {arms} | {seeds} | {cells} |", flush=True)
-    print()
-    _print_table("Power, recorded translations", [
+        for name, draw in (("additive", draw_additive), ("recorded", draw_recorded))], args)
+    _print_table("Equal arms, each with its best setting of four by a loss",
+                 ["arms", "seeds", "ours", "choice taken as given"], (
+                     ([tuning.name, arms, seeds],
+                      tuned_rejection_rates(tuning, seeds, args.trials, arms))
+                     for tuning in TUNED for arms, seeds in ((2, 2), (2, 3), (2, 5), (5, 3))))
+    _print_rates("Power, recorded translations", [
         (f"{difference:g} BLEU, {arms} arms", draw_recorded,
          Condition("", (0.3,) * arms, 0.5), (2, 3, 5), difference)
-        for arms in (2, 5) for difference in (1.0, 2.0)], args.sentences, args.trials)
+        for arms in (2, 5) for difference in (1.0, 2.0)], args)
     ours, theirs = output_rejection_rates(args.sentences, args.trials // 4)
     print(f"Two exchangeable outputs ({args.trials // 4:,} trials): jackknife t-test "
           f"{100 * ours:.1f}%, sacreBLEU's paired bootstrap {100 * theirs:.1f}%.\n")
-    print("Equal arms whose quality varies between documents, BLEU design: rejections in %\n\n"
-          "| | documents | by document | by sentence |\n| --- | ---: | ---: | ---: |")
-    for seeds, name in ((1, "two outputs"), (3, "3 seeds")):
-        for documents in (2, 3, 5, 10, 20, 40, 80, None):
-            rates = document_rejection_rates(seeds, documents, args.trials)
-            print(f"| {name} | {documents or 'LibreOffice Help'} | "
-                  f"{100 * rates['documents']:.1f} | {100 * rates['sentences']:.1f} |", flush=True)
+    _print_table("Equal arms whose quality varies between documents, BLEU design",
+                 ["documents", "by document", "by sentence"], (
+                     ([name, documents or "LibreOffice Help"],
+                      document_rejection_rates(seeds, documents, args.trials))
+                     for seeds, name in ((1, "two outputs"), (3, "3 seeds"))
+                     for documents in (2, 3, 5, 10, 20, 40, 80, None)))
 
 
-def _print_table(title: str, rows: Sequence[tuple[str, Draw, Condition, Sequence[int | tuple[
-        int, ...]], float]], sentences: int, trials: int) -> None:
-    """Rejections in % by condition and number of seeds."""
-    print(f"{title}: rejections in %\n\n| | seeds | " + " | ".join(TESTS) + " |\n| --- |"
-          + " ---: |" * (len(TESTS) + 1))
-    for name, draw, condition, numbers, difference in rows:
-        for seeds in numbers:
-            rates = rejection_rates(draw, condition, seeds, sentences, trials, difference)
-            cells = " | ".join(f"{100 * rate:.1f}" for rate in rates.values())
-            text = f"{seeds}" if isinstance(seeds, int) else "/".join(map(str, seeds))
-            print(f"| {name} | {text} | {cells} |", flush=True)
+def _print_rates(title: str, rows: Sequence[tuple[str, Draw, Condition, Sequence[int | tuple[
+        int, ...]], float]], args: argparse.Namespace) -> None:
+    """Rejections by condition and number of seeds."""
+    _print_table(title, ["seeds", *TESTS], (
+        ([name, seeds if isinstance(seeds, int) else "/".join(map(str, seeds))],
+         rejection_rates(draw, condition, seeds, args.sentences, args.trials, difference))
+        for name, draw, condition, numbers, difference in rows for seeds in numbers))
+
+
+def _print_table(title: str, headings: Sequence[str],
+                 rows: Iterable[tuple[Sequence[object], Mapping[str, float]]]) -> None:
+    """Rejections in %, row by row."""
+    print(f"{title}: rejections in %\n\n| | " + " | ".join(headings) + " |\n| --- |"
+          + " ---: |" * len(headings))
+    for names, rates in rows:
+        cells = [*map(str, names), *(f"{100 * rate:.1f}" for rate in rates.values())]
+        print(f"| {' | '.join(cells)} |", flush=True)
     print()
 
 

@@ -50,7 +50,7 @@ import numpy as np  # noqa: E402
 import step_trace  # noqa: E402
 import tensorflow.compat.v1 as tf  # noqa: E402
 from tensor2tensor.data_generators import problem_hparams  # noqa: E402
-from tensor2tensor.utils import registry  # noqa: E402
+from tensor2tensor.utils import registry, trainer_lib  # noqa: E402
 
 from rpr import positions  # noqa: E402
 from rpr.utils import files, metrics_log, processes  # noqa: E402
@@ -125,7 +125,7 @@ def kernels(options: argparse.Namespace) -> Result:
                 model.set_mode("infer")
                 with tf.variable_scope(tf.get_variable_scope(), reuse=True):
                     search = model.infer(_features("inputs"), 4, 4, 1, 0.6)["outputs"]
-                with tf.Session(config=bench_step.session_config()) as session:
+                with tf.Session(config=trainer_lib.create_session_config()) as session:
                     session.run(tf.global_variables_initializer())
                     traces = {"training": step_trace.trace(session, step),
                               "beam search": step_trace.trace(session, search)}
@@ -163,7 +163,7 @@ def _outputs(options: argparse.Namespace, device: str, scheme: dict[str, Any], p
         chosen = tf.gather(log_probs, features["targets"][:, :, 0, 0], batch_dims=2)
         norm = tf.linalg.global_norm([gradient for gradient in tf.gradients(
             tf.reduce_mean(chosen), tf.trainable_variables()) if gradient is not None])
-        with tf.Session(config=bench_step.session_config()) as session:
+        with tf.Session(config=trainer_lib.create_session_config()) as session:
             session.run(tf.global_variables_initializer())
             random, other_random = np.random.RandomState(0), np.random.RandomState(1)
             for variable in sorted(tf.trainable_variables(), key=lambda variable: variable.name):

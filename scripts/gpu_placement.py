@@ -1,14 +1,28 @@
+#!/usr/bin/env python3
 """Where TensorFlow would place a graph on a machine with a GPU, found without one.
 
 A table lists the GPU kernels of each operation with the types that they are registered for and the
-arguments that they keep in host memory (`scripts/gpu_kernels.py` writes it). From the table follow
-the operations that have no GPU kernel, and the tensors that are copied between host and device.
-Not covered: what Grappler changes in the graph, copies inside kernels, and feeds and fetches.
+arguments that they keep in host memory. From the table follow the operations that have no GPU
+kernel, and the tensors that are copied between host and device. Not covered: what Grappler changes
+in the graph, copies inside kernels, and feeds and fetches.
+
+  scripts/gpu_placement.py [--out=tests/data/gpu_kernels-VERSION.json]
+
+writes the table of the installed TensorFlow, for tests on machines without a GPU. The wheel
+`tensorflow` has GPU kernels, the wheel `tensorflow-cpu` has none. No GPU and no CUDA library is
+needed: kernels are registered when TensorFlow is imported.
 """
+import argparse
+import json
+import os
+import pathlib
+import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import tensorflow.compat.v1 as tf
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import tensorflow.compat.v1 as tf  # noqa: E402
 
 # A kernel maps type attributes to the types that it is registered for, and HOST_MEMORY to the names
 # of the arguments that it keeps in host memory. An attribute that is not listed may have any type.
@@ -155,3 +169,25 @@ def _repeated(op: tf.Operation, argument: Any) -> Iterator[str]:
     elif argument.type_list_attr:
         count = len(op.get_attr(argument.type_list_attr))
     yield from [argument.name] * count
+
+
+def main() -> None:
+    """Writes the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--out", help="file to write (tests/data/gpu_kernels-VERSION.json)")
+    options = parser.parse_args()
+    from rpr.utils import files
+    table = registered_kernels()
+    if "MatMul" not in table:
+        sys.exit(f"gpu_placement.py: TensorFlow {tf.__version__} here has no GPU kernels; the "
+                 "wheel `tensorflow` (scripts/setup gpu) has them")
+    out = options.out or str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "data"
+                             / f"gpu_kernels-{tf.__version__}.json")
+    lines = [f"{json.dumps(name)}: {json.dumps(kernels, separators=(',', ':'))}"
+             for name, kernels in table.items()]
+    files.write_atomically(out, "{\n" + ",\n".join(lines) + "\n}\n")
+    print(f"{out}: {len(table)} operations with GPU kernels, TensorFlow {tf.__version__}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,9 +1,12 @@
 """What TensorFlow reports of one traced step: matrix products, memory, copies, and devices; and the
 model FLOPs of a step beside the peak of a card."""
 import math
+import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
+from tensor2tensor.utils import trainer_lib
 
 # (name of a node in the graph that runs, output) -> shape
 _Shapes = dict[tuple[str, int], list[int]]
@@ -86,6 +89,26 @@ def dense_peak(is_half: bool) -> float | None:
             if card in name:
                 return teraflops[is_half] * 1e12
     return None
+
+
+def timed(call: Callable[..., Any], *args: Any) -> float:
+    """Wall-clock seconds of a call."""
+    start = time.perf_counter()
+    call(*args)
+    return time.perf_counter() - start
+
+
+def product_rate(device: str) -> Callable[[], float]:
+    """A function that measures the rate of one large matrix product, in FLOP/s."""
+    graph, rows = tf.Graph(), {"cpu": 2048, "gpu": 8192}[device]
+    with graph.as_default(), tf.device(f"/{device}:0"):
+        tf.set_random_seed(1)                         # TF_DETERMINISTIC_OPS=1 requires one
+        matrix = tf.get_variable("matrix", [rows, rows])
+        product = tf.matmul(tf.matmul(matrix, matrix), matrix)[0, 0]
+        session = tf.Session(config=trainer_lib.create_session_config())
+        session.run(tf.global_variables_initializer())
+        call = session.make_callable(product)
+    return lambda: 2 * 2 * rows ** 3 / timed(call)
 
 
 def peak_bytes(metadata: Any, device: str) -> int:

@@ -1,4 +1,4 @@
-"""What a GPU would run of a graph, by the table of kernels that scripts/gpu_kernels.py writes."""
+"""What a GPU would run of a graph, by the table of kernels that scripts/gpu_placement.py writes."""
 import functools
 import json
 import math

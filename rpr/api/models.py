@@ -8,7 +8,7 @@ import numpy as np
 from tensor2tensor.data_generators import problem_hparams
 
 from rpr.experiments.config import Run
-from rpr.export.weights import named_weights
+from rpr.export.bundle import named_weights
 from rpr.inference import inspector
 from rpr.inference.attention_plots import draw_attention
 from rpr.inference.file_checks import MOST_ALPHA

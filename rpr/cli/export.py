@@ -2,7 +2,7 @@
 import argparse
 
 from rpr.cli import arguments
-from rpr.export import bundle, to_ctranslate2, weights
+from rpr.export import bundle, to_ctranslate2
 from rpr.export.bundle import Search
 from rpr.inference.file_checks import MOST_ALPHA
 from rpr.inference.model_session import ModelSession
@@ -32,7 +32,7 @@ def main(argv: list[str], logs: QuietLogs | None = None) -> None:
         trained = trained_model.find_trained_model(request)
         longest, translates = None, args.format != "safetensors"
         if args.format == "safetensors":
-            weights.save_safetensors(trained, directory)
+            bundle.save_safetensors(trained, directory)
         elif args.format == "saved_model":
             ModelSession(trained.name, trained.hparams, trained.checkpoint, *search).save(directory)
         else:

@@ -25,7 +25,7 @@ def main(argv: list[str]) -> None:
     args = _parser().parse_args(argv)
     from rich.console import Console
 
-    from rpr.report import columns, comparison, html_page, study_reader, tables, tensorboard
+    from rpr.report import columns, comparison, html_page, study_reader, tables
     from rpr.report.results import load_record
     if args.language_pair:
         if not args.tokenize:
@@ -68,7 +68,7 @@ def main(argv: list[str]) -> None:
     tables.write_tables(results, target, chosen)
     page = html_page.write_page(results, target, arms)
     if not is_record and target == path:
-        tensorboard.write_events(results, path)
+        tables.write_events(results, path)
     # Printed last: a reader that closes the pipe then loses no file.
     tables.print_tables(console, results)
     console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)

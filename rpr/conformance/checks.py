@@ -5,7 +5,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -54,10 +54,6 @@ class Subject:
         self.layer.set_weights([                             # biases that are not all 0
             value + 0.1 * self.random.randn(*value.shape) for value in self.layer.weights()])
 
-    @property
-    def is_causal(self) -> bool:
-        return self.side == "targets"
-
     def words(self, batch: int, length: int) -> np.ndarray:
         """Random inputs, float64 [batch, length, hidden]."""
         return self.random.randn(batch, length, _HIDDEN)
@@ -79,6 +75,10 @@ def difference(got: np.ndarray, expected: np.ndarray, what: str, tolerance: floa
     place = tuple(int(index) for index in np.argwhere(wrong)[0])
     return (f"{what}: sentence {place[0] + 1}, word {place[1] + 1} of {got.shape[1]} is "
             f"{got[place]:.4g} and not {expected[place]:.4g}")
+
+
+def _first(problems: Iterable[str]) -> str:
+    return next(filter(None, problems), "")
 
 
 def finite(subject: Subject) -> str:
@@ -131,41 +131,37 @@ def gradients(subject: Subject) -> str:
 
 def cached(subject: Subject) -> str:
     """Word by word with a cache, the output is that of the whole sentence."""
-    for length in range(1, _WORDS + 1):
-        x = subject.words(2, length)
-        problem = difference(subject.layer.cached(x), subject.layer(x), "with a cache")
-        if problem:
-            return problem
-    return ""
+    inputs = (subject.words(2, length) for length in range(1, _WORDS + 1))
+    return _first(difference(subject.layer.cached(x), subject.layer(x), "with a cache")
+                  for x in inputs)
 
 
 def future(subject: Subject) -> str:
     """Later words change nothing."""
     x = subject.words(1, _WORDS)
     y = subject.layer(x)
-    for length in range(1, _WORDS):
+
+    def compare(length: int) -> str:
         changed = x.copy()
         changed[:, length:] = subject.words(1, _WORDS - length)
-        problem = difference(subject.layer(changed)[:, :length], y[:, :length],
-                             f"with other words from {length + 1} on", 1e-9)
-        shorter = problem or difference(subject.layer(x[:, :length]), y[:, :length],
-                                        f"with only {length} words")
-        if shorter:
-            return shorter
-    return ""
+        return (difference(subject.layer(changed)[:, :length], y[:, :length],
+                           f"with other words from {length + 1} on", 1e-9)
+                or difference(subject.layer(x[:, :length]), y[:, :length],
+                              f"with only {length} words"))
+
+    return _first(map(compare, range(1, _WORDS)))
 
 
 def padding(subject: Subject) -> str:
     """Padding after a sentence changes nothing."""
-    for length, more in ((1, 1), (4, 3)):
+    def compare(length: int, more: int) -> str:
         x = subject.words(1, length)
         padded = np.concatenate([x, subject.words(1, more)], axis=1)
         is_padding = np.arange(length + more)[None] >= length
         y = subject.layer(padded, subject.layer.mask(padded.shape[:2], is_padding))
-        problem = difference(y[:, :length], subject.layer(x), f"with padding of {more}")
-        if problem:
-            return problem
-    return ""
+        return difference(y[:, :length], subject.layer(x), f"with padding of {more}")
+
+    return compare(1, 1) or compare(4, 3)
 
 
 def batches(subject: Subject) -> str:
@@ -309,10 +305,10 @@ def formula(subject: Subject, logit: PairLogit) -> str:
     q, k, v = (np.stack(np.split(x[0] @ weights[f"multihead_attention/{name}/kernel"], _HEADS, 1))
                for name in "qkv")
     own = {name.removeprefix("multihead_attention/"): value for name, value in weights.items()}
-    z, depth = np.zeros_like(x), q.shape[2]
+    z, depth, is_causal = np.zeros_like(x), q.shape[2], subject.side == "targets"
     for h, i in itertools.product(range(_HEADS), range(x.shape[1])):
-        seen = i + 1 if subject.is_causal else x.shape[1]
-        logits = np.array([logit(q[h, i] * depth ** -0.5, k[h, j], i, j, h, subject.is_causal, own)
+        seen = i + 1 if is_causal else x.shape[1]
+        logits = np.array([logit(q[h, i] * depth ** -0.5, k[h, j], i, j, h, is_causal, own)
                            for j in range(seen)])
         share = np.exp(logits - logits.max())
         z[0, i, h * depth:(h + 1) * depth] = share / share.sum() @ v[h, :seen]
@@ -342,9 +338,14 @@ def check_scheme(position: str, hparams: str = "", logit: PairLogit | None = Non
     values = _changed(values, position)
     values.parse(hparams)
     declarations.check_ranges(values)
-    sides = [side for side in SIDES if _is_possible(values, side)]
-    if not sides:
-        positions.build(values, "targets")                   # raises
+    sides = []
+    for side in SIDES:
+        try:
+            positions.build(values, side)
+            sides.append(side)
+        except ValueError:
+            if side == "targets" and not sides:
+                raise
     for side in sides:
         try:
             subject = Subject(values, side)
@@ -361,14 +362,6 @@ def check_scheme(position: str, hparams: str = "", logit: PairLogit | None = Non
                 problem = _described(error)
             yield Result(name, SIDES[side], problem)
         yield Result("cost", SIDES[side], note=cost(subject))
-
-
-def _is_possible(hparams: HParams, side: str) -> bool:
-    try:
-        positions.build(hparams, side)
-    except ValueError:
-        return False
-    return True
 
 
 def _changed(hparams: HParams, position: str) -> HParams:

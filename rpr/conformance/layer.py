@@ -44,12 +44,11 @@ class AttentionLayer:
                             key_at=self._places)
             y, _ = self._layer(tf.cast(self._x, dtype), self._mask, layout, None)
             self._y = tf.cast(y, self._x.dtype)
-            trainable = tf.trainable_variables()
+            self._weights = trainable = tf.trainable_variables()
             self.variables = [variable.op.name.split("/", 1)[1] for variable in trainable]
             self._initial = [variable.initializer.inputs[1] for variable in trainable]
             self._initializers = [variable.initializer for variable in trainable]
             self._saver = tf.train.Saver(trainable) if trainable else None
-            self._weights = trainable
         self.session = tf.Session(graph=graph)
         self.session.run(self._initializers)
         self._step_session: tf.Session | None = None

@@ -6,8 +6,7 @@
 | `metrics` | BLEU, chrF and TER as functions of sufficient statistics |
 | `ter` | edit counts of TER, in batches |
 | `ratio_metrics` | accuracy, edit distance and perplexity: ratios of two sums |
-| `scoring` | scores of whole files with signatures, and a paired test (`rpr score`) |
-| `paired_tests` | sacreBLEU's bootstrap and randomization |
+| `scoring` | scores of whole files with signatures, and paired tests (`rpr score`) |
 | `significance` | arms of several seeds; jackknife, Holm's correction (`rpr report`) |
 | `looks` | arms that stop early: planned looks, levels spent over them |
 | `designs`, `judging` | tuned settings and numbers of seeds; arms of given scores (`rpr judge`) |

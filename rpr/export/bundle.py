@@ -1,17 +1,41 @@
-"""What goes along with an exported model: a new directory, vocabulary, settings, a program."""
+"""What an export has in common: a new directory, weights, vocabulary, settings, a program.
+
+docs/export.md has the table of the names and shapes of weights.
+"""
 import contextlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+import tensorflow.compat.v1 as tf
+from tensor2tensor.utils import registry
+
 from rpr.export import translator
 from rpr.t2t.trained_model import TrainedModel
 from rpr.utils.errors import InvalidPath
-from rpr.utils.files import write_atomically
+from rpr.utils.files import atomic_path, write_atomically
 from rpr.utils.interfaces import HParams
 
+# T2T's names of variables -> plain names, in this order.
+_NAMES = (
+    (r"^body/", ""),
+    (r"layer_(\d+)/", r"\1/"),
+    (r"multihead_attention/(q|k|v)/kernel$", r"\1"),
+    (r"multihead_attention/output_transform/kernel$", "output"),
+    (r"multihead_attention/", ""),
+    (r"encdec_attention/", "cross_attention/"),
+    (r"dot_product_attention_relative/relative_positions_(keys|values)/embeddings$",
+     r"relative_\1"),
+    (r"layer_prepostprocess/layer_norm/layer_norm_", "norm/"),
+    (r"layer_postprocess/layer_norm/layer_norm_", "post_norm/"),
+    (r"layer_norm/layer_norm_", ""),
+    (r"/", "."))
+_TABLE = re.compile(r"^symbol_modality_(\d+)_\d+/(shared|input_emb|target_emb|softmax)/"
+                    r"weights_(\d+)$")
 
 class Search(NamedTuple):
     """The search of an exported model; see `rpr.inference.model_session.ModelSession`."""
@@ -46,13 +70,16 @@ def symbols(hparams: HParams, side: str) -> list[str] | None:
       hparams: with the hparams of the problem.
       side: `inputs` or `targets`.
     """
-    problem = hparams.problem_hparams
-    names = getattr(problem.vocabulary.get(side), "_all_subtoken_strings", None)
+    names = getattr(hparams.problem_hparams.vocabulary.get(side), "_all_subtoken_strings", None)
     if names is None:
         return None
-    size = problem.vocab_size[side]
-    size += -size % hparams.get("vocab_divisor", 1)
-    return [*names, *[""] * (size - len(names))]
+    return [*names, *[""] * (_table_size(hparams, side) - len(names))]
+
+
+def _table_size(hparams: HParams, side: str) -> int:
+    """The rows of a side's embedding table."""
+    size = hparams.problem_hparams.vocab_size[side]
+    return size + -size % hparams.get("vocab_divisor", 1)
 
 
 def add_translator(trained: TrainedModel, directory: str, search: Search, kind: str,
@@ -77,3 +104,68 @@ def add_translator(trained: TrainedModel, directory: str, search: Search, kind: 
          "target": target}))
     shutil.copyfile(translator.__file__, os.path.join(directory, "translate.py"))
     return True
+
+
+def named_weights(checkpoint: str, model: str, hparams: HParams) -> dict[str, np.ndarray]:
+    """The weights of a checkpoint, without the optimizer's variables.
+
+    Args:
+      checkpoint: path without suffix.
+      model: registered name of the model.
+      hparams: with the hparams of the problem.
+
+    Returns:
+      {name: array}. `source_embedding`, `target_embedding` and `softmax` [symbols, hidden] are
+      always there, and are the same array where the model shares its tables.
+    """
+    reader = tf.train.load_checkpoint(checkpoint)
+    scope = getattr(registry.model(model), "scope", model) + "/"
+    shards: dict[tuple[int, str], dict[int, np.ndarray]] = {}
+    weights = {}
+    for variable in sorted(reader.get_variable_to_shape_map()):
+        if not variable.startswith(scope):
+            continue
+        name, value = variable.removeprefix(scope), reader.get_tensor(variable)
+        table = _TABLE.match(name)
+        if table:
+            shards.setdefault((int(table[1]), table[2]), {})[int(table[3])] = value
+            continue
+        for pattern, replacement in _NAMES:
+            name = re.sub(pattern, replacement, name)
+        weights[name] = value
+    tables = {key: np.concatenate([parts[number] for number in sorted(parts)])
+              for key, parts in shards.items()}
+    for name, side, kind in (("source_embedding", "inputs", "input_emb"),
+                             ("target_embedding", "targets", "target_emb"),
+                             ("softmax", "targets", "softmax")):
+        if hparams.problem_hparams.vocab_size.get(side) is not None:
+            size = _table_size(hparams, side)
+            table = tables.get((size, kind), tables.get((size, "shared")))
+            if table is not None:
+                weights[name] = table
+    return weights
+
+
+def save_safetensors(trained: TrainedModel, directory: str) -> None:
+    """Writes `model.safetensors` with the weights, and the hparams as its metadata.
+
+    `target_embedding` is left out where it equals `source_embedding`, and `softmax` where it
+    equals `target_embedding`.
+    """
+    from safetensors.numpy import save_file
+    weights = named_weights(trained.checkpoint, trained.name, trained.hparams)
+    for name, same in (("softmax", "target_embedding"), ("target_embedding", "source_embedding")):
+        if name in weights and weights[name] is weights.get(same):
+            del weights[name]
+    with atomic_path(os.path.join(directory, "model.safetensors")) as path:
+        save_file(weights, path, metadata(trained))
+
+
+def metadata(trained: TrainedModel) -> dict[str, str]:
+    """What a reader of the weights needs: names, the hparams as JSON, the target space."""
+    values = {name: value for name, value in trained.hparams.values().items()
+              if isinstance(value, str | int | float | bool | None)
+              and name not in ("data_dir", "model_dir")}
+    return {"model": trained.name, "problem": trained.request.problem,
+            "hparams": json.dumps(values, sort_keys=True),
+            "target_space_id": str(trained.hparams.problem_hparams.target_space_id)}

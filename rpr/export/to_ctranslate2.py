@@ -18,7 +18,6 @@ from tensor2tensor.utils import decoding
 from rpr.export import bundle, position_terms
 from rpr.export.position_terms import Stack, Terms
 from rpr.export.translator import END, Translator, symbol_names
-from rpr.export.weights import named_weights
 from rpr.models.transformer import checked_hparams
 from rpr.t2t.trained_model import TrainedModel
 from rpr.utils.errors import InvalidValue, UserError
@@ -113,7 +112,7 @@ def save(trained: TrainedModel, directory: str, quantization: str = "float32") -
     check(trained)
     trained = trained._replace(hparams=checked_hparams(trained.hparams))
     hparams = trained.hparams
-    weights = named_weights(trained.checkpoint, trained.name, hparams)
+    weights = bundle.named_weights(trained.checkpoint, trained.name, hparams)
     stacks = {name: _read_stack(trained, name) for name in ("encoder", "decoder")}
     options = {"num_heads": hparams.num_heads, "pre_norm": _is_pre_norm(hparams),
                "layernorm_embedding": hparams.get("norm_after_embedding", False)}

@@ -1,17 +1,28 @@
-"""The columns of the result tables, and the notes that explain them."""
-import functools
+"""The columns of the result tables, the notes that explain them, and how to show any text safely.
+
+Names of arms, settings and directories, failure reasons, translations and sub-words come from
+files that somebody else may have written. The page's template escapes HTML (`html_page`).
+"""
+import re
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from rpr.evaluation import ALL_METRICS, LOSS_METRICS
 from rpr.evaluation.designs import MOST_SEEDS, is_test_set_too_small, may_be_small
-from rpr.evaluation.significance import ArmScore, Comparison, p_text
+from rpr.evaluation.significance import ArmScore, p_text
 from rpr.report.results import BEYOND, DIGITS, FIELDS, ArmResult, RunResult, StudyResults
+from rpr.utils.console import printable
 from rpr.utils.errors import InvalidValue
 
 # The paper's symbols for settings.
 SYMBOLS = {"max_relative_position": "k", "relative_keys": "a^K", "relative_values": "a^V"}
+# A spreadsheet evaluates cells that start so; some take ";" for the end of a cell.
+_FORMULA = re.compile("(^|;[ \"']*)(?=[=+\\-@\t\r\uff1d\uff0b\uff0d\uff20])")
+_LATEX = {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}",
+          "`": r"\textasciigrave{}", '"': "{''}", "±": r"$\pm$", "×": r"$\times$", "≤": r"$\le$",
+          "|": r"\textbar{}\allowbreak{}", "<": r"\textless{}", ">": r"\textgreater{}",
+          **{sign: "\\" + sign for sign in "&%$#_{}"}}
 
 
 class Column(NamedTuple):
@@ -44,39 +55,32 @@ def columns(results: StudyResults) -> list[Column]:
 
 def _all_columns(results: StudyResults) -> list[Column]:
     """All columns, also empty ones."""
-    arms = results.arms
-    all_columns = [Column("model", "model", [arm.name for arm in arms], "arm")]
+    arms, metric, digits = results.arms, results.metric, results.digits
+    found = [_models(results)]
+
+    def add(key: str, heading: str, group: str, cell: Callable[..., Any]) -> None:
+        found.append(_column(results, key, heading, group, cell))
+
     for name in dict.fromkeys(name for arm in arms for name in arm.settings):
-        all_columns.append(Column(name, SYMBOLS.get(name, name),
-                                  [setting_text(arm.settings.get(name)) for arm in arms], "arm"))
-
-    def add(key: str, heading: str, group: str, cell: Callable[[ArmResult], Any]) -> None:
-        all_columns.append(Column(key, heading, [cell(arm) or "" for arm in arms], group))
-
+        add(name, SYMBOLS.get(name, name), "arm",
+            lambda arm, name=name: setting_text(arm.settings.get(name)))
     several = any(len(arm.runs) > 1 for arm in arms)
     add("seeds", "seeds", "result", lambda arm: several and (
         str(len(arm.done)) if len(arm.done) == len(arm.runs) else
         f"{len(arm.done)} of {len(arm.runs)}"))
-    metric, digits = results.metric, results.digits
     add(metric, ALL_METRICS[metric], "result", lambda arm: _mean(arm.score(metric), digits))
     add("paper", "paper", "result",
         lambda arm: arm.paper_bleu is not None and f"{arm.paper_bleu:.1f}")
-    add("difference", "difference [95%]", "difference",
-        lambda arm: "baseline" if arm.name == results.baseline
-        else _difference(arm.difference(metric), digits))
-    add("p", "p", "difference",
-        lambda arm: (found := arm.difference(metric)) and p_text(found.p))
-    add("p_holm", "p (Holm)", "difference",
-        lambda arm: (found := arm.difference(metric)) and p_text(found.p_holm))
+    found += _difference_columns(results, metric, "difference", "")
     add("rank", "rank", "difference", lambda arm: arm.letters)
     add("answer", "answer", "difference",
         lambda arm: arm.answer and f"{arm.answer} ({arm.looked} seeds)")
     for name in dict.fromkeys(name for arm in arms for name in arm.by_test_set):
-        all_columns.append(Column(f"{metric} {name}", f"{ALL_METRICS[metric]} {name}", [
-            _of_test_set(arm, results.baseline_arm, name) for arm in arms], "test set"))
-    for other in results.metrics[1:]:
-        add(other, ALL_METRICS[other], "result",
-            functools.partial(lambda name, arm: _mean(arm.score(name), DIGITS.get(name, 1)), other))
+        add(f"{metric} {name}", f"{ALL_METRICS[metric]} {name}", "test set",
+            lambda arm, name=name: _of_test_set(arm, results.baseline_arm, name))
+    for name in results.metrics[1:]:
+        add(name, ALL_METRICS[name], "result",
+            lambda arm, name=name: _mean(arm.score(name), DIGITS.get(name, 1)))
     if "accuracy" not in results.metrics:
         add("exact", "exact", "result", lambda arm: arm.exact is not None and f"{arm.exact:.1f}%")
     add("loss", "loss", "result", lambda arm: arm.loss is not None and f"{arm.loss:.2f}")
@@ -87,27 +91,53 @@ def _all_columns(results: StudyResults) -> list[Column]:
     add("speed", "speed", "cost", lambda arm: arm.relative_speed and f"{arm.relative_speed:.2f}")
     add("minutes", "minutes", "cost", lambda arm: arm.train_minutes is not None
         and f"{arm.train_minutes:.1f}")
-    return all_columns
-
-
-def tuning_columns(results: StudyResults) -> list[Column]:
-    """The table of what each arm tried of `study.tune`; empty without it."""
-    arms = results.arms
-    settings = {repr(run.tuned): run.tuned for arm in arms for run in arm.all_runs if run.tuned}
-    if not settings:
-        return []
-    found = [Column("model", "model", [arm.name for arm in arms], "arm")]
-    for key, tuned in settings.items():
-        heading = ", ".join(f"{name}={value}" for name, value in tuned.items())
-        found.append(Column(f"tuned {heading}", heading, [
-            _tried(arm, [run for run in arm.all_runs if repr(run.tuned) == key], results.metric)
-            for arm in arms], "tuned"))
     return found
 
 
-def tuning_title(results: StudyResults) -> str:
-    """The heading of the table of what each arm tried."""
-    return f"tuning: loss on the development set ({ALL_METRICS[results.metric]})"
+def _column(results: StudyResults, key: str, heading: str, group: str,
+            cell: Callable[..., Any]) -> Column:
+    return Column(key, heading, [cell(arm) or "" for arm in results.arms], group)
+
+
+def _models(results: StudyResults) -> Column:
+    return _column(results, "model", "model", "arm", lambda arm: arm.name)
+
+
+def _difference_columns(results: StudyResults, metric: str, group: str, prefix: str
+                        ) -> list[Column]:
+    """The comparison with the baseline in a metric: difference and p-values."""
+    def difference(arm: ArmResult) -> str:
+        found = arm.difference(metric)
+        if arm.name == results.baseline or not found:
+            return "baseline" if arm.name == results.baseline else ""
+        digits = results.digits
+        return f"{found.difference:+.{digits}f}" + (
+            "" if found.low is None else f" [{found.low:+.{digits}f}, {found.high:+.{digits}f}]")
+
+    return [_column(results, f"{prefix}difference", "difference [95%]", group, difference), *(
+        _column(results, prefix + key, heading, group, lambda arm, key=key: p_text(
+            getattr(arm.difference(metric), key, None)))
+        for key, heading in (("p", "p"), ("p_holm", "p (Holm)")))]
+
+
+def more_tables(results: StudyResults) -> Iterator[tuple[str, list[Column]]]:
+    """(title, columns) of the tables by source length, and of what was tried of `study.tune`."""
+    metric = ALL_METRICS[results.metric]
+    if found := length_columns(results):
+        yield f"{metric} by {results.axis}" + (
+            f"; > has longer ones than training ({results.trained_length})"
+            if results.trained_length else ""), found
+    settings = {repr(run.tuned): run.tuned for arm in results.arms for run in arm.all_runs
+                if run.tuned}
+    if settings:
+        found = [_models(results)]
+        for key, tuned in settings.items():
+            heading = ", ".join(f"{name}={value}" for name, value in tuned.items())
+            found.append(_column(results, f"tuned {heading}", heading, "tuned",
+                                 lambda arm, key=key: _tried(arm, [
+                                     run for run in arm.all_runs if repr(run.tuned) == key],
+                                     results.metric)))
+        yield f"tuning: loss on the development set ({metric})", found
 
 
 def _tried(arm: ArmResult, runs: Sequence[RunResult], metric: str) -> str:
@@ -116,8 +146,7 @@ def _tried(arm: ArmResult, runs: Sequence[RunResult], metric: str) -> str:
         return "failed"
     counting = [run for run in runs if run.seed in [each.seed for each in arm.runs]]
     losses = [run.loss for run in counting if run.loss is not None]
-    scores = [score for run in counting if (score := getattr(run, metric) if metric in FIELDS
-                                            else run.scores.get(metric)) is not None]
+    scores = [score for run in counting if (score := run.score(metric)) is not None]
     if not losses or not scores:
         return ""
     text = f"{statistics.fmean(losses):.3f} ({statistics.fmean(scores):.1f})"
@@ -132,33 +161,19 @@ def length_columns(results: StudyResults) -> list[Column]:
     arms, trained = results.arms, results.trained_length
     if len(results.buckets) < 2 or not any(run.by_length for arm in arms for run in arm.done):
         return []
-    found = [Column("model", "model", [arm.name for arm in arms], "arm")]
+    found = [_models(results)]
     for index, bucket in enumerate(results.buckets):
         mark = " >" if trained and bucket.high > trained else ""
-        cells = [_over_seeds([run.by_length[index] for run in arm.done if run.by_length],
-                             results.digits) for arm in arms]
-        found.append(Column(f"length_{bucket.low}", f"{bucket.low}–{bucket.high}{mark}", cells,
-                            "length"))
+        found.append(_column(
+            results, f"length_{bucket.low}", f"{bucket.low}–{bucket.high}{mark}", "length",
+            lambda arm, index=index: _over_seeds(
+                [run.by_length[index] for run in arm.done if run.by_length], results.digits)))
     if any(arm.score(BEYOND) for arm in arms):
-        found += [
-            Column(BEYOND, f"all > {trained}",
-                   [_mean(arm.score(BEYOND), results.digits) for arm in arms], "length"),
-            Column("beyond_difference", "difference [95%]",
-                   ["baseline" if arm.name == results.baseline
-                    else _difference(arm.difference(BEYOND), results.digits) for arm in arms],
-                   "length"),
-            Column("beyond_p_holm", "p (Holm)",
-                   [p_text(difference.p_holm) if (difference := arm.difference(BEYOND)) else ""
-                    for arm in arms], "length")]
+        found.append(_column(results, BEYOND, f"all > {trained}", "length",
+                             lambda arm: _mean(arm.score(BEYOND), results.digits)))
+        found += [column for column in _difference_columns(results, BEYOND, "length", "beyond_")
+                  if column.key != "beyond_p"]
     return [column for column in found if any(column.cells)]
-
-
-def length_title(results: StudyResults) -> str:
-    """The heading of the table by source length."""
-    title = f"{ALL_METRICS[results.metric]} by {results.axis}"
-    if results.trained_length:
-        title += f"; > has longer ones than training ({results.trained_length})"
-    return title
 
 
 def choose(results: StudyResults, keys: Sequence[str]) -> list[Column]:
@@ -205,14 +220,6 @@ def _of_test_set(arm: ArmResult, baseline: ArmResult, name: str) -> str:
     if score is None:
         return ""
     return f"{score:.1f}" + ("" if base is None or arm is baseline else f" ({score - base:+.1f})")
-
-
-def _difference(comparison: Comparison | None, digits: int) -> str:
-    if comparison is None:
-        return ""
-    interval = ("" if comparison.low is None
-                else f" [{comparison.low:+.{digits}f}, {comparison.high:+.{digits}f}]")
-    return f"{comparison.difference:+.{digits}f}{interval}"
 
 
 def notes(results: StudyResults) -> list[Note]:
@@ -320,8 +327,30 @@ def tables(results: StudyResults) -> Iterator[tuple[str, list[Column]]]:
                          ("each test set", "test set"), ("cost", "cost")):
         if any(column.group == group for column in all_columns):
             yield title, [column for column in all_columns if column.group in ("arm", group)]
-    by_length, tried = length_columns(results), tuning_columns(results)
-    if by_length:
-        yield length_title(results), by_length
-    if tried:
-        yield tuning_title(results), tried
+    yield from more_tables(results)
+
+
+def plain(text: str) -> str:
+    """Text without control codes and without code points that UTF-8 cannot encode."""
+    return printable(text).encode("utf-8", "replace").decode()
+
+
+def csv_text(value: object) -> object:
+    """A cell that no spreadsheet takes for a formula; values other than text stay as they are."""
+    return _FORMULA.sub(r"\1'", plain(value)) if isinstance(value, str) else value
+
+
+def markdown_text(text: str) -> str:
+    """Text of a Markdown paragraph or table cell: no link, no HTML, no emphasis, no new column.
+
+    An underscore inside a word has no meaning there and is kept, as most settings have one.
+    """
+    text = re.sub(r"([\\`*\[\]|~!])", r"\\\1", plain(text))
+    text = re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", text)
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def latex_text(text: str) -> str:
+    r"""Text of LaTeX's text mode, also after `\\`, where `[` and `*` would begin an argument."""
+    escaped = "".join(_LATEX.get(sign, sign) for sign in plain(text))
+    return re.sub(r"^([\[*])", r"{\1}", escaped)

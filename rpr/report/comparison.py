@@ -8,14 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rpr.evaluation import (
-    ALL_METRICS,
-    LOSS_METRICS,
-    LOWER_IS_BETTER,
-    designs,
-    looks,
-    significance,
-)
+from rpr.evaluation import ALL_METRICS, LOSS_METRICS, designs, looks, significance
 from rpr.evaluation.looks import Plan, Verdict
 from rpr.evaluation.metrics import Metric
 from rpr.evaluation.ratio_metrics import loss_counts, make_metric, read_losses
@@ -26,15 +19,7 @@ from rpr.experiments.config import Run
 from rpr.experiments.run_directory import RunDirectory
 from rpr.report import model_analysis, test_texts
 from rpr.report.planned_looks import fill_verdicts
-from rpr.report.results import (
-    BEYOND,
-    FIELDS,
-    MIN_SENTENCES,
-    ArmPair,
-    Sample,
-    StudyResults,
-    make_buckets,
-)
+from rpr.report.results import BEYOND, FIELDS, ArmPair, Bucket, Sample, StudyResults
 from rpr.report.study_reader import run_directory_of
 from rpr.utils import files, metrics_log
 from rpr.utils.console import say
@@ -42,6 +27,9 @@ from rpr.utils.errors import InvalidValue, UserError
 
 MOST_RANKED_ARMS = 30                                 # with more, a ranking cannot be read
 MANY_RUNS = 50                                        # scoring takes long enough to say so
+BUCKET_WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
+MAX_BUCKETS = 8                                       # of the most common lengths
+MIN_SENTENCES, MIN_SHARE = 10, 0.02                   # of each bucket
 SAMPLES, SAMPLE_WORDS, MOST_SAMPLED_ARMS = 6, (4, 40), 12
 
 
@@ -104,14 +92,13 @@ def score_runs(results: StudyResults, path: str, measure: Measure | None = None,
     statistics_of = sentence_statistics(metrics, hypotheses, references)
     for metric in metrics:
         counts = statistics_of[metric.name]
-        _fill_scores(results, metric, counts, documents, metric.name)
+        _fill_scores(results, metric, counts, documents)
         if metric.name == "bleu":
             _fill_word_counts(results, counts)
         results.signatures[ALL_METRICS[metric.name]] = metric.signature(
             test=own_test_set, lang=language_pair)
-    for arm in results.arms:
-        for done in arm.done:
-            done.empty = sum(not line.strip() for line in hypotheses[done.path])
+    for done in (done for arm in results.arms for done in arm.done):
+        done.empty = sum(not line.strip() for line in hypotheses[done.path])
     _fill_lengths(results, metrics[0], statistics_of[results.metric], lengths, documents)
     if len(names) > 1:
         _fill_test_sets(results, metrics[0], statistics_of[results.metric], {
@@ -162,10 +149,10 @@ def _max_length(run_dirs: Mapping[str, RunDirectory]) -> int | None:
 def _score_losses(results: StudyResults, runs: Mapping[str, Run],
                   run_dirs: Mapping[str, RunDirectory], measure: Measure) -> None:
     """Fills in the scores of language models, by position in the text too."""
-    if measure.tokenize or measure.test_set:
-        name, value = (("tokenize", measure.tokenize) if measure.tokenize
-                       else ("test_set", measure.test_set))
-        raise InvalidValue(name, value, "these runs are language models, which translate nothing")
+    for name, value in (("tokenize", measure.tokenize), ("test_set", measure.test_set)):
+        if value:
+            raise InvalidValue(name, value,
+                               "these runs are language models, which translate nothing")
     texts = len(test_texts.shared_test_set(runs, run_dirs, "")[0])
     losses = {name: read_losses(run_dir.losses_file()) for name, run_dir in run_dirs.items()}
     first, sizes = next((name, list(map(len, rows))) for name, rows in losses.items())
@@ -177,8 +164,7 @@ def _score_losses(results: StudyResults, runs: Mapping[str, Run],
     results.buckets = make_buckets(np.concatenate([np.arange(1, size + 1) for size in sizes]),
                                    results.length_buckets)
     for metric in map(make_metric, results.metrics):
-        _fill_scores(results, metric, {name: loss_counts(rows) for name, rows in losses.items()},
-                     None, metric.name)
+        _fill_scores(results, metric, {name: loss_counts(rows) for name, rows in losses.items()})
         results.signatures[ALL_METRICS[metric.name]] = metric.signature()
     metric = make_metric(results.metric)
     for run in (run for arm in results.arms for run in arm.done):
@@ -193,24 +179,19 @@ def _score_losses(results: StudyResults, runs: Mapping[str, Run],
 
 
 def _fill_scores(results: StudyResults, metric: Metric, counts: Mapping[str, np.ndarray],
-                 documents: Sequence[str] | None, name: str) -> None:
-    """Fills in one metric's scores, under a name, and how the arms differ in it."""
+                 documents: Sequence[str] | None = None, name: str = "") -> None:
+    """Fills in a metric's scores, under another name if given, and how the arms differ in it."""
+    name = name or metric.name
     scores: dict[str, list[RunScores]] = {}
     for arm in results.arms:
         of_run: dict[str, RunScores] = {}
         for run in (run for run in arm.all_runs if run.path in counts):
             of_run[run.path] = score = significance.run_scores(metric, counts[run.path], documents)
-            if name in FIELDS:
-                setattr(run, name, score.score)
-            else:
-                run.scores[name] = score.score
+            run.set_score(name, score.score)
         if not arm.done:
             continue
         scores[arm.name] = [of_run[run.path] for run in arm.done]
-        if name in FIELDS:
-            setattr(arm, name, significance.arm_score(scores[arm.name]))
-        else:
-            arm.scores[name] = significance.arm_score(scores[arm.name])
+        arm.set_score(name, significance.arm_score(scores[arm.name]))
         if arm.tried:
             scores[arm.name] = designs.with_choice(
                 [[of_run[run.path] for run in group] for group in arm.tried],
@@ -272,11 +253,7 @@ def _rank(results: StudyResults, compared: Mapping[tuple[str, str], Comparison])
     low, high = (designs.seeds_needed(comparisons, quantile=quantile)
                  for quantile in (0.1, 0.9))
     results.seeds_range = [low, high] if low and high else []
-    tested = {name for pair in compared for name in pair}
-    sign = -1 if results.metric in LOWER_IS_BETTER else 1
-    means = {arm.name: sign * score.mean for arm in results.arms
-             if (score := arm.score(results.metric)) and arm.name in tested}
-    letters = letters_of(means, [
+    letters = letters_of(results.ranked, [
         pair for pair, found in compared.items()
         if found.p_holm is not None and found.p_holm <= significance.LEVEL])
     for arm in results.arms:
@@ -305,9 +282,8 @@ def _fill_lengths(results: StudyResults, metric: Metric, counts: Mapping[str, np
         means = [significance.arm_score(some) for some in zip(*scores, strict=True)]
         if metric.name == "bleu":
             arm.bleu_by_length = [score.mean for score in means]
-        arm.interval_by_length = [
-            [score.mean if end is None else end for end in (score.low, score.high)]
-            for score in means]
+        arm.interval_by_length = [[score.mean if end is None else end for end in (
+            score.low, score.high)] for score in means]
     longer = lengths > (results.trained_length or math.inf)
     if MIN_SENTENCES <= longer.sum() < len(longer):
         units = None if documents is None else np.array(documents)[longer]
@@ -329,9 +305,8 @@ def _fill_test_sets(results: StudyResults, metric: Metric, counts: Mapping[str, 
 def _fill_samples(results: StudyResults, source: Sequence[str], reference: Sequence[str],
                   hypotheses: Mapping[str, Sequence[str]], samples: int) -> None:
     """Chooses evenly spaced test sentences of medium length, with the arms' translations."""
-    medium = [index for index, line in enumerate(source)
-              if SAMPLE_WORDS[0] <= len(line.split()) <= SAMPLE_WORDS[1]]
-    medium = medium or list(range(len(source)))
+    medium = [index for index, line in enumerate(source) if SAMPLE_WORDS[0] <= len(
+        line.split()) <= SAMPLE_WORDS[1]] or list(range(len(source)))
     chosen = [medium[place] for place in
               np.linspace(0, len(medium) - 1, min(samples, len(medium))).astype(int)]
     arms = results.featured(MOST_SAMPLED_ARMS)
@@ -354,21 +329,44 @@ def letters_of(means: Mapping[str, float], different: Iterable[tuple[str, str]])
     for first, second in different:
         split = [group - {name} for group in groups if {first, second} <= group
                  for name in (first, second)]
-        groups = [group for group in groups if not {first, second} <= group] + split
-        groups = _absorb(groups)
+        found = dict.fromkeys(
+            [group for group in groups if not {first, second} <= group] + split)
+        groups = [group for group in found if not any(group < larger for larger in found)]
     best_first = sorted(means, key=lambda name: -means[name])
     groups.sort(key=lambda group: [name not in group for name in best_first])
-    return {name: "".join(_letter(number) for number, group in enumerate(groups) if name in group)
-            for name in means}
+    letters = [*string.ascii_letters, *(f"({number})" for number in range(52, len(groups)))]
+    return {name: "".join(letter for letter, group in zip(letters, groups, strict=False)
+                          if name in group) for name in means}
 
 
-def _absorb(groups: Iterable[frozenset[str]]) -> list[frozenset[str]]:
-    """The groups that are not contained in another one."""
-    unique = list(dict.fromkeys(groups))
-    return [group for group in unique if not any(group < larger for larger in unique)]
+def make_buckets(lengths: np.ndarray, ends: Sequence[int] = ()) -> list[Bucket]:
+    """Divides int [sentences] lengths into buckets of a round width; merges those with few.
+
+    `ends` are the longest lengths of each bucket, if given; longer ones are one more. Buckets are
+    in ascending order, and each sentence falls into exactly one.
+    """
+    if ends:
+        lows = [1, *(end + 1 for end in ends)]
+        chosen = [_bucket(low, high, lengths)
+                  for low, high in zip(lows, [*ends, int(lengths.max())], strict=True)]
+        return [bucket for bucket in chosen if bucket.sentences]
+    common = np.quantile(lengths, 0.98) - lengths.min()
+    width = next((width for width in BUCKET_WIDTHS if common <= width * MAX_BUCKETS),
+                 BUCKET_WIDTHS[-1])
+    least = max(MIN_SENTENCES, MIN_SHARE * len(lengths))
+    edges = range(int(lengths.min() - 1) // width * width, int(lengths.max()) + width, width)
+    buckets: list[Bucket] = []
+    low = edges[0] + 1
+    for high in edges[1:]:
+        bucket = _bucket(low, high, lengths)
+        if bucket.sentences >= least:
+            buckets.append(bucket)
+            low = high + 1
+    if low <= lengths.max():                          # too few are left for a bucket of their own
+        first = buckets.pop().low if buckets else low
+        buckets.append(_bucket(first, edges[-1], lengths))
+    return buckets
 
 
-def _letter(number: int) -> str:
-    """a to z, then A to Z, then numbers in parentheses."""
-    letters = string.ascii_letters
-    return letters[number] if number < len(letters) else f"({number})"
+def _bucket(low: int, high: int, lengths: np.ndarray) -> Bucket:
+    return Bucket(low, high, int(Bucket(low, high, 0).contains(lengths).sum()))

@@ -7,7 +7,9 @@ import base64
 import contextlib
 import difflib
 import hashlib
+import itertools
 import os
+import pathlib
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -17,8 +19,8 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from rpr.report import columns, model_analysis, model_plots, plots
-from rpr.report.escaping import plain
-from rpr.report.results import FIELDS, ArmResult, RunResult, StudyResults
+from rpr.report.columns import plain
+from rpr.report.results import ArmResult, RunResult, StudyResults
 from rpr.report.study_reader import run_directory_of
 from rpr.utils import files
 from rpr.utils.console import Task
@@ -61,8 +63,7 @@ def write_page(results: StudyResults, path: str, arms: Sequence[ArmResult]) -> s
                 pictures.append(_save(figure, _plot_name(kind, run), model_plots.TITLES[kind], path,
                                       arm.name))
                 task.update(len(pictures))
-    page = os.path.join(path, "report.html")
-    drawn = {picture.path for picture in pictures}
+    page, drawn = os.path.join(path, "report.html"), {picture.path for picture in pictures}
     earlier = [picture for picture in _earlier_pictures(results, path) if picture.path not in drawn]
     files.write_atomically(page, render_page(results, pictures, path, earlier))
     return page
@@ -115,10 +116,8 @@ def render_page(results: StudyResults, pictures: Sequence[Picture], directory: s
       directory: where the page will be written.
       linked: figures of other models, which are not embedded.
     """
-    models = _by_arm(pictures)
-    with open(os.path.join(os.path.dirname(__file__), "page.js"), encoding="utf-8") as file:
-        script = file.read()
-    embedded = _embedded(pictures, directory)
+    models, embedded = _by_arm(pictures), _embedded(pictures, directory)
+    script = pathlib.Path(__file__).with_name("page.js").read_text(encoding="utf-8")
     facts = filter(None, (results.date, results.problem,
                           f"{results.sentences:,} test sentences" if results.sentences else "",
                           f"{results.documents:,} documents" if results.documents else ""))
@@ -129,7 +128,9 @@ def render_page(results: StudyResults, pictures: Sequence[Picture], directory: s
         inline={picture.path: _inline(embedded[picture.path]) for picture in pictures
                 if not picture.arm and picture.path in embedded},
         numbers={arm.name: number for number, arm in enumerate(results.arms)},
-        linked=_by_arm(linked), environments=list(_environments(results)),
+        linked=_by_arm(linked), environments=[
+            (sum(run.environment == place for arm in results.arms for run in arm.all_runs),
+             list(_flatten(record))) for place, record in enumerate(results.environments)],
         differing=list(dict.fromkeys(name for arm in results.arms for name in arm.configuration)),
         some_are_not_drawn=any(arm.done and arm.name not in models for arm in results.arms),
         gin_lines=results.study_gin[:MOST_GIN].split("\n"))
@@ -143,17 +144,16 @@ def _environment() -> jinja2.Environment:
     environment.globals |= {"tables": columns.tables, "rows": columns.rows, "zip": zip,
                             "notes": columns.notes, "signatures": columns.signatures,
                             "differences": differences, "seed_scores": _seed_scores}
-    environment.filters |= {"number": _number, "signs": _signs, "heading": _heading,
-                            "setting": columns.setting_text}
+    environment.filters |= {
+        "number": lambda value: f"{value:,}" if isinstance(value, int) else "", "signs": _signs,
+        "heading": _heading, "setting": columns.setting_text}
     return environment
 
 
 def _by_arm(pictures: Sequence[Picture]) -> dict[str, list[Picture]]:
-    arms: dict[str, list[Picture]] = {}
-    for picture in pictures:
-        if picture.arm:
-            arms.setdefault(picture.arm, []).append(picture)
-    return arms
+    """The pictures of each arm's model, which follow each other."""
+    return {arm: list(found) for arm, found in itertools.groupby(
+        pictures, lambda picture: picture.arm) if arm}
 
 
 def _embedded(pictures: Sequence[Picture], directory: str) -> dict[str, str]:
@@ -163,8 +163,8 @@ def _embedded(pictures: Sequence[Picture], directory: str) -> dict[str, str]:
     """
     room, found = MOST_EMBEDDED, {}
     for picture in sorted(pictures, key=lambda picture: picture.arm is not None):
-        with open(os.path.join(directory, picture.path), "rb") as svg:
-            data = base64.b64encode(svg.read()).decode("ascii")
+        svg = pathlib.Path(directory, picture.path).read_bytes()
+        data = base64.b64encode(svg).decode("ascii")
         if len(data) <= room:
             room -= len(data)
             found[picture.path] = data
@@ -183,14 +183,8 @@ def _inline(data: str) -> Markup:
 
 def _seed_scores(arm: ArmResult, metric: str) -> str:
     """The scores of each finished run, if there are several."""
-    scores = [(run.seed, getattr(run, metric) if metric in FIELDS else run.scores.get(metric))
-              for run in arm.done]
-    return ", ".join(f"seed {seed}: {score:.2f}" for seed, score in scores
-                     if score is not None and len(scores) > 1)
-
-
-def _number(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else ""
+    return ", ".join(f"seed {run.seed}: {score:.2f}" for run in arm.done
+                     if len(arm.done) > 1 and (score := run.score(metric)) is not None)
 
 
 def _signs(text: str) -> str:
@@ -219,18 +213,11 @@ def differences(hypothesis: str, reference: str) -> Iterator[tuple[str, str]]:
                 yield "" if kind == "equal" else tag, " ".join(part)
 
 
-def _environments(results: StudyResults) -> Iterator[tuple[int, list[tuple[str, str]]]]:
-    """(number of runs made there, [(name, value)]) of each environment."""
-    for index, environment in enumerate(results.environments):
-        yield (sum(run.environment == index for arm in results.arms for run in arm.all_runs),
-               list(_flatten(environment)))
-
-
 def _flatten(record: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """The values of nested dicts as ("outer inner", text)."""
     for name, value in record.items():
         if isinstance(value, dict):
             yield from _flatten(value, f"{prefix}{name} ")
         else:
-            text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
-            yield f"{prefix}{name}", text
+            yield (f"{prefix}{name}",
+                   " ".join(map(str, value)) if isinstance(value, list) else str(value))

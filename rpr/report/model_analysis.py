@@ -37,14 +37,14 @@ KINDS = ("keys", "values")
 CACHE = "learned.npz"                                 # of a run directory
 _LARGEST = 1 << 28                                    # bytes of all arrays
 _MOST_HEADS = 4096                                    # of all layers
+_BATCH = 8                                            # sentences
 
 
 def load(run_dir: RunDirectory) -> dict[str, np.ndarray]:
     """The cached arrays of a run; empty if there are none or they are older than its scores."""
     path = run_dir.file(CACHE)
-    if os.path.islink(path) or not os.path.isfile(path):
-        return {}
-    if os.path.getmtime(path) < os.path.getmtime(run_dir.scores):
+    if os.path.islink(path) or not os.path.isfile(path) or (
+            os.path.getmtime(path) < os.path.getmtime(run_dir.scores)):
         return {}
     try:
         with zipfile.ZipFile(path) as archive:
@@ -108,7 +108,8 @@ def analyse_models(run_dirs: Iterable[RunDirectory], usr_dir: str | None = None)
     without their checkpoints are left out together. `usr_dir` holds the user's own code.
     """
     new = [run_dir for run_dir in run_dirs if not load(run_dir)]
-    missing = [run_dir for run_dir in new if _has_checkpoint(run_dir)]
+    missing = [run_dir for run_dir in new if os.path.exists(
+        f"{run_dir.checkpoint(gin_files.load_run(run_dir.config))}.index")]
     others = ", ".join(os.path.basename(run_dir.path) for run_dir in new if run_dir not in missing)
     if others:
         say(f"models not analysed, since their runs have no checkpoint: {others}", style="yellow")
@@ -122,11 +123,6 @@ def analyse_models(run_dirs: Iterable[RunDirectory], usr_dir: str | None = None)
                 lines = errors.strip().splitlines() or [f"exit code {process.returncode}"]
                 say(f"{run_dir.path}: model not analysed: {lines[-1]}", style="yellow")
             task.update(number)
-
-
-def _has_checkpoint(run_dir: RunDirectory) -> bool:
-    checkpoint = run_dir.checkpoint(gin_files.load_run(run_dir.config))
-    return os.path.exists(f"{checkpoint}.index")
 
 
 def attention_by_distance(model: "Inspector", source: Sequence[str], target: Sequence[str],
@@ -151,6 +147,7 @@ def attention_by_distance(model: "Inspector", source: Sequence[str], target: Seq
     Raises:
       UserError: the model has no self-attention, or every sentence is too long.
     """
+    from rpr.inference.inspector import sum_by_distance, until_end
     if not model.has_self_attention:
         raise UserError("the model has no self-attention")
     pairs = list(zip(source, target, strict=True))
@@ -162,21 +159,14 @@ def attention_by_distance(model: "Inspector", source: Sequence[str], target: Seq
                      key=lambda pair: max(map(len, pair)))
     if not encoded:
         raise UserError(f"no test sentence of at most max_length={max_length} tokens")
-    return _mean_shares(model, encoded, max_distance)
-
-
-def _mean_shares(model: "Inspector", pairs: Sequence[tuple[list[int], list[int]]],
-                 max_distance: int, batch: int = 8) -> dict[str, np.ndarray]:
-    """The mean of `inspector.sum_by_distance` over all queries of (source ids, target ids)."""
-    from rpr.inference.inspector import sum_by_distance, until_end
     totals: dict[str, np.ndarray] = {}
     queries = dict.fromkeys(SIDES, 0)
-    for first in range(0, len(pairs), batch):
-        some = pairs[first:first + batch]
+    for first in range(0, len(encoded), _BATCH):
+        some = encoded[first:first + _BATCH]
         weights = model.attention(*zip(*some, strict=True))
-        for row, lengths in enumerate([tuple(len(until_end(ids)) for ids in pair)
-                                       for pair in some]):
-            for side, length in zip(SIDES, lengths, strict=True):
+        for row, pair in enumerate(some):
+            for side, ids in zip(SIDES, pair, strict=True):
+                length = len(until_end(ids))
                 sums = sum_by_distance(getattr(weights, side)[:, row, :, :length, :length],
                                        max_distance)
                 totals[side] = totals[side] + sums if side in totals else sums

@@ -1,6 +1,6 @@
 """Figures of one trained model, drawn from the arrays of `model_analysis.load`."""
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,22 +36,16 @@ def draw_model(arrays: Arrays, highest: Mapping[str, float]) -> Iterator[tuple[s
 
 def plot_norms(arrays: Arrays) -> Figure:
     """The norm of each vector of a^K and a^V by relative position; a line per table."""
-    names = [f"{side}_{kind}" for side in SIDES for kind in KINDS if f"{side}_{kind}" in arrays]
-    layers = max(len(arrays[name]) for name in names)
-    figure, panels = _panels(len(names), layers)
-    for row, name in zip(panels, names, strict=True):
-        side, kind = name.split("_")
-        for layer, (axes, tables) in enumerate(zip(row, arrays[name], strict=False)):
+    figure, rows = _panels(arrays, KINDS, "relative position j − i")
+    for side, kind, row in rows:
+        for axes, tables in zip(row, arrays[f"{side}_{kind}"], strict=False):
             for head, table in enumerate(tables):     # [2k + 1, depth]
                 positions, vectors = _reachable(table, _clip_left(arrays, table), side)
                 axes.plot(positions, np.linalg.norm(vectors, axis=-1), color=f"C{head % 10}",
                           lw=1, marker="." if len(positions) < 40 else None,
                           label=f"head {head}" if len(tables) > 1 else "all heads")
-            axes.set_title(f"{side}, layer {layer}")
         row[0].set_ylabel(r"$\|a^V\|$" if kind == "values" else r"$\|a^K\|$")
-    for axes in panels[-1]:
-        axes.set_xlabel("relative position j − i")
-    add_legend(figure, panels[0][0])
+    add_legend(figure, rows[0][2][0])
     return figure
 
 
@@ -118,16 +112,13 @@ def plot_attention(arrays: Arrays, highest: Mapping[str, float]) -> Figure:
     The last entries stand for all larger distances together: text, as a point would look like a
     peak.
     """
-    names = [side for side in SIDES if f"{side}_attention" in arrays]
-    layers = max(len(arrays[f"{side}_attention"]) for side in names)
-    figure, panels = _panels(len(names), layers)
-    for row, side in zip(panels, names, strict=True):
-        for layer, (axes, heads) in enumerate(zip(row, arrays[f"{side}_attention"], strict=False)):
+    figure, rows = _panels(arrays, ["attention"], "distance j − i")
+    for side, _, row in rows:
+        for axes, heads in zip(row, arrays[f"{side}_attention"], strict=False):
             last = 0 if side == "decoder" else MAX_DISTANCE - 1
             for head, shares in enumerate(heads):     # [2 * MAX_DISTANCE + 1]
                 axes.plot(range(1 - MAX_DISTANCE, last + 1), shares[1:MAX_DISTANCE + last + 1],
                           color=f"C{head % 10}", lw=1, marker=".", label=f"head {head}")
-            axes.set_title(f"{side}, layer {layer}")
             axes.set_xticks(range(-12, last + 1, 4))
             for place, shares, sign in ((0.02, heads[:, 0], "≤ −"), (0.98, heads[:, -1], "≥ ")):
                 if sign == "≤ −" or side == "encoder":
@@ -136,9 +127,7 @@ def plot_attention(arrays: Arrays, highest: Mapping[str, float]) -> Figure:
                               ha="left" if place < 0.5 else "right", color="0.35")
         row[0].set_ylabel("share of attention")
         row[0].set_ylim(0, 1.05 * highest[side])
-    for axes in panels[-1]:
-        axes.set_xlabel("distance j − i")
-    add_legend(figure, panels[0][0])
+    add_legend(figure, rows[0][2][0])
     return figure
 
 
@@ -153,6 +142,17 @@ def _reachable(table: np.ndarray, left: int, side: str) -> tuple[range, np.ndarr
     return range(-left, last - left), table[:last]
 
 
-def _panels(rows: int, columns: int) -> tuple[Figure, Any]:
-    return pyplot.subplots(rows, columns, squeeze=False, sharey="row", layout="constrained",
-                           figsize=(max(6.0, 2.6 * columns + 1), 2.2 * rows + 0.4))
+def _panels(arrays: Arrays, kinds: Sequence[str], xlabel: str
+            ) -> tuple[Figure, list[tuple[str, str, Any]]]:
+    """A panel for each layer; (side, kind, the panels of its layers) of each row."""
+    names = [(side, kind) for side in SIDES for kind in kinds if f"{side}_{kind}" in arrays]
+    columns = max(len(arrays["_".join(name)]) for name in names)
+    figure, panels = pyplot.subplots(
+        len(names), columns, squeeze=False, sharey="row", layout="constrained",
+        figsize=(max(6.0, 2.6 * columns + 1), 2.2 * len(names) + 0.4))
+    for name, row in zip(names, panels, strict=True):
+        for layer, axes in enumerate(row[:len(arrays["_".join(name)])]):
+            axes.set_title(f"{name[0]}, layer {layer}")
+    for axes in panels[-1]:
+        axes.set_xlabel(xlabel)
+    return figure, [(*name, row) for name, row in zip(names, panels, strict=True)]

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure  # noqa: E402
 
 from rpr.evaluation import ALL_METRICS, LOSS_METRICS, LOWER_IS_BETTER  # noqa: E402
 from rpr.evaluation.significance import LEVEL, ArmScore  # noqa: E402
-from rpr.report import escaping  # noqa: E402
+from rpr.report.columns import plain  # noqa: E402
 from rpr.report.results import ArmResult, StudyResults  # noqa: E402
 from rpr.utils import files  # noqa: E402
 
@@ -84,11 +84,12 @@ def _colours(arms: Sequence[ArmResult]) -> list:
 
 
 def arm_label(arm: ArmResult) -> str:
-    """An arm's name, shortened and safe in a figure."""
+    """An arm's name, shortened; `$` begins no formula there, a leading `_` does not hide it."""
     if arm.name == f"max_relative_position={arm.settings.get('max_relative_position')}":
         return f"k = {arm.settings['max_relative_position']}"
     short = arm.name if len(arm.name) <= LONGEST_LABEL else arm.name[:LONGEST_LABEL - 1] + "…"
-    return escaping.to_figure(short)
+    text = plain(short).replace("$", r"\$")
+    return " " + text if text.startswith("_") else text
 
 
 def draw_study(results: StudyResults) -> Iterator[tuple[str, Figure]]:
@@ -270,13 +271,9 @@ def plot_ranking(results: StudyResults) -> Figure:
     The best arm is first. A coloured cell is significant at 5%. With many arms the cells have
     colours only.
     """
-    tested = {name for pair in results.pairs for name in (pair.first, pair.second)}
-    sign = -1 if results.metric in LOWER_IS_BETTER else 1
-    means = {arm.name: sign * score.mean for arm in results.arms
-             if arm.name in tested and (score := arm.score(results.metric))}
-    arms = sorted((arm for arm in results.arms if arm.name in means),
-                  key=lambda arm: -means[arm.name])
-    place = {arm.name: index for index, arm in enumerate(arms)}
+    place = {name: index for index, name in enumerate(results.ranked)}
+    arms = sorted((arm for arm in results.arms if arm.name in place),
+                  key=lambda arm: place[arm.name])
     size = len(arms)
     differences = np.full((size, size), np.nan)
     p_values = np.ones((size, size))

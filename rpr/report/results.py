@@ -6,7 +6,7 @@ Tables, figures and pages only read these classes, so they can also be made from
 import dataclasses
 import os
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -16,14 +16,10 @@ from rpr.evaluation.significance import ArmScore, Comparison
 from rpr.utils import files
 from rpr.utils.errors import UserError
 
-BUCKET_WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
-MAX_BUCKETS = 8                                       # of the most common lengths
-MIN_SENTENCES, MIN_SHARE = 10, 0.02                   # of each bucket
 RECORD_FILE = "results.json"
 DIGITS = {"perplexity": 2, "token_loss": 3}           # after the decimal point; others: 1
 FIELDS = ("bleu", "chrf")                             # metrics with fields of their own
 BEYOND = "beyond"                                     # first metric, sources beyond training
-_REMEDY = "or it is of another version: make the report again"
 
 
 @dataclasses.dataclass
@@ -38,15 +34,31 @@ class Bucket:
         return (lengths >= self.low) & (lengths <= self.high)
 
 
+class _Scored:
+    """What has scores: those of `FIELDS` in fields of their own, the others in `scores`."""
+    scores: dict[str, Any]
+
+    def score(self, metric: str) -> Any:
+        """The score in a metric (of a run a number, of an arm an `ArmScore`); None if unknown."""
+        return getattr(self, metric) if metric in FIELDS else self.scores.get(metric)
+
+    def set_score(self, metric: str, score: Any) -> None:
+        """Fills in the score in a metric."""
+        if metric in FIELDS:
+            setattr(self, metric, score)
+        else:
+            self.scores[metric] = score
+
+
 @dataclasses.dataclass
-class RunResult:
+class RunResult(_Scored):
     """One training run. A value that is not known (yet) is None.
 
     Attributes:
       path: directory, relative to the study's.
       state: "done", "running", "failed" or "waiting"; only finished runs have scores.
       note: progress of an unfinished run, or why it failed.
-      parameters: number of trainable parameters.
+      parameters: how many are trained.
       steps: training step of the decoded checkpoint.
       steps_per_second: median over the training records, without evaluations and checkpoints.
       seconds: {stage: wall time of its last attempt}; training includes earlier attempts, each up
@@ -92,7 +104,7 @@ class RunResult:
 
 
 @dataclasses.dataclass
-class ArmResult:
+class ArmResult(_Scored):
     """Runs that differ only in their seed, with means over the finished ones.
 
     Attributes:
@@ -153,10 +165,7 @@ class ArmResult:
         """
         if not any(run.tuned for run in self.runs):
             return
-        groups: dict[str, list[RunResult]] = {}
-        for run in self.runs:
-            groups.setdefault(repr(run.tuned), []).append(run)
-        candidates = [group for group in groups.values()
+        candidates = [group for group in _by_setting(self.runs)
                       if not any(run.state == "failed" for run in group)]
         done = [{run.seed: run.loss for run in group
                  if run.state == "done" and run.loss is not None} for group in candidates]
@@ -180,22 +189,24 @@ class ArmResult:
 
         The chosen setting comes first. Settings with a failed run are left out.
         """
-        groups: dict[str, list[RunResult]] = {}
         seeds = [run.seed for run in self.runs]
         failed = [run.tuned for run in self.others if run.state == "failed"]
-        for run in self.all_runs if self.others else ():
-            if run.seed in seeds and run.tuned not in failed:
-                groups.setdefault(repr(run.tuned), []).append(run)
-        return [sorted(group, key=lambda run: seeds.index(run.seed)) for group in groups.values()]
-
-    def score(self, metric: str) -> ArmScore | None:
-        """The arm's score in a metric."""
-        return getattr(self, metric) if metric in FIELDS else self.scores.get(metric)
+        groups = _by_setting([run for run in self.all_runs if self.others and run.seed in seeds
+                              and run.tuned not in failed])
+        return [sorted(group, key=lambda run: seeds.index(run.seed)) for group in groups]
 
     def difference(self, metric: str) -> Comparison | None:
         """The comparison with the baseline in a metric; None for the baseline itself."""
         return (getattr(self, f"{metric}_difference") if metric in FIELDS
                 else self.differences.get(metric))
+
+
+def _by_setting(runs: Iterable[RunResult]) -> list[list[RunResult]]:
+    """The runs of each setting of `study.tune`."""
+    groups: dict[str, list[RunResult]] = {}
+    for run in runs:
+        groups.setdefault(repr(run.tuned), []).append(run)
+    return list(groups.values())
 
 
 @dataclasses.dataclass
@@ -287,6 +298,15 @@ class StudyResults:
         """Digits after the decimal point of scores in the first metric."""
         return DIGITS.get(self.metric, 1)
 
+    @property
+    def ranked(self) -> dict[str, float]:
+        """{arm: its mean in the first metric, negative if low is good} of `pairs`, best first."""
+        tested = {name for pair in self.pairs for name in (pair.first, pair.second)}
+        sign = -1 if self.metric in LOWER_IS_BETTER else 1
+        means = {arm.name: sign * score.mean for arm in self.arms
+                 if arm.name in tested and (score := arm.score(self.metric))}
+        return dict(sorted(means.items(), key=lambda item: -item[1]))
+
     def featured(self, most: int) -> list[ArmResult]:
         """At most so many arms with finished runs: the baseline and the best, in their order."""
         def place(arm: ArmResult) -> tuple[bool, float]:
@@ -311,41 +331,6 @@ class StudyResults:
                                                 run.brevity_penalty, run.short))]
 
 
-def make_buckets(lengths: np.ndarray, ends: Sequence[int] = ()) -> list[Bucket]:
-    """Divides int [sentences] lengths into buckets of a round width; merges those with few.
-
-    `ends` are the longest lengths of each bucket, if given; longer ones are one more. Buckets are
-    in ascending order, and each sentence falls into exactly one.
-    """
-    if ends:
-        lows = [1, *(end + 1 for end in ends)]
-        chosen = [_bucket(low, high, lengths)
-                  for low, high in zip(lows, [*ends, int(lengths.max())], strict=True)]
-        return [bucket for bucket in chosen if bucket.sentences]
-    common = np.quantile(lengths, 0.98) - lengths.min()
-    width = next((width for width in BUCKET_WIDTHS if common <= width * MAX_BUCKETS),
-                 BUCKET_WIDTHS[-1])
-    least = max(MIN_SENTENCES, MIN_SHARE * len(lengths))
-    edges = range(int(lengths.min() - 1) // width * width, int(lengths.max()) + width, width)
-    buckets: list[Bucket] = []
-    low = edges[0] + 1
-    for high in edges[1:]:
-        bucket = _bucket(low, high, lengths)
-        if bucket.sentences >= least:
-            buckets.append(bucket)
-            low = high + 1
-    if low <= lengths.max():                          # too few are left for a bucket of their own
-        first = buckets.pop().low if buckets else low
-        buckets.append(_bucket(first, edges[-1], lengths))
-    return buckets
-
-
-def _bucket(low: int, high: int, lengths: np.ndarray) -> Bucket:
-    bucket = Bucket(low, high, 0)
-    bucket.sentences = int(bucket.contains(lengths).sum())
-    return bucket
-
-
 def load_record(path: str) -> StudyResults:
     """The results in PATH/results.json, as `rpr report` wrote them.
 
@@ -353,11 +338,12 @@ def load_record(path: str) -> StudyResults:
       UserError: the file is damaged, or of another version of this program.
     """
     file = os.path.join(path, RECORD_FILE)
-    results = files.read_json(file, StudyResults, _REMEDY)
+    remedy = "or it is of another version: make the report again"
+    results = files.read_json(file, StudyResults, remedy)
     try:
         _check_references(results)
     except ValueError as error:
-        raise UserError(f"{file} is damaged: {error}; {_REMEDY}") from None
+        raise UserError(f"{file} is damaged: {error}; {remedy}") from None
     return results
 
 
@@ -376,22 +362,23 @@ def _check_references(results: StudyResults) -> None:
     names = unique((arm.name for arm in results.arms), "an arm is called")
     if not results.metrics or not set(results.metrics) <= set(ALL_METRICS):
         raise ValueError(f"metrics are {results.metrics}")
-    unique((run.path for arm in results.arms for run in arm.all_runs), "a run lies in")
-    for name in (results.baseline, *(pair.first for pair in results.pairs),
-                 *(pair.second for pair in results.pairs)):
+    runs = [run for arm in results.arms for run in arm.all_runs]
+    unique((run.path for run in runs), "a run lies in")
+    for name in (results.baseline, *(
+            name for pair in results.pairs for name in (pair.first, pair.second))):
         if name not in names:
             raise ValueError(f"no arm is called {name!r}")
+    buckets = len(results.buckets)
+    for name, what, scores in (
+            *((arm.name, "BLEU", arm.bleu_by_length) for arm in results.arms),
+            *((run.path, "scores", run.by_length) for run in runs)):
+        if len(scores) not in (0, buckets):
+            raise ValueError(f"{name}: {what} of {len(scores)} lengths, there are {buckets} "
+                             "buckets")
     for arm in results.arms:
-        if len(arm.bleu_by_length) not in (0, len(results.buckets)):
-            raise ValueError(f"{arm.name}: BLEU of {len(arm.bleu_by_length)} lengths, there are "
-                             f"{len(results.buckets)} buckets")
-        if [len(interval) for interval in arm.interval_by_length] not in (
-                [], [2] * len(results.buckets)):
+        if [len(interval) for interval in arm.interval_by_length] not in ([], [2] * buckets):
             raise ValueError(f"{arm.name}: an interval has two ends")
-    for run in (run for arm in results.arms for run in arm.all_runs):
-        if len(run.by_length) not in (0, len(results.buckets)):
-            raise ValueError(f"{run.path}: scores of {len(run.by_length)} lengths, there are "
-                             f"{len(results.buckets)} buckets")
+    for run in runs:
         if not (run.environment or 0) < max(len(results.environments), 1):
             raise ValueError(f"{run.path}: there is no environment {run.environment}")
         if any(len(point) != 2 for curve in (run.train_losses, run.dev_losses, run.dev_bleu)

@@ -115,8 +115,8 @@ def run_directory_of(study_dir: str, run: RunResult) -> RunDirectory:
 def _read_arms(root: str, path: str, is_other: bool) -> tuple[list[ArmResult], str | None]:
     """The arms of a directory, without scores, and the name of its baseline, if it has one.
 
-    Their settings are what the study changes in each arm. The paths of runs are relative to
-    `root`. With `is_other` the directory is that of a study or of a finished run.
+    Their settings are what the study changes in each arm. The paths of runs are relative to `root`.
+    With `is_other` the directory is that of a study or of a finished run.
     """
     def read(name: str, seed: int | None = None) -> RunResult:
         return _read_run(root, os.path.relpath(os.path.join(path, name), root)
@@ -140,14 +140,14 @@ def _read_arms(root: str, path: str, is_other: bool) -> tuple[list[ArmResult], s
             raise UserError(f"{path}: neither a study (study.json) nor a directory of runs (each "
                             f"with a {gin_files.RUN_FILE})")
         return [ArmResult(name, {}, None, [read(name)]) for name in names], None
+    directories = [run["directory"] for arm in study["arms"] for run in arm["runs"]]
     try:
         unique((arm["name"] for arm in study["arms"]), "an arm is called")
-        unique((run["directory"] for arm in study["arms"] for run in arm["runs"]), "a run lies in")
+        unique(directories, "a run lies in")
     except ValueError as error:
         raise UserError(f"{file} is damaged: {error}; {_REMEDY}") from None
-    for arm in study["arms"]:
-        for run in arm["runs"]:
-            files.below(path, run["directory"])
+    for directory in directories:
+        files.below(path, directory)
     arms = [ArmResult(arm["name"], arm["changes"], arm["paper_bleu"],
                       [read(run["directory"], run["seed"]) for run in arm["runs"]])
             for arm in study["arms"]]
@@ -155,10 +155,8 @@ def _read_arms(root: str, path: str, is_other: bool) -> tuple[list[ArmResult], s
         for run, described in zip(arm.runs, entry["runs"], strict=True):
             run.tuned = described.get("tuned", {})
         arm.choose_setting()
-    if is_other:
-        for arm in arms:
-            if arm.name == study["baseline"]:
-                _check_done(arm, path)
+        if is_other and arm.name == study["baseline"]:
+            _check_done(arm, path)
     return arms, study["baseline"]
 
 
@@ -353,9 +351,8 @@ def _read_metrics(run: RunResult, events: list[metrics_log.Event]) -> None:
               if event["event"] == "train" and event.get("steps_per_second")]
     if speeds:
         run.steps_per_second = round(statistics.median(speeds), 3)
-    decoded = [event for event in events if event["event"] == "decode"]
-    if decoded:
-        run.cut = decoded[-1].get("cut")
+    run.cut = next((event.get("cut") for event in reversed(events) if event["event"] == "decode"),
+                   None)
 
 
 def _earlier_seconds(events: list[metrics_log.Event], last_started: float) -> float:

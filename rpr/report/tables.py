@@ -1,4 +1,4 @@
-"""The results as tables: on a terminal, in Markdown, CSV, JSON and LaTeX."""
+"""The results as tables: on a terminal, in Markdown, CSV, JSON, LaTeX, and for TensorBoard."""
 import csv
 import dataclasses
 import io
@@ -9,19 +9,19 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rpr.evaluation.significance import ArmScore, Comparison
-from rpr.report import escaping
 from rpr.report.columns import (
     SYMBOLS,
     Column,
     columns,
-    length_columns,
-    length_title,
+    csv_text,
+    latex_text,
+    markdown_text,
+    more_tables,
     notes,
+    plain,
     rows,
     signatures,
     tables,
-    tuning_columns,
-    tuning_title,
 )
 from rpr.report.results import BEYOND, FIELDS, StudyResults
 from rpr.utils import files
@@ -29,6 +29,7 @@ from rpr.utils import files
 if TYPE_CHECKING:
     from rich.console import Console
 
+EVENTS = "events.out.tfevents.0.hparams"              # TensorBoard looks for tfevents
 _CSV_FIELDS = ["paper_bleu", "parameters", "steps", "steps_per_second", "relative_speed",
                "train_minutes", "exact", "loss", "letters"]
 # Columns of results.tex by importance. It has those that fit into LaTeX's \textwidth, in points.
@@ -56,27 +57,27 @@ def print_tables(console: "Console", results: StudyResults) -> None:
     from rich.table import Table
     from rich.text import Text
     for title, chosen in tables(results):
-        table = Table(title=Text(escaping.plain(f"{results.title}: {title}")),
+        table = Table(title=Text(plain(f"{results.title}: {title}")),
                       title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
         for column in chosen:
             # A narrow terminal wraps the names of the arms and cuts no value.
             is_name = column.group == "arm"
-            table.add_column(Text(escaping.plain(column.heading)), no_wrap=not is_name,
+            table.add_column(Text(plain(column.heading)), no_wrap=not is_name,
                              overflow="fold", justify="left" if is_name else "right")
         for arm, cells in zip(results.arms, rows(chosen), strict=True):
-            table.add_row(*(Text(escaping.plain(cell)) for cell in cells),
+            table.add_row(*(Text(plain(cell)) for cell in cells),
                           style=None if arm.done else "dim")
         console.print(table)
     for line in signatures(results) + [note.text for note in notes(results)]:
-        console.print(Text(escaping.plain(line)), soft_wrap=True)
+        console.print(Text(plain(line)), soft_wrap=True)
     for line in results.warnings + results.unfinished:
-        console.print(Text(escaping.plain(line), style="yellow"), soft_wrap=True)
+        console.print(Text(plain(line), style="yellow"), soft_wrap=True)
 
 
 def markdown_rows(some_columns: Sequence[Column]) -> list[str]:
     """The lines of a table of these columns."""
     def row(cells: Iterable[str]) -> str:
-        return "| " + " | ".join(map(escaping.to_markdown, cells)) + " |"
+        return "| " + " | ".join(map(markdown_text, cells)) + " |"
     return [row(column.heading for column in some_columns),
             "| " + " | ".join("---" if column.group == "arm" else "---:"
                               for column in some_columns) + " |",
@@ -88,15 +89,13 @@ def to_markdown(results: StudyResults, chosen: Sequence[Column] = ()) -> str:
     shown = chosen or columns(results)
     keys = {column.key for column in shown}
     lines = [*markdown_rows(shown), "", *(f"`{line}`  " for line in signatures(results))]
-    for block in ([escaping.to_markdown(note.text) for note in notes(results)
+    for block in ([markdown_text(note.text) for note in notes(results)
                    if keys & set(note.keys)],
-                  [f"- **{escaping.to_markdown(line)}**" for line in results.warnings],
-                  [f"- {escaping.to_markdown(line)}" for line in results.unfinished]):
+                  [f"- **{markdown_text(line)}**" for line in results.warnings],
+                  [f"- {markdown_text(line)}" for line in results.unfinished]):
         lines += ["", *block] if block else []
-    for title, more in ((length_title(results), length_columns(results)),
-                        (tuning_title(results), tuning_columns(results))):
-        if more and not chosen:
-            lines += ["", f"{escaping.to_markdown(title)}:", "", *markdown_rows(more)]
+    for title, more in more_tables(results) if not chosen else ():
+        lines += ["", f"{markdown_text(title)}:", "", *markdown_rows(more)]
     return "\n".join(lines) + "\n"
 
 
@@ -108,55 +107,45 @@ def to_json(results: StudyResults) -> str:
 
 def to_csv(results: StudyResults) -> str:
     """A row per arm, unrounded; scores of several runs are joined by semicolons."""
-    out = io.StringIO()
     metrics = [*dict.fromkeys([*FIELDS, *results.metrics])]
     if any(arm.score(BEYOND) for arm in results.arms):
         metrics.append(BEYOND)
-    metric_fields = [f"{metric}_{name}" for metric in metrics
-                     for name in (*_names(ArmScore), *_names(Comparison, "difference_"))]
+    # difference, difference_low, ...
+    of_score = {field.name: field.name for field in dataclasses.fields(ArmScore)}
+    of_difference = {field.name: f"difference_{field.name}".removesuffix("_difference")
+                     for field in dataclasses.fields(Comparison)}
     settings = dict.fromkeys(name for arm in results.arms for name in arm.settings)
     settings.pop("name", None)
-    header = ["name", *settings, "runs", "done", *_CSV_FIELDS, *metric_fields,
+    header = ["name", *settings, "runs", "done", *_CSV_FIELDS,
+              *(f"{metric}_{name}" for metric in metrics
+                for name in (*of_score.values(), *of_difference.values())),
               *(f"{metric}_runs" for metric in metrics)]
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(map(escaping.to_csv, header))
+    lines: list[Any] = [header]
     for arm in results.arms:
         row: dict[str, Any] = {**arm.settings, "name": arm.name, "runs": len(arm.runs),
                                "done": len(arm.done)}
         row |= {name: getattr(arm, name) for name in _CSV_FIELDS}
         for metric in metrics:
-            for part, prefix in ((arm.score(metric), ""),
-                                 (arm.difference(metric), "difference_")):
-                if part:
-                    row |= {f"{metric}_{_column(name, prefix)}": value
-                            for name, value in dataclasses.asdict(part).items()}
-            row[f"{metric}_runs"] = ";".join(
-                str(getattr(run, metric) if metric in FIELDS else run.scores.get(metric, ""))
-                for run in arm.done)
-        writer.writerow([escaping.to_csv(row.get(name)) for name in header])
-    return out.getvalue()
+            row |= {f"{metric}_{column}": getattr(part, name) for part, names in (
+                (arm.score(metric), of_score), (arm.difference(metric), of_difference))
+                if part for name, column in names.items()}
+            row[f"{metric}_runs"] = ";".join(str(run.score(metric)) for run in arm.done)
+        lines.append([row.get(name) for name in header])
+    return _csv(lines)
 
 
 def lengths_to_csv(results: StudyResults) -> str:
     """A row per finished run and length bucket, unrounded."""
+    return _csv([["name", "seed", "low", "high", "sentences", results.metric], *(
+        [arm.name, run.seed, bucket.low, bucket.high, bucket.sentences, score]
+        for arm in results.arms for run in arm.done
+        for bucket, score in zip(results.buckets, run.by_length, strict=False))])
+
+
+def _csv(lines: Iterable[Sequence[Any]]) -> str:
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["name", "seed", "low", "high", "sentences", results.metric])
-    for arm in results.arms:
-        for run in arm.done:
-            for bucket, score in zip(results.buckets, run.by_length, strict=False):
-                writer.writerow([escaping.to_csv(arm.name), run.seed, bucket.low, bucket.high,
-                                 bucket.sentences, score])
+    csv.writer(out, lineterminator="\n").writerows(map(csv_text, line) for line in lines)
     return out.getvalue()
-
-
-def _names(kind: Any, prefix: str = "") -> list[str]:
-    return [_column(field.name, prefix) for field in dataclasses.fields(kind)]
-
-
-def _column(name: str, prefix: str) -> str:
-    """difference, difference_low, ...: the difference itself needs no prefix."""
-    return name if prefix.startswith(name) else prefix + name
 
 
 def to_latex(results: StudyResults, chosen: Sequence[Column] = ()) -> str:
@@ -167,7 +156,7 @@ def to_latex(results: StudyResults, chosen: Sequence[Column] = ()) -> str:
     """
     chosen = chosen or _fitting(results)
     align = "".join("l" if column.group == "arm" else "r" for column in chosen)
-    lines = ["% " + escaping.plain(line) for line in [
+    lines = ["% " + plain(line) for line in [
         *signatures(results), *results.warnings,
         *(f"not done: {line}" for line in results.unfinished)]]
     lines += [r"\begin{table}", r"  \centering\small", rf"  \begin{{tabular}}{{{align}}}",
@@ -178,9 +167,9 @@ def to_latex(results: StudyResults, chosen: Sequence[Column] = ()) -> str:
                                   in zip(chosen, cells, strict=True)) + r" \\"
               for cells in rows(chosen)]
     keys = {column.key for column in chosen}
-    below = [_math_p(escaping.to_latex(note.text)) for note in notes(results)
+    below = [_math_p(latex_text(note.text)) for note in notes(results)
              if keys & set(note.keys)]
-    caption = escaping.to_latex(results.title + (
+    caption = latex_text(results.title + (
         f": {results.sentences:,} test sentences" if results.sentences else ""))
     lines += [r"    \bottomrule", r"  \end{tabular}",
               *([r"  \par\smallskip",
@@ -220,16 +209,16 @@ def _points(text: str) -> float:
 def _heading(column: Column) -> str:
     if column.heading in SYMBOLS.values():
         return f"${column.heading}$"
-    return _math_p(escaping.to_latex(column.heading))
+    return _math_p(latex_text(column.heading))
 
 
 def _cell(column: Column, text: str) -> str:
     """A cell; values of p and signed numbers in math mode."""
-    escaped = escaping.to_latex(text)
+    escaped = latex_text(text)
     if column.group == "arm":
         return escaped
     if column.key in ("p", "p_holm") and text:
-        return f"${escaping.plain(text)}$"
+        return f"${plain(text)}$"
     return re.sub(r"(?<![\w.-])[-+](?=\d)", lambda sign: f"${sign[0]}$", escaped)
 
 
@@ -240,3 +229,63 @@ def _math_p(text: str) -> str:
 
 def _label(results: StudyResults) -> str:
     return "tab:" + (re.sub(r"[^A-Za-z0-9]+", "-", results.title).strip("-") or "results")
+
+
+def write_events(results: StudyResults, path: str) -> None:
+    """Writes event files for TensorBoard's HParams plugin: `tensorboard --logdir DIR`.
+
+    RUN/model already contains the scalars of the training. Here each run that has started becomes a
+    session of the plugin with its test scores, in RUN/events.*; sessions are grouped by arm, so
+    that the plugin averages over seeds. DIR/events.* describes the study.
+
+    Args:
+      results: with scores.
+      path: the study's directory.
+    """
+    # Not TensorFlow, which takes seconds to import.
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2, summary_v2
+    states = {"done": api_pb2.STATUS_SUCCESS, "failed": api_pb2.STATUS_FAILURE,
+              "running": api_pb2.STATUS_RUNNING}
+    tags = {"test/BLEU": "bleu", "test/chrF": "chrf", "steps_per_second": "steps_per_second"}
+    settings: dict[str, Sequence[Any]] = {"arm": [plain(arm.name) for arm in results.arms]}
+    for name in dict.fromkeys(name for arm in results.arms for name in arm.settings):
+        settings[plain(name)] = _of_one_type([arm.settings.get(name) for arm in results.arms])
+    hparams = [summary_v2.HParam(name, summary_v2.Discrete({*values} - {None}))
+               for name, values in settings.items() if any(value is not None for value in values)]
+    metrics = [summary_v2.Metric(tag, display_name=tag) for tag in tags]
+    metrics.append(summary_v2.Metric("loss", "model/eval", display_name="development loss"))
+    _write_event(path, summary_v2.hparams_config_pb(hparams, metrics, 0).value)
+    for arm, *values in zip(results.arms, *settings.values(), strict=True):
+        start = summary_v2.hparams_pb({name: value for name, value in zip(
+            settings, values, strict=True) if value is not None}, plain(arm.name), 0)
+        for run in arm.runs:
+            is_outside = run.path.startswith(os.pardir)   # compared with, but of another study
+            if run.state in states and not is_outside:
+                scores = [Summary.Value(tag=tag, simple_value=value) for tag, field in tags.items()
+                          if (value := getattr(run, field)) is not None]
+                data = plugin_data_pb2.HParamsPluginData(
+                    session_end_info=plugin_data_pb2.SessionEndInfo(status=states[run.state]))
+                end = Summary.Value(tag=metadata.SESSION_END_INFO_TAG, tensor=metadata.NULL_TENSOR,
+                                    metadata=metadata.create_summary_metadata(data))
+                _write_event(os.path.join(path, run.path), [*start.value, *scores, end],
+                             arm.steps or 0)
+
+
+def _of_one_type(values: Sequence[Any]) -> Sequence[Any]:
+    """The values: True and False, or numbers as floats, or text."""
+    types = {type(value) for value in values if value is not None}
+    if types == {bool}:
+        return values
+    convert = float if types <= {int, float} else lambda value: plain(str(value))
+    return [None if value is None else convert(value) for value in values]
+
+
+def _write_event(directory: str, values: Sequence[Any], step: int = 0) -> None:
+    from tensorboard.compat.proto import event_pb2, summary_pb2
+    from tensorboard.summary.writer.record_writer import RecordWriter
+    with files.atomic_path(os.path.join(directory, EVENTS)) as path, open(path, "wb") as out:
+        writer = RecordWriter(out)
+        for event in (event_pb2.Event(file_version="brain.Event:2"),
+                      event_pb2.Event(step=step, summary=summary_pb2.Summary(value=values))):
+            writer.write(event.SerializeToString())

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 import tiny_models
 from conftest import refused, rpr_command
 
-from rpr.export import position_terms, to_ctranslate2, translator, weights
+from rpr.export import bundle, position_terms, to_ctranslate2, translator
 from rpr.export.bundle import Search, add_translator
 from rpr.inference.inspector import until_end
 from rpr.inference.model_session import ModelSession
@@ -44,7 +44,7 @@ def flags(request):
 
 def test_the_reader_of_the_page_computes_the_logits(model, tmp_path):
     found, session = model
-    weights.save_safetensors(found, str(tmp_path))
+    bundle.save_safetensors(found, str(tmp_path))
     code = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"),
                       re.MULTILINE | re.DOTALL)[-1]
     space: dict = {}

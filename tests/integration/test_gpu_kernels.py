@@ -1,6 +1,6 @@
 """Every operation of a training graph has a GPU kernel, and no large tensor leaves the device.
 
-The table of kernels is data (scripts/gpu_kernels.py), since the CPU wheel registers none. The
+The table of kernels is data (scripts/gpu_placement.py), since the CPU wheel registers none. The
 graphs of decoding are checked in test_half_precision.py, which builds them to run them; those of
 several devices in tests/system/test_devices.py.
 """

@@ -18,7 +18,7 @@ from test_report_tables import CONTROL
 
 from rpr.cli import report
 from rpr.experiments.run_directory import RunDirectory
-from rpr.report import html_page, model_analysis, results, tensorboard
+from rpr.report import html_page, model_analysis, results, tables
 from rpr.utils.errors import UserError
 
 WORDS = st.lists(st.sampled_from(["a", "b", "c", "<b>", "&", "\x1b"]), max_size=8).map(" ".join)
@@ -241,7 +241,7 @@ def test_writing_a_report_follows_no_link(tmp_path):
 
 def test_tensorboard_compares_the_arms(clipping):
     scored = read_scored(clipping)
-    tensorboard.write_events(scored, str(clipping))
+    tables.write_events(scored, str(clipping))
     from tensorboard import context
     from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
     from tensorboard.plugins import base_plugin
@@ -277,15 +277,15 @@ def test_tensorboard_compares_the_arms(clipping):
 
 
 def test_settings_have_one_type_for_tensorboard():
-    assert tensorboard._of_one_type([1, 2.5, None]) == [1.0, 2.5, None]
-    assert tensorboard._of_one_type([True, None]) == [True, None]
-    assert tensorboard._of_one_type([True, 1, [2], "\x1b"]) == ["True", "1", "[2]", "\ufffd"]
+    assert tables._of_one_type([1, 2.5, None]) == [1.0, 2.5, None]
+    assert tables._of_one_type([True, None]) == [True, None]
+    assert tables._of_one_type([True, 1, [2], "\x1b"]) == ["True", "1", "[2]", "\ufffd"]
 
 
 def test_events_of_a_run_outside_the_study_are_not_written(clipping, tmp_path):
     write_run(tmp_path, "other", hypotheses=damage(["x"] * len(SOURCE), 0.0, 1))
-    tensorboard.write_events(read_scored(clipping, against=tmp_path / "other"), str(clipping))
-    assert not (tmp_path / "other" / tensorboard.FILE).exists()
+    tables.write_events(read_scored(clipping, against=tmp_path / "other"), str(clipping))
+    assert not (tmp_path / "other" / tables.EVENTS).exists()
 
 
 def test_a_model_of_another_study_has_pictures_of_its_own():

@@ -18,7 +18,7 @@ from matplotlib.textpath import TextPath
 from report_runs import read_scored, write_clipping_study, write_run, write_study
 
 from rpr.evaluation.significance import Comparison
-from rpr.report import columns, escaping, results, tables
+from rpr.report import columns, comparison, results, tables
 from rpr.utils.errors import UserError
 
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")
@@ -144,10 +144,10 @@ def test_columns_can_be_chosen(clipping):
 
 
 def test_latex_escapes_by_hand():
-    assert escaping.to_latex(r"a_b & 50% {#} $x^2$ ~ \textbf | <") == (
+    assert columns.latex_text(r"a_b & 50% {#} $x^2$ ~ \textbf | <") == (
         r"a\_b \& 50\% \{\#\} \$x\textasciicircum{}2\$ \textasciitilde{} \textbackslash{}textbf "
         r"\textbar{}\allowbreak{} \textless{}")
-    assert escaping.to_latex("[1cm]") == "{[}1cm]"
+    assert columns.latex_text("[1cm]") == "{[}1cm]"
 
 
 @given(HOSTILE, HOSTILE, HOSTILE)
@@ -216,7 +216,7 @@ def test_settings_of_a_users_own_scheme_are_empty_for_other_schemes(tmp_path):
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=300))
 def test_every_sentence_is_in_one_bucket(values):
     lengths = np.array(values)
-    buckets = results.make_buckets(lengths)
+    buckets = comparison.make_buckets(lengths)
     inside = sum(bucket.contains(lengths).astype(int) for bucket in buckets)
     assert inside.tolist() == [1] * len(lengths)
     assert [bucket.sentences for bucket in buckets] == [
@@ -227,6 +227,6 @@ def test_every_sentence_is_in_one_bucket(values):
 
 
 def test_no_part_of_a_cell_begins_like_a_formula():
-    assert escaping.to_csv("\uff1d1+1") == "'\uff1d1+1"
-    assert escaping.to_csv("a; =1+1;b") == "a; '=1+1;b"
-    assert escaping.to_csv("-1") == "'-1" and escaping.to_csv("a=1;b-1") == "a=1;b-1"
+    assert columns.csv_text("\uff1d1+1") == "'\uff1d1+1"
+    assert columns.csv_text("a; =1+1;b") == "a; '=1+1;b"
+    assert columns.csv_text("-1") == "'-1" and columns.csv_text("a=1;b-1") == "a=1;b-1"

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu import metrics as sacrebleu_metrics
 
-from rpr.evaluation import paired_tests, scoring
+from rpr.evaluation import scoring
 from rpr.evaluation.metrics import Metric
 from rpr.evaluation.scoring import sentence_statistics
 from rpr.utils.errors import UserError
@@ -137,9 +137,9 @@ def test_paired_tests_draw_the_same_in_blocks(monkeypatch):
     systems = [[by_metric[metric.name][name] for metric in metrics] for name in lines]
     results = []
     for draws in (60 * 32, 10 ** 9):
-        monkeypatch.setattr(paired_tests, "DRAWS_PER_BLOCK", draws)
-        results.append((paired_tests.paired_bootstrap(metrics, systems, 100, 5),
-                        paired_tests.paired_randomization(metrics, *systems, 100, 5)))
+        monkeypatch.setattr(scoring, "DRAWS_PER_BLOCK", draws)
+        results.append((scoring.paired_bootstrap(metrics, systems, 100, 5),
+                        scoring.paired_randomization(metrics, *systems, 100, 5)))
     assert results[0][1] == results[1][1]
     for in_blocks, whole in zip(*(itertools.chain(*bootstrap) for bootstrap, _ in results),
                                 strict=True):
