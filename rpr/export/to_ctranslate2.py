@@ -61,7 +61,7 @@ def decoder(trained: TrainedModel, search: DecodeHParams, processes: int = 1
     for name, value in search.values().items():
         if name not in _SEARCH and value != default[name]:
             raise InvalidValue("decode_hparams", f"{name}={value}", "CTranslate2's search does not "
-                               "have it; --engine=tensorflow does")
+                               "have it; engine=tensorflow does")
 
     @functools.cache
     def translator() -> Translator:
