@@ -9,10 +9,15 @@ from report_runs import read_scored, write_clipping_study
 
 from rpr.report import tables
 
-spec = importlib.util.spec_from_file_location("make_results_page",
-                                              ROOT / "scripts" / "make_results_page.py")
-make_results_page = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(make_results_page)
+
+def script(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+make_results_page, check_numbers = script("make_results_page"), script("check_numbers")
 
 PAGE = ROOT / "docs" / "results.md"
 
@@ -58,6 +63,20 @@ def test_a_changed_record_is_found(record):
     results.write_text(results.read_text().replace('"steps": 1000', '"steps": 999'))
     changed = make_results_page.render(PAGE, record.parent)
     assert all(changed[path] != text for path, text in pages.items())
+
+
+def test_numbers_in_the_text_are_those_of_a_record(capsys):
+    assert check_numbers.main([]) == 0, capsys.readouterr().out
+
+
+def test_a_number_without_a_record_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# Page\n\n## Precision: `small_precision`\n\n27.9 BLEU against 27.5, in CUDA "
+                    "12.2;\nlosses of 1.91 and 1.75, `99.1`.\n\n## More\n\n99.9; published: 41.02")
+    records = [check_numbers.recorded(values)
+               for values in (check_numbers.of_arms, check_numbers.of_runs)]
+    found = [line.split(": ")[1] for line in check_numbers.missing(page, *records)]
+    assert found == ["1.75", "99.9"]
 
 
 def intervals(results):
