@@ -25,6 +25,14 @@ import rpr.t2t.compat  # noqa: E402
 
 rpr.t2t.compat.install()
 
+import tensorflow.compat.v1 as tf  # noqa: E402
+
+# Sessions that are given no configuration run a graph as it was built: to rewrite a graph takes
+# longer than to run it once. Commands are processes of their own, which rewrite theirs.
+_AS_BUILT = tf.ConfigProto()
+_AS_BUILT.graph_options.rewrite_options.disable_meta_optimizer = True
+tf.Session.__init__ = functools.partialmethod(tf.Session.__init__, config=_AS_BUILT)
+
 ROOT = pathlib.Path(__file__).parent.parent
 CORPUS = ROOT / "problems" / "libreoffice_help"
 NEWSTEST = ROOT.parent / "shared" / "corpora" / "newstest2021"
@@ -32,7 +40,8 @@ NEWSTEST = ROOT.parent / "shared" / "corpora" / "newstest2021"
 
 # Commands that import much, which takes most of their time, or check in a fork what they start.
 FORKED = {"datagen", "train", "decode", "evaluate", "average", "bleu", "translate", "list",
-          "report", "run", "study", "score", "export", "benchmark"}
+          "report", "run", "study", "score", "export", "benchmark", "verify", "perplexity",
+          "check-scheme"}
 
 
 @functools.cache
@@ -68,6 +77,11 @@ def rpr_command(*argv, check=True, launcher=None, cwd=None, env=None, stdin="", 
     return done
 
 
+def started(*argv):
+    """Starts `rpr ARGV`, a command of FORKED, in a fork of `server`: a `command_server.Command`."""
+    return server().start(argv)
+
+
 def python_script(name, *argv, cwd=None):
     """Runs scripts/NAME, or the script of an absolute path, in a fork of `server`.
 
@@ -94,6 +108,10 @@ class Text(NamedTuple):
     @property
     def flags(self):
         return [f"--problem={self.problem}", f"--data_dir={self.data_dir}"]
+
+    def give(self, folder):
+        """Copies the data to where the study of this folder, and runs in it, would make them."""
+        shutil.copytree(self.data_dir, folder / "data")
 
 
 @contextlib.contextmanager
@@ -199,7 +217,6 @@ def trained(text, tmp_path_factory):
 def lively(trained, tmp_path_factory):
     """A checkpoint of the tiny model with random weights: its sentences differ, and end."""
     import numpy as np
-    import tensorflow.compat.v1 as tf
 
     from rpr.training import averaging
     reader = tf.train.load_checkpoint(str(trained.output_dir / "model.ckpt-20"))

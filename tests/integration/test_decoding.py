@@ -15,29 +15,28 @@ EOS = 1
 EXTRA = 4
 INPUTS = tiny_models.sentences([6, 3, 5], seed=3)
 LIMITS = np.array([6, 3, 5]) + EXTRA                         # of each sentence's hypotheses
+# The conformance kit has each scheme's layer alone; here are whole models, settings in pairs.
 RELATIVE = [
     dict(position="relative"),
-    dict(position="relative", heads_share_relative_embedding=True),
-    dict(position="relative", max_relative_position=0),
+    dict(position="relative", heads_share_relative_embedding=True, max_relative_position_left=3,
+         max_relative_position_right=0),
+    dict(position="relative", max_relative_position=0, relative_keys=False),
     dict(position="relative", max_relative_position=40, relative_values=False),
-    dict(position="relative", relative_keys=False),
 ]
 RIVALS = [
-    dict(position="relative_unclipped"),
     dict(position="transformer_xl", num_hidden_layers=2),
-    dict(position="t5_bias", num_hidden_layers=2, t5_num_buckets=4, t5_max_distance=4),
     dict(position="rotary+t5_bias", rotary_fraction=0.5),
-    dict(position="deberta", num_hidden_layers=2, deberta_num_buckets=4, deberta_max_distance=5),
-    dict(position="relative", max_relative_position_left=3, max_relative_position_right=0),
-    dict(position="relative+t5_bias", compatibility="additive"),
+    dict(position="relative+t5_bias", compatibility="additive", t5_num_buckets=4,
+         t5_max_distance=4),
     dict(encoder_position="learned", decoder_position="rotary"),
     dict(position="forgetting@1:dape+alibi@heads1:fire", num_hidden_layers=2),
     dict(position="randomized+relative", decoder_position="cope", cross_position="rotary"),
 ]
 # Heads whose keys and values are neither as long as each other nor hidden_size / num_heads.
 SIZES = dict(attention_key_channels=24, attention_value_channels=40)
-SCHEMES = [dict(position="none"), *RELATIVE, dict(position="learned+relative"), *RIVALS,
-           dict(SIZES, position="deberta"),
+SCHEMES = [*RELATIVE, dict(position="learned+relative"), *RIVALS,
+           dict(SIZES, position="deberta", num_hidden_layers=2, deberta_num_buckets=4,
+                deberta_max_distance=5),
            dict(SIZES, position="relative+scaled_sinusoid", masked_softmax=True,
                 norm_type="layer_without_scale"),
            dict(position="relative+sinusoid", num_hidden_layers=2, layer_preprocess_sequence="none",

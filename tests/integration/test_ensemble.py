@@ -77,8 +77,7 @@ def test_the_mean_is_of_probabilities(seed, models, scale):
     np.testing.assert_allclose(np.exp(got), expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("beams", [1, 3])
-@pytest.mark.parametrize("member", range(len(MEMBERS)))
+@pytest.mark.parametrize("member, beams", [(0, 3), (1, 1), (2, 3)])
 def test_a_model_with_itself_is_the_model(models, member, beams):
     session, built, _ = models
     model, scope = built[member]

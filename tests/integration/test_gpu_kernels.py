@@ -17,7 +17,7 @@ def test_a_training_step_stays_on_the_gpu(model, hparams_set, overrides, monkeyp
     """In bfloat16; some also in float32, and in float16 as TensorFlow rewrites the graph. The
     variables do not depend on the precision."""
     variables = {}
-    rewrites = model == "qkv_seq2seq" or overrides["position"] in ("relative", "deberta", "graph")
+    rewrites = model == "qkv_seq2seq" or overrides["position"] in ("deberta", "graph")
     for dtype in ("bfloat16", *(["float32"] if rewrites else [])):
         hparams = tiny_models.hparams(hparams_set, activation_dtype=dtype, **overrides)
         with tf.Graph().as_default() as graph:

@@ -8,7 +8,6 @@ from tensor2tensor.utils import optimize
 from tensorflow.core.protobuf import config_pb2, device_properties_pb2
 from tensorflow.python.grappler import cluster, tf_optimizer
 
-from rpr import positions
 from rpr.models import seq2seq as _seq2seq  # noqa: F401  registers qkv_seq2seq
 from rpr.training import devices
 
@@ -143,15 +142,14 @@ def test_the_scale_of_the_loss_falls_and_grows_and_steps_are_left_out():
         assert session.run(scale) == 2 ** 13 and state() == (-0.5, -1, 2001)
 
 
-# Without positions a model computes a part of what it computes with sinusoids.
-SCHEMES = [dict(position=name, num_edge_labels=4) for name, scheme in positions.SCHEMES.items()
-           if "inputs" in scheme.sides and name != "none"]
-SCHEMES.append(dict(position="relative", compatibility="additive"))
+# Each scheme's layer by itself: tests/unit/test_positions_half_precision.py. Here are whole models.
+SCHEMES = [dict(position="relative"), dict(position="deberta"), dict(position="learned+alibi"),
+           dict(position="graph", num_edge_labels=4),
+           dict(position="relative", compatibility="additive")]
 SEQ2SEQ = [dict(encoder="birnn", attention_flavour="mlp"), dict(encoder="cnn")]
 CASES = [("rpr_transformer", "rpr_tiny", {"num_hidden_layers": 1, **case}) for case in SCHEMES] + [
     ("qkv_seq2seq", "qkv_seq2seq_tiny", case) for case in SEQ2SEQ]
-# The precision, size of the beam, and tolerance of a case. Each scheme by itself is tested in both
-# (tests/unit/test_positions_half_precision.py).
+# The precision, size of the beam, and tolerance of a case.
 HALVES = (("bfloat16", 3, 0.5), ("float16", 1, 0.1))
 IN_HALF = [(*case, *HALVES[number % 2]) for number, case in enumerate(CASES)]
 SENTENCES = tiny_models.sentences([12, 7, 9], seed=3)

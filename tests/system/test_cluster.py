@@ -65,6 +65,7 @@ def test_a_job_that_is_preempted_stops_and_is_queued_as_it_is(submitit, tmp_path
 
 def test_a_study_as_jobs(submitit, text, tmp_path):
     gin = write_study(tmp_path / "x.gin", {"relative": {}}, average_checkpoints=1)
+    text.give(tmp_path / "study")
     flags = ["--cluster=local", "--submitit_option", "timeout_min=5"]
     rpr_command("study", gin, f"--study_dir={tmp_path}/study", *flags)
     run = runs(tmp_path / "study")["relative"]

@@ -8,12 +8,10 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 
-from conftest import rpr_command
-from test_experiment import no_process_names, status
+from conftest import rpr_command, server, started
+from test_experiment import nothing_outlives_it, status
 from test_study import runs, write_study
 
 from rpr.utils import metrics_log
@@ -28,22 +26,15 @@ ARMS = {"relative": {}}
 
 
 def study(gin, study_dir):
-    return [sys.executable, "-m", "rpr.cli", "study", str(gin), f"--study_dir={study_dir}",
-            "--cores=1"]
+    return started("study", gin, f"--study_dir={study_dir}", "--cores=1")
 
 
-def family(pid):
+def family(process):
     """[(pid, verb)] of a study's process and those below it, the study first."""
-    listed = subprocess.run(["ps", "-wweo", "pid,ppid,args"], capture_output=True, text=True,
-                            check=True).stdout.splitlines()[1:]
-    rows = [(int(row[0]), int(row[1]), row[2:]) for row in map(str.split, listed)]
-    found = [(pid, "study")]
-    for parent, _ in found:                           # grows while it is walked through
-        for child, its_parent, args in rows:
-            if its_parent == parent:
-                verbs = [verb for program, verb in itertools.pairwise(args)
-                         if program.endswith("rpr/cli/__main__.py")]
-                found.append((child, "".join(verbs[:1])))
+    rows, found = server().processes(), [(process.pid, "study")]
+    for above, _ in found:                            # grows while it is walked through
+        found += [(pid, name.removeprefix("rpr ")) for pid, parent, name in rows
+                  if parent == above]
     return found
 
 
@@ -55,12 +46,12 @@ def kill_one(process, dice, typical, killed):
       what was killed; None where the study ended before a stage began.
     """
     aim = AIMED.get(len(killed))
-    known = {pid for pid, _ in family(process.pid)}
+    known = {pid for pid, _ in family(process)}
     while process.poll() is None:
-        for pid, verb in family(process.pid):
+        for pid, verb in family(process):
             if verb in VERBS and pid not in known and (aim not in VERBS or verb == aim):
                 time.sleep(dice.random() * 0.8 * typical[verb])
-                there = family(process.pid)
+                there = family(process)
                 if aim:
                     there = [one for one in there if one[1] == aim]
                     if not there:                     # it ended just now: the next one then
@@ -120,7 +111,7 @@ def test_killed_at_random_moments_it_ends_as_if_undisturbed(text, tmp_path):
     folders = (tmp_path / f"killed{number}" for number in itertools.count())
     study_dir = next(folders)
     began = time.time()
-    subprocess.run(study(gin, whole), check=True)
+    assert study(gin, whole).wait() == 0
     typical = {stage: entry["seconds"] for stage, entry in status(runs(whole)["relative"]).items()}
     typical["datagen"] = time.time() - began - sum(
         entry["seconds"] for name in ARMS for entry in status(runs(whole)[name]).values())
@@ -149,12 +140,8 @@ def test_killed_at_random_moments_it_ends_as_if_undisturbed(text, tmp_path):
         if process is None or process.poll() is not None:
             assert process is None or process.returncode in (1, -signal.SIGKILL)
             assert "failed" not in stage_states(study_dir), "a killed stage counts as failed"
-            deadline = time.time() + 10
-            while not no_process_names(study_dir):
-                assert time.time() < deadline, "a process outlived the study that was killed"
-                time.sleep(0.1)
-            process = subprocess.Popen(study(gin, study_dir), stdout=subprocess.DEVNULL,
-                                       stderr=subprocess.DEVNULL)
+            nothing_outlives_it()
+            process = study(gin, study_dir)
         if len(killed) in passes:                     # lets a stage end first
             before = sum(map(len, finished(study_dir).values())) if seen else 0
             while process.poll() is None and (study_dir / "study.json").exists() and (
@@ -174,8 +161,7 @@ def test_killed_at_random_moments_it_ends_as_if_undisturbed(text, tmp_path):
             seen.setdefault(run, {}).update(stages)
     if process.poll() is None:
         process.kill()
-        process.wait()
-    subprocess.run(study(gin, study_dir), check=True)
+    assert study(gin, study_dir).wait() == 0
     print("killed:", killed)
     assert set(AIMED.values()) <= set(killed)
     ended()

@@ -4,13 +4,10 @@ import json
 import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
 import time
 
 import pytest
-from conftest import refused, rpr_command
+from conftest import refused, rpr_command, server, started
 
 import rpr
 from rpr.experiments import config
@@ -203,25 +200,27 @@ def test_a_further_test_set_is_decoded_scored_and_reported(undisturbed, tmp_path
 
 
 def start_and_kill(gin, run_dir, until):
-    """Starts the run, kills it with kill -9 as soon as `until(status)`; returns its process."""
-    command = [sys.executable, "-m", "rpr.cli", "run", gin, f"--run_dir={run_dir}"]
-    process = subprocess.Popen(command,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    """Starts the run, kills it with kill -9 as soon as `until(status)`; returns what it ran."""
+    process = started("run", gin, f"--run_dir={run_dir}")
     deadline = time.time() + 120
     while not ((run_dir / "status.json").exists() and until(status(run_dir))):
         assert process.poll() is None and time.time() < deadline
         time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    ran = {name for _, parent, name in server().processes() if parent == process.pid}
+    process.kill()
+    nothing_outlives_it()
+    return ran
+
+
+def nothing_outlives_it():
+    deadline = time.time() + 10
+    while server().processes():
+        assert time.time() < deadline, "a process outlived what was killed"
+        time.sleep(0.1)
 
 
 def running(stage):
     return lambda entries: entries.get(stage, {}).get("state") == "running"
-
-
-def no_process_names(run_dir):
-    listed = subprocess.run(["ps", "-wweo", "args"], capture_output=True, text=True, check=True)
-    return not [line for line in listed.stdout.splitlines() if str(run_dir) in line]
 
 
 def test_killed_in_every_stage_it_ends_as_if_undisturbed(undisturbed, tmp_path):
@@ -241,17 +240,12 @@ def test_killed_in_every_stage_it_ends_as_if_undisturbed(undisturbed, tmp_path):
         return lambda entries: (running("train")(entries) and state.exists()
                                 and f"ckpt-{step}" in state.read_text() and not oldest.exists())
 
-    def kill(until):
-        start_and_kill(gin, run_dir, until)
-        time.sleep(0.5)
-        assert no_process_names(run_dir), "a stage outlived the run that was killed"
-
-    kill(running("datagen"))
-    kill(trained_to(20))
-    kill(trained_to(60))
+    start_and_kill(gin, run_dir, running("datagen"))
+    for step in (20, 60):
+        assert start_and_kill(gin, run_dir, trained_to(step)) == {"rpr train"}
     assert 60 not in evaluations()
     for stage in STAGES[2:] + AT_40:
-        kill(running(stage))
+        start_and_kill(gin, run_dir, running(stage))
         assert status(run_dir)["train"]["attempts"] == 3, "it trained again"
     rpr_command("run", gin, f"--run_dir={run_dir}")
 
@@ -288,6 +282,7 @@ def test_one_process_at_a_time(undisturbed):
 def test_a_stage_that_fails_ends_the_run_and_is_tried_again(text, tmp_path):
     gin = write_gin(tmp_path / "run.gin",
                     hparams="learning_rate_constant=1e12,num_hidden_layers=1")
+    text.give(tmp_path)
     for attempts in (1, 2):
         done = rpr_command("run", gin, f"--run_dir={tmp_path}/run", check=False)
         assert done.returncode == 1

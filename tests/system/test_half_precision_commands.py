@@ -29,7 +29,6 @@ def test_it_is_averaged_decoded_and_evaluated(text, half, trained, tmp_path):
     outputs = {}
     for name, directory, more in (
             ("bfloat16", half, ["--decode_hparams=beam_size=1"]),
-            ("float32", half, ["--hparams=activation_dtype=float32"]),
             ("average", half, [f"--checkpoint_path={tmp_path}/averaged/model.ckpt-20"])):
         rpr_command("decode", *flags_of(text, directory), f"--decode_from_file={source}",
                     f"--decode_to_file={tmp_path}/{name}", *more)

@@ -36,6 +36,7 @@ def finished(text, tmp_path_factory):
     gin = write_study(folder / "tiny.gin", {
         "bad": {"optimizer_multistep_accumulate_steps": 2}, "relative": {},
         "nan": {"learning_rate_constant": 1e12}})
+    text.give(folder / "out")
     return gin, folder / "out", rpr_command("study", gin, f"--study_dir={folder}/out", check=False)
 
 
@@ -50,6 +51,7 @@ def test_a_smoke_test_goes_through_all_stages_and_measures_the_hours(text, tmp_p
     plan = ["study", gin, f"--study_dir={tmp_path}/s", "--dry_run"]
     assert "the hours are unknown" in rpr_command(*plan).stderr
     assert os.listdir(tmp_path) == ["x.gin"]
+    text.give(tmp_path / "s")
     done = rpr_command("study", gin, f"--study_dir={tmp_path}/s", "--smoke")
     assert "s-smoke: done; all stages work" in done.stderr.replace("\n", "")
     relative, greedy = runs(tmp_path / "s-smoke").values()
@@ -61,7 +63,8 @@ def test_a_smoke_test_goes_through_all_stages_and_measures_the_hours(text, tmp_p
 
 
 def test_a_tuned_study_resumes_with_more_settings(text, tmp_path):
-    gin = write_study(tmp_path / "x.gin", {"relative": {}})
+    gin = write_study(tmp_path / "x.gin", {"relative": {}}, beam_size=1, average_checkpoints=1)
+    text.give(tmp_path / "s")
     rates = "study.tune={{'learning_rate_constant': {}}}"
     plan = ["study", gin, f"--study_dir={tmp_path}/s", "--set"]
     rpr_command(*plan, rates.format("(0.1, 1e-6)"))

@@ -37,9 +37,13 @@ def arms():
 
 
 def of_the_model(values):
-    """The hparams that can change the parameters of a model, not only how it is trained."""
+    """The hparams that can change the parameters of a model, not only how it is trained.
+
+    Clipping distances, which only change the rows of a table, are left to test_hparams.
+    """
     of_training = re.compile(r".*dropout$|optimizer|learning_rate|batch_|max_length$|"
-                             r"activation_dtype$|label_smoothing$|clip_grad_norm$")
+                             r"activation_dtype$|label_smoothing$|clip_grad_norm$|"
+                             r"max_relative_position$")
     return {name: value for name, value in values.items() if not of_training.match(name)}
 
 

@@ -103,7 +103,10 @@ def counted(hparams):
         return sum(np.prod(v.shape.as_list()) for v in tf.trainable_variables())
 
 
-@pytest.mark.parametrize("name", [*SETS, *LAPTOP, *(f"{name}_absolute" for name in LAPTOP)])
+@pytest.mark.parametrize("name", [
+    "rpr_base", "rpr_base_absolute", "rpr_base_relative_and_absolute", "rpr_base_k0",
+    "rpr_base_keys_only", "rpr_base_values_only", "rpr_base_no_relations", "rpr_big_ende",
+    "rpr_big_ende_absolute", *LAPTOP])
 def test_parameters_of_the_graph(name):
     """All layers of one set. One of the others: their layers are alike, as many as SETS says."""
     hparams = registry.hparams(name)

@@ -1,6 +1,10 @@
-"""Every scheme in bfloat16 and float16: dtypes, no float32 on the way, and values near float64."""
+"""Every scheme in bfloat16 and float16: dtypes, no float32 on the way, and values near float64.
+
+A GPU would compute all of it, forward and backward, and no large tensor would leave it.
+"""
 import functools
 
+import gpu_kernels
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -19,8 +23,10 @@ BATCH, HEADS, KEYS, DEPTH = 2, 2, 7, 16
 LAYOUTS = {"inputs": (KEYS, 0, False), "targets": (KEYS, 0, True), "step": (1, KEYS - 1, True)}
 ADDITIVE = ["none", "sinusoid", "scaled_sinusoid", "learned", "relative", "t5_bias", "alibi",
             "graph"]
+# Each scheme over all pairs that it can see, and in a step.
 CASES = [(name, "dot_product", kind) for name, scheme in positions.SCHEMES.items()
-         for kind in LAYOUTS if ("inputs" if kind == "inputs" else "targets") in scheme.sides] + [
+         for kind in ("inputs" if "inputs" in scheme.sides else "targets",
+                      *(["step"] if "targets" in scheme.sides else []))] + [
     (name, "additive", "targets") for name in ADDITIVE]
 
 
@@ -119,8 +125,11 @@ JUMPS = "dape", "dape_v2"
 
 def outcome(position, compatibility, kind, dtype):
     """What attention returns, and its gradients, as float64; random weights."""
-    with tf.Graph().as_default(), tf.Session() as session:
+    with tf.Graph().as_default() as graph, tf.Session() as session:
         inputs, tensors, gradients, variables = build(position, compatibility, kind, dtype)
+        if dtype in HALVES:
+            assert gpu_kernels.lacking(graph) == []
+            assert gpu_kernels.large_copies(graph, BATCH * KEYS) == []
         assert {x.dtype.base_dtype for x in (*tensors, *variables)} == {dtype}
         assert all(dx is None or dx.dtype.base_dtype == dtype for dx in gradients)
         if dtype in HALVES and compatibility == "dot_product":

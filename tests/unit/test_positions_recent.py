@@ -262,11 +262,9 @@ def test_a_layer_and_its_gradients_are_those_of_the_equations(position, side):
                 atol=1e-5, err_msg=name)
 
 
-ALONE = [name for name, scheme in positions.SCHEMES.items() if "targets" in scheme.sides]
-
-
+# Those alone: in the conformance kit.
 @pytest.mark.parametrize("position", [
-    *ALONE, "dape+alibi", "dape_v2+alibi", "path+relative", "rotary@heads1:forgetting@heads2",
+    "dape+alibi", "dape_v2+alibi", "path+relative", "rotary@heads1:forgetting@heads2",
     "forgetting@heads1:forgetting+alibi@heads2"])
 def test_cached_steps_are_the_whole_sentence(position):
     n = 6
