@@ -218,7 +218,7 @@ def test_waiting_for_several_devices_looks_for_one_batch_per_device(tmp_path, mo
     monkeypatch.setattr(file_decoder, "_POLL_SECONDS", 0)
     monkeypatch.setattr(file_decoder.os.path, "exists",
                         lambda path: looked.append(path) or exists(path))
-    request = DecodeRequest((), False, "", "in", "out", False, 2, None, False, {})
+    request = DecodeRequest((), False, "tensorflow", "", "in", "out", False, 2, None, False, {})
     file_decoder._decode_on_devices(request, made, missing)
     assert len(looked) <= 100 + next(polls)          # batches, and a look per device and poll
     monkeypatch.undo()
@@ -237,7 +237,7 @@ def test_a_failed_decoder_is_named_and_inherits_no_pipe_for_its_reason(tmp_path,
     monkeypatch.setattr(file_decoder.processes, "spawn", fail)
     monkeypatch.setenv(REASON_PIPE, "999")
     made = decoding_of(tmp_path, [])
-    request = DecodeRequest((), False, "", "in", "out", False, 2, None, False, {})
+    request = DecodeRequest((), False, "tensorflow", "", "in", "out", False, 2, None, False, {})
     with pytest.raises(UserError, match="on device 0 ended with exit code 1: no such model;"):
         file_decoder._decode_on_devices(request, made, made.missing())
 
