@@ -77,6 +77,6 @@ setup(
     entry_points={"console_scripts": [
         "rpr = rpr.cli:main",
         *(f"{script} = rpr.cli:{verb}" for verb, script in VERBS.items()),
-        *(f"{script} = rpr.cli.replaced:main" for script in REPLACED),
+        *(f"{script} = rpr.cli:replaced" for script in REPLACED),
     ]},
 )

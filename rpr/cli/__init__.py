@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         near = nearest(name, COMMANDS) or f"; there are {', '.join(COMMANDS)}"
         return _refuse("rpr", f"no command {name[:80]!r}{near}")
-    return run_command(f"rpr {name}", COMMANDS[name], arguments[1:])
+    return run_command(f"rpr {name}", functools.partial(_run, name), arguments[1:])
 
 
 def run_command(name: str, command: Command, argv: list[str]) -> int:
@@ -140,28 +140,30 @@ def _refuse(name: str, line: str) -> int:
     return 1
 
 
-def _run_module(module: str, argv: list[str]) -> Any:
-    """Runs the command in `rpr.cli.MODULE`, which is imported only now."""
-    return importlib.import_module(f"rpr.cli.{module}").main(argv)
+def _function(path: str) -> Any:
+    """`MODULE.FUNCTION` of `rpr.cli`, which is imported only now."""
+    module, _, function = path.partition(".")
+    return getattr(importlib.import_module(f"rpr.cli.{module}"), function)
 
 
-def _launch_module(module: str, argv: list[str]) -> Any:
-    """The same for a command that uses T2T, which has to be prepared before."""
+def _run(name: str, argv: list[str]) -> Any:
+    """Runs a command; T2T is prepared before a module that uses it is imported."""
+    if name in _WITHOUT_T2T:
+        return _function(COMMANDS[name])(argv)
     from rpr.cli import launcher
-    return launcher.launch(module, argv)
+    return launcher.launch(lambda argv: _function(COMMANDS[name])(argv), argv)
 
 
-COMMANDS: dict[str, Command] = {
-    **{name: functools.partial(_run_module, name)
-       for name in ("run", "study", "report", "verify", "judge", "track")},
-    **{name: functools.partial(_launch_module, name) for name in (
-        "datagen", "train", "decode", "evaluate", "average", "bleu", "translate", "export",
-        "perplexity")},
-    "score": functools.partial(_run_module, "score"),
-    "test-set": functools.partial(_run_module, "test_set"),
-    "check-scheme": functools.partial(_launch_module, "check_scheme"),
-    "benchmark": functools.partial(_launch_module, "benchmark"),
-    "list": functools.partial(_launch_module, "list")}
+COMMANDS = {
+    "run": "run.main", "study": "study.main", "report": "report.main", "verify": "run.verify",
+    "judge": "score.judge", "track": "track.main", "datagen": "t2t_programs.datagen",
+    "train": "train.main", "decode": "decode.main", "evaluate": "evaluate.main",
+    "average": "t2t_programs.average", "bleu": "t2t_programs.bleu", "translate": "models.translate",
+    "export": "models.export", "perplexity": "models.perplexity", "score": "score.main",
+    "test-set": "score.test_set", "check-scheme": "benchmark.check_scheme",
+    "benchmark": "benchmark.main", "list": "list.main"}
+# The parser of MODULE.FUNCTION is MODULE.FUNCTION_parser.
+_WITHOUT_T2T = ("run", "study", "report", "verify", "judge", "track", "score", "test-set")
 
 
 def _complete(typed: list[str]) -> None:
@@ -174,17 +176,15 @@ def _complete(typed: list[str]) -> None:
     import argcomplete
     parser = argparse.ArgumentParser("rpr", add_help=False)
     commands = parser.add_subparsers()
-    for name, command in COMMANDS.items():
-        parents = []
-        if typed == [name] and isinstance(command, functools.partial) and (
-                command.func is _run_module):
-            parents = [importlib.import_module(f"rpr.cli.{command.args[0]}")._parser()]
+    for name, path in COMMANDS.items():
+        known = typed == [name] and name in _WITHOUT_T2T
+        parents = [_function(f"{path}_parser")()] if known else []
         commands.add_parser(name, parents=parents, add_help=False)
     argcomplete.autocomplete(parser)
 
 
 def _run_script(name: str, script: str) -> int:
-    return run_command(script, COMMANDS[name], sys.argv[1:])
+    return run_command(script, functools.partial(_run, name), sys.argv[1:])
 
 
 datagen = functools.partial(_run_script, "datagen", "t2t-datagen")
@@ -193,3 +193,26 @@ decode = functools.partial(_run_script, "decode", "t2t-decoder")
 evaluate = functools.partial(_run_script, "evaluate", "t2t-eval")
 average = functools.partial(_run_script, "average", "t2t-avg-all")
 bleu = functools.partial(_run_script, "bleu", "t2t-bleu")
+
+
+# T2T's programs that do not run on TensorFlow 2.15: what to use instead. They are installed in
+# place of those of its wheel, which end in a traceback.
+INSTEAD = {
+    "t2t-attack": "adversarial attacks are not supported (T2T's need cleverhans and TensorFlow 1)",
+    "t2t-exporter": "use rpr export RUN --format=saved_model --to=DIR (docs/export.md)",
+    "t2t-insights-server": "use rpr translate RUN --show_attention=DIR, which draws the attention "
+                           "weights",
+    "t2t-make-tf-configs": "parameter servers are not supported; scripts/tf_config prints the "
+                           "TF_CONFIG of each worker (docs/training.md)",
+    "t2t-query-server": "no server is needed: use rpr translate RUN, which translates what is "
+                        "typed, or lines from a pipe",
+    "t2t-translate-all": "use run.bleu_frequency of rpr run, which scores checkpoints on the "
+                         "development set, or rpr decode with --checkpoint_path",
+}
+
+
+def replaced() -> int:
+    """Prints the line of the program that was started; returns the exit code 1."""
+    name = os.path.basename(sys.argv[0])
+    print(f"{name}: {INSTEAD[name]}", file=sys.stderr)
+    return 1

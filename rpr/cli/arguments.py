@@ -45,16 +45,6 @@ def number(low: float, high: float | None, default: float = 0.0) -> Callable[[st
     return parse
 
 
-def add_model_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of T2T that name a model without a run directory, and `data_dir`."""
-    parser.add_argument("--data_dir", help="vocabulary (default: where rpr run and rpr study "
-                        "put the data)")
-    model = parser.add_argument_group("a model without a run directory, by T2T's flags")
-    for name in ("problem", "model", "hparams_set", "hparams", "checkpoint_path", "output_dir",
-                 "t2t_usr_dir"):
-        model.add_argument(f"--{name}")
-
-
 def find_model(flags: object, words: Sequence[str]) -> tuple[Run | None, ModelRequest]:
     """The run, if any, and the model that a command line asks for.
 

@@ -1,4 +1,4 @@
-"""`rpr benchmark`: what a position scheme does, beside the recorded runs of the others."""
+"""`rpr check-scheme`, the conformance checks of a position scheme, and `rpr benchmark`."""
 import argparse
 import dataclasses
 import json
@@ -7,15 +7,19 @@ import re
 import shutil
 import tarfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rpr.cli import check_scheme, study
 from rpr.cli.arguments import Parser, whole_number
-from rpr.experiments import gin_files, studies
+from rpr.experiments import gin_files
 from rpr.experiments.config import Run, Study
+from rpr.t2t.registration import register, registered_hparams
 from rpr.utils import files
-from rpr.utils.console import QuietLogs, say
+from rpr.utils.console import printable, say
 from rpr.utils.errors import InvalidPath, UserError
+
+if TYPE_CHECKING:
+    from rpr.conformance.checks import Result
+    from rpr.experiments.studies import StudyRun
 
 _RECIPE = "recipe:small_schemes"
 _RECORDS = Path(__file__).parents[2] / "docs" / "results"
@@ -23,16 +27,63 @@ _RECORDS = Path(__file__).parents[2] / "docs" / "results"
 _OTHER_SIDE = "relative"
 
 
-def main(argv: list[str], logs: QuietLogs | None) -> None:
+def check_scheme(argv: list[str]) -> int:
+    """`rpr check-scheme NAME [--t2t_usr_dir=DIR] [--set NAME=VALUE ...]`."""
+    parser = _parser("check-scheme", "Checks that a position scheme is exact with a cache, sees no "
+                     "later word, is not changed by padding, batches and packing, and more. The "
+                     "exit code is 1 if a check finds a counter-example.")
+    return int(any(result.problem for result in _show_checks(parser.parse_args(argv))))
+
+
+def _parser(command: str, description: str) -> Parser:
+    """A parser with the arguments that name a scheme."""
+    parser = Parser(prog=f"rpr {command}", description=description)
+    parser.add_argument("scheme", help="a value of the hparam position, such as alibi+rotary")
+    parser.add_argument("--t2t_usr_dir", metavar="DIR", help="directory of your own scheme")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
+                        help="an hparam; may be repeated")
+    return parser
+
+
+def _show_checks(args: argparse.Namespace) -> "list[Result]":
+    """Runs the checks and prints a line for each."""
+    register(args.t2t_usr_dir)
+    from rpr.conformance.checks import HPARAMS_SET, check_scheme
+    from rpr.t2t.preflight import parse_hparams
+    parse_hparams(registered_hparams(HPARAMS_SET), ",".join(args.set), "set")
+    results = []
+    try:
+        for result in check_scheme(args.scheme, ",".join(args.set)):
+            outcome = f"FAILED: {result.problem}" if result.problem else result.note or "pass"
+            print(f"{result.side:<9}{result.check:<34}{printable(outcome)}", flush=True)
+            results.append(result)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    return results
+
+
+def main(argv: list[str]) -> None:
     """`rpr benchmark NAME [--t2t_usr_dir=DIR] [--set NAME=VALUE ...]`."""
-    del logs
-    args = _parser().parse_args(argv)
+    parser = _parser("benchmark", "Checks a position scheme, trains it as "
+                     "the runs of the other schemes in the record of gin/small_schemes.gin were "
+                     "trained, and reports it beside them. The same command resumes it.")
+    parser.add_argument("--study_dir", help="default: runs/benchmark-NAME")
+    parser.add_argument("--cores", type=whole_number(1), help="without a GPU: cores to use at "
+                        "most, one for each run (default: all)")
+    parser.add_argument("--recipe", type=gin_files.resolve, default=gin_files.resolve(_RECIPE),
+                        metavar="GIN", help="the study of the recorded runs (default: "
+                        f"{_RECIPE})")
+    parser.add_argument("--record", metavar="FILE", help="archive of the recorded runs (default: "
+                        "docs/results/NAME/runs.tar.xz, NAME being that of the recipe)")
+    args = parser.parse_args(argv)
+    from rpr.cli import study
+    from rpr.experiments import studies
     study_dir = args.study_dir or os.path.join(
         "runs", "benchmark-" + re.sub(r"[^A-Za-z0-9._]+", "-", ",".join([args.scheme, *args.set])))
     files.refuse_unusable(study_dir)
     record = args.record or str(_RECORDS / Path(args.recipe).stem / "runs.tar.xz")
     recorded = _recorded(record)
-    results = check_scheme.show_checks(args)
+    results = _show_checks(args)
     failed = sum(bool(result.problem) for result in results)
     if failed:
         raise UserError(f"{args.scheme}: {failed} checks failed, so no model was trained")
@@ -47,28 +98,13 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
     study.main([gin, *(f"--{name}={value}" for name, value in flags.items() if value)])
 
 
-def _parser() -> Parser:
-    parser = Parser(prog="rpr benchmark", description="Checks a position scheme, trains it as "
-                    "the runs of the other schemes in the record of gin/small_schemes.gin were "
-                    "trained, and reports it beside them. The same command resumes it.")
-    check_scheme.add_arguments(parser)
-    parser.add_argument("--study_dir", help="default: runs/benchmark-NAME")
-    parser.add_argument("--cores", type=whole_number(1), help="without a GPU: cores to use at "
-                        "most, one for each run (default: all)")
-    parser.add_argument("--recipe", type=gin_files.resolve, default=gin_files.resolve(_RECIPE),
-                        metavar="GIN", help="the study of the recorded runs (default: "
-                        f"{_RECIPE})")
-    parser.add_argument("--record", metavar="FILE", help="archive of the recorded runs (default: "
-                        "docs/results/NAME/runs.tar.xz, NAME being that of the recipe)")
-    return parser
-
-
 def _study(args: argparse.Namespace, sides: set[str], recorded: set[str]) -> tuple[Study, Run]:
     """The study of the recorded arms and the scheme, which is its baseline.
 
     The seeds are those with which the recipe's own baseline is recorded. Arms that are not
     recorded with all of them are left out.
     """
+    from rpr.experiments import studies
     recipe, run = gin_files.load_study(args.recipe)
     changes: dict[str, Any] = dict(pair.split("=", 1) for pair in args.set)
     changes |= {"position": args.scheme} if len(sides) == 2 else {
@@ -107,7 +143,7 @@ def _recorded(record: str) -> dict[str, str]:
     return {_digest(path[1]): path[1] for path in paths if path[0] == "runs" and len(path) > 2}
 
 
-def _unpack(record: str, recorded: dict[str, str], runs: list[studies.StudyRun]) -> None:
+def _unpack(record: str, recorded: dict[str, str], runs: "list[StudyRun]") -> None:
     """Unpacks the recorded runs of a study that are not in its directory."""
     missing = {recorded[_digest(run.name)]: run.run_dir.path for run in runs
                if _digest(run.name) in recorded and not os.path.exists(run.run_dir.path)}

@@ -23,7 +23,7 @@ from rpr.inference.file_decoder import DecodeRequest, ProgressEstimator
 from rpr.t2t import preflight, registration, trained_model
 from rpr.t2t.trained_model import TrainedModel
 from rpr.utils import metrics_log, processes
-from rpr.utils.console import QuietLogs
+from rpr.utils.console import keep_log
 from rpr.utils.errors import InvalidValue, UserError
 from rpr.utils.interfaces import DecodeHParams, ModelRequest
 
@@ -33,7 +33,7 @@ rpr decode --output_dir=DIR --model=... --problem=... --hparams_set=... --data_d
   decodes with the model that T2T's flags name"""
 
 
-def main(argv: list[str], logs: QuietLogs | None) -> None:
+def main(argv: list[str]) -> None:
     """`rpr decode`, with the flags of t2t-decoder and those defined here."""
     _define_flags()
     flags, words = launcher.parse(argv, PROGRAM, f"{launcher.TRAINING}|eval_")
@@ -44,10 +44,9 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
     else:
         request, models = _request(flags, words)
     launcher.set_t2t_flags(request.t2t_flags)
-    if logs and not request.is_ensemble:
-        model_dir = models[0].hparams.model_dir
-        if os.access(model_dir, os.W_OK):
-            logs.keep(os.path.join(model_dir, "decode.log"))
+    model_dir = models[0].hparams.model_dir
+    if not request.is_ensemble and os.access(model_dir, os.W_OK):
+        keep_log(os.path.join(model_dir, "decode.log"))
     tf.logging.set_verbosity(tf.logging.INFO)
     trainer_lib.set_random_seed(flags.random_seed)
     if flags.score_file and not request.is_ensemble:

@@ -19,7 +19,7 @@ from rpr.inference import file_checks
 from rpr.problems.checks import check_data
 from rpr.t2t import trained_model
 from rpr.utils import files
-from rpr.utils.console import QuietLogs, say
+from rpr.utils.console import keep_log, say
 from rpr.utils.errors import UserError
 
 PROGRAM = """rpr evaluate RUN
@@ -28,7 +28,7 @@ rpr evaluate --output_dir=DIR --model=... --problem=... --hparams_set=... --data
   evaluates the newest checkpoint of a model that T2T's flags name"""
 
 
-def main(argv: list[str], logs: QuietLogs | None) -> None:
+def main(argv: list[str]) -> None:
     """`rpr evaluate`, with the flags of t2t-eval and those defined here."""
     absl_flags.DEFINE_string("checkpoint_path", None, "Checkpoint to evaluate, without suffix "
                              "(default: the newest one of --output_dir).")
@@ -47,8 +47,8 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
                ("test",) if flags.eval_use_test_set else ("dev",))
     launcher.set_t2t_flags(dataclasses.asdict(model.request))
     model_dir = model.hparams.model_dir
-    if logs and os.access(model_dir, os.W_OK):
-        logs.keep(os.path.join(model_dir, "evaluate.log"))
+    if os.access(model_dir, os.W_OK):
+        keep_log(os.path.join(model_dir, "evaluate.log"))
     tf.logging.set_verbosity(tf.logging.INFO)
     trainer_lib.set_random_seed(flags.random_seed)
     evaluate = _evaluator(model, flags.eval_steps, "test" if flags.eval_use_test_set else None)

@@ -1,9 +1,8 @@
 """Starts a command that uses T2T (`launch`), and parses T2T's flags for it (`parse`)."""
-import importlib
 import os
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from absl import flags as absl_flags
@@ -52,20 +51,18 @@ TRAINING = ("eval_throttle_|generate_data|iterations_per_loop|keep_checkpoint_|l
             "train_steps|warm_start_|xla_compile")
 
 
-def launch(module: str, argv: list[str]) -> Any:
-    """Prepares T2T and the logs, then calls `main` of `rpr.cli.MODULE` with the arguments and them.
+def launch(command: Callable[[list[str]], Any], argv: list[str]) -> Any:
+    """Prepares T2T and the logs, then calls a command, and returns what it returns.
 
-    With --verbose there are no logs: TensorFlow and T2T write to the terminal. Returns what `main`
-    returns, which becomes the exit code. An error of TensorFlow that one line can explain becomes
-    a `UserError`.
+    With --verbose there are no logs: TensorFlow and T2T write to the terminal. An error of
+    TensorFlow that one line can explain becomes a `UserError`.
     """
     verbose = "--verbose" in argv
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if verbose else "1")
     logs, keeps_log = None if verbose else console.QuietLogs(), False
     try:
         compat.install()
-        return importlib.import_module(f"rpr.cli.{module}").main(
-            [arg for arg in argv if arg != "--verbose"], logs)
+        return command([arg for arg in argv if arg != "--verbose"])
     except (UserError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:

@@ -3,15 +3,14 @@ from typing import Any
 
 from rpr.cli.arguments import Parser
 from rpr.t2t.registration import import_all_of_t2t, register, registered_hparams
-from rpr.utils.console import QuietLogs, printable
+from rpr.utils.console import printable
 from rpr.utils.settings import Setting
 
 _KINDS = ("models", "hparams", "problems", "schemes")
 
 
-def main(argv: list[str], logs: QuietLogs | None) -> None:
+def main(argv: list[str]) -> None:
     """`rpr list [models|hparams|problems|schemes] [--hparams_set=SET] [--all] ...`."""
-    del logs
     parser = Parser(prog="rpr list", description="Models, hparams sets, problems and position "
                     "schemes, one per line.")
     parser.add_argument("kinds", nargs="*", metavar="KIND",

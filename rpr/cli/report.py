@@ -1,5 +1,4 @@
 """`rpr report`: compares the runs of a study in tables, figures and one HTML page."""
-import argparse
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ MOST_SAMPLES = 1000                                   # a page with more opens s
 
 def main(argv: list[str]) -> None:
     """`rpr report DIR [FLAGS]`."""
-    args = _parser().parse_args(argv)
+    args = main_parser().parse_args(argv)
     from rich.console import Console
 
     from rpr.report import columns, comparison, html_page, study_reader, tables
@@ -74,7 +73,8 @@ def main(argv: list[str]) -> None:
     console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _parser() -> argparse.ArgumentParser:
+def main_parser() -> Parser:
+    """The flags of `rpr report`."""
     parser = Parser(
         prog="rpr report", description="Compares the runs of studies, or all runs in a directory. "
         "Writes into DIR: results.{md,tex,csv,json} with scores and significance, "

@@ -1,20 +1,27 @@
-"""`rpr run`: one experiment from data to scores."""
+"""`rpr run`, an experiment from data to scores, and `rpr verify`, which repeats its first steps."""
 import argparse
+import dataclasses
+import multiprocessing
 import os
+from collections.abc import Iterable
+from concurrent import futures
 
-from rpr.cli.arguments import Parser
-from rpr.cli.preflight import check_new_runs
-from rpr.experiments import config, gin_files, local_pool, provenance
+from rpr.cli.arguments import Parser, whole_number
+from rpr.evaluation import test_sets
+from rpr.experiments import config, gin_files, local_pool, provenance, verification
 from rpr.experiments.config import Run
 from rpr.experiments.pipeline import complete_run
-from rpr.experiments.run_directory import RunDirectory
+from rpr.experiments.run_directory import RunDirectory, find_model, sacrebleu_test_set
 from rpr.utils import files
-from rpr.utils.console import say
+from rpr.utils.console import QuietLogs, say
+from rpr.utils.errors import InvalidValue, UserError, own_code_error
+from rpr.utils.interfaces import ModelRequest, Problem
+from rpr.utils.processes import with_parent
 
 
 def main(argv: list[str]) -> None:
     """`rpr run GIN [--run_dir=DIR] [--data_dir=DIR] [--set run.NAME=VALUE ...]`."""
-    args = _parser().parse_args(argv)
+    args = main_parser().parse_args(argv)
     run = gin_files.load_run(args.gin, args.set)
     run = provenance.with_usr_dir(run, args.t2t_usr_dir, args.gin)
     name = os.path.splitext(os.path.basename(args.gin))[0]
@@ -30,7 +37,8 @@ def main(argv: list[str]) -> None:
     say(f"{run_dir.path}: done", style="bold green")
 
 
-def _parser() -> Parser:
+def main_parser() -> Parser:
+    """The flags of `rpr run`."""
     parser = Parser(
         prog="rpr run", epilog=config.describe([("run", Run)]),
         description="One run: datagen, train, average, decode, score. It can be stopped at any "
@@ -47,3 +55,117 @@ def _parser() -> Parser:
     parser.add_argument("--t2t_usr_dir", metavar="DIR", help="overrides run.usr_dir")
     parser.add_argument("--skip_datagen", action="store_true", help=argparse.SUPPRESS)
     return parser
+
+
+def verify(argv: list[str]) -> int:
+    """`rpr verify RUN_DIR [FLAGS]`; returns the exit code, 1 if anything differs."""
+    args = verify_parser().parse_args(argv)
+    files.refuse_unusable(args.run_dir)
+    run, request = find_model(args.run_dir, args.data_dir, args.t2t_usr_dir)
+    run_dir = RunDirectory(args.run_dir, request.data_dir)
+    run = provenance.with_usr_dir(run, args.t2t_usr_dir, run_dir.config)
+    result = verification.repeat_training(run, run_dir, args.steps)
+    compared = (f"{result.losses} losses, and {result.tensors} tensors at steps "
+                f"{', '.join(map(str, result.checkpoints))}")
+    if result.difference:
+        environment = files.read_json(run_dir.file("environment.json"))
+        on_gpus = environment.get("gpus") and not environment.get("deterministic_ops")
+        note = "; on GPUs only trainings with TF_DETERMINISTIC_OPS=1 are equal" if on_gpus else ""
+        say(f"{args.run_dir}: differs: {result.difference} (compared: {compared}){note}",
+            "bold red")
+        return 1
+    say(f"{args.run_dir}: equal bit for bit: {compared}", "bold green")
+    return 0
+
+
+def verify_parser() -> Parser:
+    """The flags of `rpr verify`."""
+    parser = Parser(
+        prog="rpr verify", description="Repeats the first steps of a run's training in a temporary "
+        "directory and compares\nlosses and weights bit for bit with those of the run.")
+    parser.add_argument("run_dir", help="the directory of the run")
+    parser.add_argument("--steps", type=whole_number(1),
+                        help="how many steps (default: up to the first checkpoint after the start)")
+    parser.add_argument("--data_dir", help="vocabulary and TFRecords (default: where rpr run and "
+                        "rpr study put them)")
+    parser.add_argument("--t2t_usr_dir", metavar="DIR", help="the user's own code")
+    return parser
+
+
+def check_new_runs(runs: Iterable[tuple[Run, RunDirectory]]) -> None:
+    """Refuses new runs that name a model, problem, hparams set, hparam or text that does not exist.
+
+    A run is not new if its directory has its configuration. Names runs that would be one training.
+    """
+    new = [(run, run_dir) for run, run_dir in runs if not os.path.exists(run_dir.config)
+           or gin_files.load_run(run_dir.config) != run]
+    if not new:
+        return
+    for run, _ in new:
+        provenance.text_files(run)
+    context = multiprocessing.get_context("fork")     # TensorFlow stays in a process of its own
+    with futures.ProcessPoolExecutor(1, context, with_parent()) as process:
+        read = process.submit(_check, [run for run, _ in new]).result()
+    names: dict[tuple[Run, str], list[str]] = {}
+    for (run, run_dir), hparams in zip(new, read, strict=True):
+        same = dataclasses.replace(run, hparams="", hparams_set="any")
+        names.setdefault((same, hparams), []).append(os.path.basename(run_dir.path))
+    for same_runs in names.values():
+        if len(same_runs) > 1:
+            say(f"{', '.join(same_runs)} are the same training: they differ only in hparams that "
+                "it does not read", style="yellow")
+
+
+def _check(runs: list[Run]) -> list[str]:
+    """See `check_new_runs`; returns the hparams that each training reads, as text."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    logs = QuietLogs()
+    try:
+        from rpr.t2t import compat
+        compat.install()                              # before anything imports T2T
+        from rpr.t2t import preflight, registration
+        read = preflight.check_runs([
+            ModelRequest(run.model, run.problem, run.hparams_set, run.hparams,
+                         t2t_usr_dir=run.usr_dir) for run in runs])
+        from rpr.problems import checks, translation
+        for run in runs:
+            problem = registration.find_problem(run.problem)
+            if not isinstance(problem, translation.TranslationProblem) and (
+                    not checks.is_parallel_text(problem)
+                    or problem.dataset_filename() != run.problem):
+                raise UserError(f"run.problem = {run.problem}: a run translates, and this problem "
+                                "has no pairs of texts, packs them, or uses another one's data; "
+                                "rpr datagen and rpr train take it")
+            if run.is_language_model == problem.has_inputs:
+                raise UserError(
+                    f"run.problem = {run.problem} has a source text: run.metrics = "
+                    f"{run.metrics} are of language models" if problem.has_inputs else
+                    f"run.problem = {run.problem} is a language model: set run.metrics = "
+                    '("perplexity", "token_loss")')
+            _check_test_sets(run, problem)
+    except Exception as error:                        # a traceback would not reach the parent
+        own = None if isinstance(error, UserError) else own_code_error(error)
+        if own:
+            raise UserError(own) from None
+        raise
+    finally:
+        logs.end()
+    return [repr(sorted(hparams.items())) for hparams in read]
+
+
+def _check_test_sets(run: Run, problem: Problem) -> None:
+    """Refuses test sets that neither the problem nor sacreBLEU has."""
+    if run.test_set:
+        test_sets.check_test_set(run.test_set, run.language_pair)
+    of_problem = getattr(problem, "extra_test_sets", ())
+    for test_set in run.test_sets:
+        name, pair = sacrebleu_test_set(run, test_set)
+        if pair:
+            try:
+                test_sets.check_test_set(name, pair)
+            except InvalidValue as error:
+                raise UserError(error.spelled("run.test_sets", " = ")) from None
+        elif test_set not in of_problem:
+            raise UserError(f"run.test_sets: {run.problem} has no test set {test_set} "
+                            f"({', '.join(of_problem) or 'it has none'}); sacreBLEU's are written "
+                            "NAME:PAIR, such as wmt21:en-de")

@@ -1,25 +1,25 @@
-"""`rpr score`: scores of one or more systems, with signatures and a paired test."""
+"""`rpr score`, `rpr judge` (a test of arms on the scores of others) and `rpr test-set`."""
 import argparse
 import json
+import statistics
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rpr.cli.arguments import Parser, whole_number
-from rpr.evaluation import ALL_METRICS, LOSS_METRICS, scoring
+from rpr.evaluation import ALL_METRICS, LOSS_METRICS, judging, scoring, test_sets
 from rpr.evaluation.metrics import METRICS, MOSES
 from rpr.evaluation.ratio_metrics import read_losses
 from rpr.evaluation.scoring import Score, System
-from rpr.evaluation.significance import p_text
-from rpr.evaluation.test_sets import (
-    check_language_pair,
-    read_lines,
-    several_documents,
-    test_set_documents,
-    test_set_references,
-)
+from rpr.evaluation.significance import LEVEL, p_text
+from rpr.evaluation.test_sets import read_lines
 from rpr.inference.file_checks import check_output
 from rpr.utils import files
+from rpr.utils.console import printable
 from rpr.utils.errors import InvalidValue, UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 MOST_SAMPLES = 1_000_000                              # of sacreBLEU's tests
 
@@ -82,7 +82,7 @@ def _explanation(test: str, system: System, samples: int | None) -> list[str]:
 
 def main(argv: Sequence[str]) -> None:
     """`rpr score HYP [HYP ...] (--reference=FILE | --test_set=NAME --language_pair=PAIR)`."""
-    args = _parser().parse_args(argv)
+    args = main_parser().parse_args(argv)
     names = args.metrics.split(",") if args.metrics else []
     if set(names) & set(LOSS_METRICS):
         _score_losses(args, names)
@@ -92,20 +92,17 @@ def main(argv: Sequence[str]) -> None:
     if args.test_set and not args.language_pair:
         raise UserError("--language_pair is missing: that of --test_set, for example en-de")
     if args.language_pair and not args.test_set:
-        check_language_pair(args.language_pair)
+        test_sets.check_language_pair(args.language_pair)
     systems = _read_all(args.hypotheses)
     references = (_read_all(args.reference) if args.reference
-                  else test_set_references(args.test_set, args.language_pair))
+                  else test_sets.test_set_references(args.test_set, args.language_pair))
     test = args.test or ("jackknife" if len(systems) > 1 else None)
     samples = args.samples or scoring.SAMPLES.get(test or "")
     if args.samples and test not in scoring.SAMPLES:
         raise UserError(f"--samples={args.samples}: only with --paired_bootstrap or "
                         "--paired_randomization")
     documents = _documents(args, test)
-    to_file = args.json and args.json != "-"
-    if to_file:
-        read = [*systems, *(args.reference or ()), args.documents]
-        check_output(args.json, filter(None, read), of_json=True)
+    _check_json(args, [*systems, *(args.reference or ()), args.documents])
     results = scoring.score(
         systems, references, _metrics(args.metrics, {**systems, **references}),
         tokenize=args.tokenize, test_set=args.test_set, language_pair=args.language_pair, test=test,
@@ -126,8 +123,7 @@ def _score_losses(args: argparse.Namespace, names: list[str]) -> None:
     if not set(names) <= set(LOSS_METRICS) or args.reference or args.test_set:
         raise InvalidValue("metrics", args.metrics, "losses of rpr perplexity have no other "
                            "metrics and no reference")
-    if args.json and args.json != "-":
-        check_output(args.json, args.hypotheses, of_json=True)
+    _check_json(args, args.hypotheses)
     results = scoring.score_losses({path: read_losses(path) for path in args.hypotheses}, names)
     _show(args, results, "jackknife" if len(results) > 1 else None, None)
 
@@ -136,29 +132,35 @@ def _show(args: argparse.Namespace, results: Sequence[System], test: str | None,
           samples: int | None) -> None:
     record = [system.as_dict() for system in results]
     text = json.dumps(record if len(record) > 1 else record[0], indent=1) + "\n"
-    if args.json and args.json != "-":
-        files.write_atomically(args.json, text)
     if args.json == "-":
         sys.stdout.write(text)
-    else:
-        print(as_text(results, test, samples))
+        return
+    if args.json:
+        files.write_atomically(args.json, text)
+    print(as_text(results, test, samples))
+
+
+def _check_json(args: argparse.Namespace, read: Sequence[str | None]) -> None:
+    if args.json and args.json != "-":
+        check_output(args.json, filter(None, read), of_json=True)
 
 
 def _documents(args: argparse.Namespace, test: str | None) -> list[str] | None:
     """The document of each sentence, where it is known and the jackknife test is made."""
     if not args.documents:
-        return (test_set_documents(args.test_set, args.language_pair)
+        return (test_sets.test_set_documents(args.test_set, args.language_pair)
                 if args.test_set and test == "jackknife" else None)
     if test != "jackknife":
         raise InvalidValue("documents", args.documents, "only the jackknife test of two or more "
                            "systems uses documents")
     names = read_lines(args.documents)
-    if not several_documents(names):
+    if not test_sets.several_documents(names):
         raise InvalidValue("documents", args.documents, "it names a single document")
     return names
 
 
-def _parser() -> Parser:
+def main_parser() -> Parser:
+    """The flags of `rpr score`."""
     parser = Parser(
         prog="rpr score", description="BLEU, chrF, TER, accuracy or edit distance, with "
         "signatures. With two or more\nsystems the first is the baseline, and a paired test shows "
@@ -222,3 +224,99 @@ def _read_all(paths: Sequence[str]) -> dict[str, list[str]]:
     if len(set(paths)) != len(paths):
         raise UserError(f"{' '.join(paths)}: a file is given twice")
     return {path: read_lines(path) for path in paths}
+
+
+_PS = {"p": f"p ≤ {LEVEL}", "p_holm": "Holm, of a table", "p_all": "Holm, of all tables"}
+
+
+def judge(argv: list[str]) -> None:
+    """`rpr judge FILE [FLAGS]`."""
+    args = judge_parser().parse_args(argv)
+    scores = judging.read_scores(args.file, args.arm, args.seed, args.score,
+                                 args.tables.split(",") if args.tables else ())
+    pairs = judging.judge(scores)
+    from rich.console import Console
+    console = Console()
+    if not console.is_terminal:
+        console.width = 200
+    for table, arms in scores.items():
+        _print(console, table or args.file, ["arm", "seeds", "mean", "deviation"], [
+            [name, str(len(seeds)), f"{statistics.fmean(seeds.values()):.4g}",
+             f"{statistics.stdev(seeds.values()):.2g}" if len(seeds) > 1 else ""]
+            for name, seeds in arms.items()])
+        _print(console, "", ["", "minus", "difference", "95%", "p", "p (Holm)"], [
+            [pair.second, pair.first, f"{found.difference:+.3g}",
+             f"[{found.low:+.3g}, {found.high:+.3g}]", p_text(found.p), p_text(found.p_holm)]
+            for pair in pairs if pair.table == table for found in (pair.comparison,)])
+    if len(scores) > 1:
+        counts = {p: judging.outcomes(pairs, p) for p in _PS}
+        _print(console, f"{len(scores)} tables: ahead, behind, undecided",
+               ["", "against", *_PS.values()],
+               [[second, first, *(", ".join(map(str, counts[p][first, second])) for p in _PS)]
+                for first, second in counts["p"]])
+    console.print("significant pairs: " + "; ".join(
+        f"{sum(sum(count[:2]) for count in judging.outcomes(pairs, p).values())} of {len(pairs)} "
+        f"with {text}" for p, text in _PS.items()), highlight=False)
+
+
+def _print(console: "Console", title: str, columns: list[str], rows: list[list[str]]) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+    table = Table(title=Text(printable(title)) if title else None, title_justify="left",
+                  box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 or column in ("minus", "against")
+                         else "right")
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    console.print(table)
+
+
+def judge_parser() -> Parser:
+    """The flags of `rpr judge`."""
+    parser = Parser(prog="rpr judge", description="Applies the test of arms of rpr report to "
+                    "scores that were computed elsewhere: a CSV file with a row per run, or a row "
+                    "per run and condition, such as the length, whose scores are averaged.")
+    parser.add_argument("file", help="a CSV file with a header")
+    parser.add_argument("--arm", default="arm", metavar="COLUMN", help="what is compared "
+                        "(default: arm)")
+    parser.add_argument("--seed", default="seed", metavar="COLUMN", help="which training (default: "
+                        "seed)")
+    parser.add_argument("--score", default="score", metavar="COLUMN", help="the score; more is "
+                        "better (default: score)")
+    parser.add_argument("--tables", default="", metavar="COLUMN,...", help="columns that divide "
+                        "the file into tables, such as the task")
+    return parser
+
+
+def test_set(argv: Sequence[str]) -> None:
+    """`rpr test-set add NAME SOURCE REFERENCE... --language_pair=PAIR`, `rpr test-set list`."""
+    args = test_set_parser().parse_args(argv)
+    if args.action == "list":
+        for name, pair, directory in test_sets.registered():
+            print(printable(f"{name}\t{pair}\t{directory}", lines=True))
+        return
+    directory = test_sets.register(args.name, args.language_pair, args.source, args.references,
+                                   args.documents)
+    print(f"--test_set={args.name} --language_pair={args.language_pair}: {directory}")
+
+
+def test_set_parser() -> Parser:
+    """The flags of `rpr test-set`."""
+    parser = Parser(prog="rpr test-set", description="rpr test-set add NAME SOURCE REFERENCE... "
+                    "--language_pair=en-de\nregisters text files of your own as a test set, for "
+                    "--test_set=NAME and run.test_set.\nThe files are copied to $RPR_TEST_SETS "
+                    "(default: ~/.local/share/rpr/test_sets).")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="add|list",
+                                    parser_class=Parser)
+    add = actions.add_parser("add", help="register a source and its references")
+    add.add_argument("name", metavar="NAME", help="letters, digits and . _ -")
+    add.add_argument("source", metavar="SOURCE", help="UTF-8 text, one sentence per line")
+    add.add_argument("references", nargs="+", metavar="REFERENCE", help="as many lines; several "
+                     "references are possible")
+    add.add_argument("--language_pair", metavar="PAIR", required=True, help="such as en-de")
+    add.add_argument("--documents", metavar="FILE", help="the name of each sentence's document, "
+                     "one per line: significance tests then count documents, not sentences")
+    actions.add_parser("list", help="show the registered test sets")
+    return parser

@@ -4,7 +4,7 @@ import shutil
 
 from rpr.cli import report
 from rpr.cli.arguments import Parser, whole_number
-from rpr.cli.preflight import check_new_runs
+from rpr.cli.run import check_new_runs
 from rpr.experiments import (
     config,
     gin_files,
@@ -26,7 +26,7 @@ _SMOKE_LINES = 8                                      # of each test set
 
 def main(argv: list[str]) -> None:
     """`rpr study GIN [FLAGS]`, `rpr study --status DIR`."""
-    args = _parser().parse_args(argv)
+    args = main_parser().parse_args(argv)
     if args.status:
         runs = studies.load(args.status)
         progress.show(runs)
@@ -143,7 +143,8 @@ def _note_missing_curves(runs: list[studies.StudyRun]) -> None:
             f"{', '.join(names)}", style="yellow")
 
 
-def _parser() -> Parser:
+def main_parser() -> Parser:
+    """The flags of `rpr study`."""
     parser = Parser(
         prog="rpr study", epilog=config.describe([("study", Study), ("run", Run)]),
         description="All runs of a study, on the GPUs or cores of this machine. It can be stopped "

@@ -73,7 +73,7 @@ _TRACKERS: dict[str, Callable[..., _Tracked]] = {"wandb": _wandb, "mlflow": _mlf
 
 def main(argv: list[str]) -> None:
     """`rpr track DIR --to=wandb|mlflow|aim [--project=NAME]`."""
-    args = _parser().parse_args(argv)
+    args = main_parser().parse_args(argv)
     try:
         library = importlib.import_module(args.to)
     except ModuleNotFoundError:
@@ -123,7 +123,8 @@ def _send(run_dir: RunDirectory, tracker: str, library: Any, project: str) -> in
     return len(new) + (bleu != before["scores"])
 
 
-def _parser() -> Parser:
+def main_parser() -> Parser:
+    """The flags of `rpr track`."""
     parser = Parser(
         prog="rpr track", description="Sends losses, speed, evaluations and scores of runs to a "
         "tracker, which has to be installed.\nRepeat the command to send what is new.")

@@ -18,12 +18,12 @@ from rpr.t2t import checkpoints, preflight, registration, trained_model
 from rpr.training import devices, trainer
 from rpr.training.trainer import TrainingRequest
 from rpr.utils import files, locks, metrics_log
-from rpr.utils.console import QuietLogs, say
+from rpr.utils.console import keep_log, say
 from rpr.utils.errors import UserError
 from rpr.utils.interfaces import HParams, ModelRequest
 
 
-def main(argv: list[str], logs: QuietLogs | None) -> None:
+def main(argv: list[str]) -> None:
     """`rpr train`, with the flags of t2t-trainer and those of `_define_flags`."""
     _define_flags()
     flags, rest = launcher.parse(argv, "rpr train (t2t-trainer)", "decode_|worker_id")
@@ -36,7 +36,7 @@ def main(argv: list[str], logs: QuietLogs | None) -> None:
     request = _request(flags, model, hparams)
     output_dir = request.output_dir
     is_chief = request.devices.is_chief
-    with _Output(request, logs) as output:
+    with _Output(request) as output:
         repaired = checkpoints.repair_state(output_dir) if is_chief else None
         if repaired:                                  # whatever a power cut left
             say(f"rpr train: the newest checkpoint was damaged or not recorded; resuming from "
@@ -137,9 +137,9 @@ def _say_what_starts_anew(checkpoint: str) -> None:
 class _Output(contextlib.ExitStack):
     """The output directory, which the chief locks and which exists once the graph is built."""
 
-    def __init__(self, request: TrainingRequest, logs: QuietLogs | None) -> None:
+    def __init__(self, request: TrainingRequest) -> None:
         super().__init__()
-        self._directory, self._logs, self._devices = request.output_dir, logs, request.devices
+        self._directory, self._devices = request.output_dir, request.devices
         self._is_new = not os.path.isdir(self._directory)
         if not self._is_new:
             self._lock()
@@ -154,9 +154,8 @@ class _Output(contextlib.ExitStack):
             os.makedirs(self._directory, exist_ok=True)
             self._lock()
         machines = self._devices.machines
-        if self._logs:
-            process = f".worker{machines.index}" if machines and machines.index else ""
-            self._logs.keep(os.path.join(self._directory, f"train{process}.log"))
+        process = f".worker{machines.index}" if machines and machines.index else ""
+        keep_log(os.path.join(self._directory, f"train{process}.log"))
 
 
 def _losses(metrics_file: str) -> str:

@@ -51,6 +51,7 @@ class TrainedModel(NamedTuple):
 
 def find_trained_model(request: ModelRequest) -> TrainedModel:
     """Finds a trained model; refuses model, data and checkpoint that do not belong together."""
+    registration.register(request.t2t_usr_dir)
     for name in ("output_dir", "data_dir"):
         if not getattr(request, name):
             raise InvalidValue(name, None)

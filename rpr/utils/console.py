@@ -52,6 +52,12 @@ def _new_log() -> str:
     return path
 
 
+def keep_log(path: str) -> None:
+    """Keeps the log of this process at `path`; nothing with --verbose, when there is none."""
+    if QuietLogs.current:
+        QuietLogs.current.keep(path)
+
+
 class QuietLogs:
     """Sends the error stream to a log file; `terminal` keeps writing to the original stream.
 
@@ -59,9 +65,11 @@ class QuietLogs:
     been checked. It has no name, so that a kill leaves nothing behind. `keep(path)` moves it.
     """
 
+    current: "QuietLogs | None" = None                # that of this process
     kept_path: str | None = None                      # the log of this process that stays
 
     def __init__(self) -> None:
+        QuietLogs.current = self
         self._out = os.dup(2)
         self._begun = tempfile.TemporaryFile()
         os.dup2(self._begun.fileno(), 2)
@@ -87,6 +95,7 @@ class QuietLogs:
         sys.stderr.flush()
         os.dup2(self._out, 2)
         self._begun.close()
+        QuietLogs.current = None
 
 
 class Task:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from conftest import refused, rpr_command
 
-from rpr.cli import translate
+from rpr.cli import models
 from rpr.inference import attention_plots, inspector, model_session
 from rpr.utils.errors import UserError
 
@@ -45,29 +45,29 @@ def test_one_sentence_as_json(flags):
 def test_words_probabilities_and_score_stand_in_one_line():
     translation = inspector.Translation("portugal , spain", -0.1284, np.zeros(4), [],
                                    np.array([0.8981, 0.9374, 0.5, 1.0]))
-    assert translate._to_line(translation) == (
+    assert models._to_line(translation) == (
         "portugal , spain [0.898 0.937 0.500 1.000] Score: -0.128")
 
 
 def test_a_byte_order_mark_is_no_part_of_a_sentence(monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbfA dog.\nTwo.\n")))
-    assert list(translate._read_lines()) == ["A dog.", "Two."]
+    assert list(models._read_lines()) == ["A dog.", "Two."]
 
 
 def test_a_tab_in_a_translation_does_not_add_a_column():
     translation = inspector.Translation("a\tb", -1.0, np.zeros(1), ["a"], np.array([0.5]))
-    assert translate._to_text(translation) == "a b\t-1.0000\t0.5000"
+    assert models._to_text(translation) == "a b\t-1.0000\t0.5000"
 
 
 def test_bad_input_is_refused_in_one_line(tmp_path):
     assert "config.gin" in refused("translate", tmp_path, "a sentence")
     for argv, named in (([], "--output_dir"), (["--output_dir=x", "a", "sentence"], "'sentence'")):
         with pytest.raises(UserError, match=named):
-            translate._model_and_text(translate._parse(argv))
+            models.translate(argv)
     assert "--no_such_flag=1" in refused("translate", "--no_such_flag=1")
     for flag in ("--beam_size=0", "--alpha=-1", "--alpha=nan"):
         with pytest.raises(UserError, match=flag.split("=")[0]):
-            translate._parse(["run", flag])
+            models.translate(["run", flag])
 
 
 def test_a_picture_has_a_panel_for_each_head_and_every_label():

@@ -4,7 +4,7 @@ import tensorflow.compat.v1 as tf
 import tiny_models
 from tensor2tensor.utils import registry
 
-from rpr.cli import preflight
+from rpr.cli import run
 from rpr.experiments import config, run_directory
 from rpr.models import live_hparams, transformer
 from rpr.t2t import trained_model
@@ -107,12 +107,12 @@ def test_what_has_no_effect_leaves_the_graph_of_a_training_alone(position, optim
 
 def test_the_arms_that_are_one_training_are_named(tmp_path, monkeypatch):
     said = []
-    monkeypatch.setattr(preflight, "say", lambda line, style: said.append(line))
+    monkeypatch.setattr(run, "say", lambda line, style: said.append(line))
     arms = {"k4": "position=sinusoid,max_relative_position=4",
             "k8": "position=sinusoid,max_relative_position=8", "none": "position=none",
             "fast": "position=none,learning_rate_constant=9.0",
             "slow": "position=none,learning_rate=9.0"}
-    preflight.check_new_runs(
+    run.check_new_runs(
         (config.Run(problem="toy_reverse_repeats_5", hparams_set="rpr_tiny", train_steps=10,
                     checkpoint_steps=10, hparams=hparams),
          run_directory.RunDirectory(str(tmp_path / name), "")) for name, hparams in arms.items())

@@ -29,8 +29,8 @@ def test_an_unknown_recipe_is_refused_with_the_nearest():
 
 
 def test_run_and_study_take_recipes():
-    assert run._parser().parse_args(["recipe:quickstart_relative"]).gin.endswith("relative.gin")
-    assert study._parser().parse_args(["recipe:small_table1"]).gin.endswith("small_table1.gin")
+    assert run.main_parser().parse_args(["recipe:quickstart_relative"]).gin.endswith("relative.gin")
+    assert study.main_parser().parse_args(["recipe:small_table1"]).gin.endswith("small_table1.gin")
 
 
 @pytest.mark.parametrize("name", NAMES)

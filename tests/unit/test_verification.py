@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from rpr.cli import verify
+from rpr.cli.run import verify
 from rpr.experiments import config, gin_files, provenance, verification
 from rpr.experiments.run_directory import RunDirectory
 from rpr.utils import metrics_log
@@ -94,9 +94,9 @@ def test_a_difference_on_a_gpu_is_explained(gpus, deterministic, is_told, monkey
         text.problem, "rpr_tiny", 10, checkpoint_steps=10)))
     (tmp_path / "environment.json").write_text(json.dumps(
         {"gpus": gpus, "deterministic_ops": deterministic}))
-    monkeypatch.setattr(verify, "repeat_training", lambda *_: verification.Comparison(
+    monkeypatch.setattr(verification, "repeat_training", lambda *_: verification.Comparison(
         1, [0], 1, "the loss at step 10 was 2.0 and is 3.0"))
-    assert verify.main([str(tmp_path), f"--data_dir={text.data_dir}"]) == 1
+    assert verify([str(tmp_path), f"--data_dir={text.data_dir}"]) == 1
     assert ("TF_DETERMINISTIC_OPS=1" in capfd.readouterr().err) == is_told
 
 
@@ -112,6 +112,6 @@ def test_only_the_code_that_the_command_line_names_is_loaded(monkeypatch, tmp_pa
         repeated.append(run.usr_dir)
         return verification.Comparison(1, [0], 1, "")
 
-    monkeypatch.setattr(verify, "repeat_training", repeat)
-    verify.main([str(record), f"--data_dir={text.data_dir}", f"--t2t_usr_dir={tmp_path}/mine"])
+    monkeypatch.setattr(verification, "repeat_training", repeat)
+    verify([str(record), f"--data_dir={text.data_dir}", f"--t2t_usr_dir={tmp_path}/mine"])
     assert repeated == [str(tmp_path / "mine")]

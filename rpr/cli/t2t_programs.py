@@ -1,0 +1,134 @@
+"""T2T's small programs: `rpr datagen`, `rpr average` and `rpr bleu`."""
+import os
+from typing import Any
+
+from absl.flags import FlagValues
+
+from rpr.cli.launcher import need, parse, set_t2t_flags
+from rpr.t2t.registration import find_problem, registered_names
+from rpr.utils import files, metrics_log
+from rpr.utils.console import keep_log, say
+from rpr.utils.errors import InvalidPath, InvalidValue, UserError
+
+
+def datagen(argv: list[str]) -> None:
+    """`rpr datagen` (t2t-datagen): generates the vocabulary and the TFRecords of problems."""
+    from tensor2tensor.bin import t2t_datagen
+    from tensor2tensor.utils import registry
+
+    from rpr.problems import checks, download, translation
+    from rpr.problems.datagen import record_data_of_t2t
+    flags, _ = parse(argv, "rpr datagen (t2t-datagen)", example="--problem=NAME")
+    names = _problem_names(flags, t2t_datagen._SUPPORTED_PROBLEM_GENERATORS)
+    if flags.only_list:
+        print("\n".join(names))
+        return
+    need(flags, "data_dir")
+    tmp_dir = download.private_directory(flags.tmp_dir)
+    data_dir = os.path.expanduser(flags.data_dir)
+    files.refuse_unusable(data_dir)
+    for path in (data_dir, tmp_dir):
+        if os.path.exists(path) and not os.path.isdir(path):
+            raise InvalidPath(path, "is a file; expected a directory")
+    registered = [name for name in names if name not in t2t_datagen._SUPPORTED_PROBLEM_GENERATORS]
+    if flags.num_shards and registered:
+        raise InvalidValue("num_shards", flags.num_shards,
+                           f"the number of files of {registered[0]} is fixed")
+    for name in names:
+        problem = registry.problem(name) if name in registered else None
+        if isinstance(problem, translation.TranslationProblem):
+            problem.generate_data(data_dir, tmp_dir)    # T2T would create the directory first
+        elif problem is not None and checks.read_record(problem, data_dir) is not None:
+            checks.check_data(problem, data_dir, ("train", "dev"))
+        else:
+            if problem is None or type(problem).__module__.startswith("tensor2tensor."):
+                say(f"{name} is a problem of tensor2tensor itself: what it downloads, often over "
+                    "http, is neither verified nor unpacked safely")
+            set_t2t_flags({"problem": name, "tmp_dir": tmp_dir})
+            t2t_datagen.main(None)
+            if problem is not None and checks.is_parallel_text(problem):
+                record_data_of_t2t(problem, data_dir)
+        if problem is not None:
+            say(checks.summary(problem, data_dir))
+    keep_log(os.path.join(data_dir, "datagen.log"))
+
+
+def _problem_names(flags: FlagValues, generators: dict[str, Any]) -> list[str]:
+    """The names of --problem: one, several separated by commas, or all with a prefix (PREFIX*).
+
+    The suffixes _rev and _copy are dropped: such problems share the data of the plain one.
+    """
+    from tensor2tensor.utils import registry
+    if (flags.problem or "").endswith("*"):
+        prefix = flags.problem[:-1]
+        names = [name for name in sorted([*generators, *registered_names("problem", prefix)])
+                 if name.startswith(prefix)]
+        if not names:
+            raise UserError(f"--problem={flags.problem}: no problem's name begins with '{prefix}'")
+        excluded = list(filter(None, flags.exclude_problems.split(",")))
+        return [name for name in names if not any(part in name for part in excluded)]
+    names = []
+    for name in (flags.problem or "").split(","):
+        if name not in generators:
+            find_problem(name)
+            name = registry.parse_problem_name(name).base_name
+        names.append(name)
+    return names
+
+
+def average(argv: list[str]) -> None:
+    """`rpr average` (t2t-avg-all): averages checkpoints."""
+    from tensor2tensor.bin import t2t_avg_all  # noqa: F401  defines the flags
+    from tensor2tensor.utils import bleu_hook
+
+    from rpr.t2t import checkpoints
+    from rpr.training import averaging
+    flags, _ = parse(argv, "rpr average (t2t-avg-all)", example="--model_dir=DIR")
+    need(flags, "model_dir", "output_dir")
+    model_dir, output_dir = map(os.path.expanduser, (flags.model_dir, flags.output_dir))
+    files.refuse_unusable(model_dir)
+    files.refuse_unusable(output_dir)
+    if os.path.realpath(model_dir) == os.path.realpath(output_dir):
+        raise UserError(f"--output_dir={output_dir}: averages would replace the checkpoints of "
+                        "--model_dir; take another directory")
+    if os.path.exists(os.path.join(output_dir, metrics_log.CHECKSUMS)):
+        raise UserError(f"--output_dir={output_dir}: averages would replace the checkpoints of the "
+                        "training in it; take another directory")
+    min_steps = max(flags.min_steps, 1)               # the checkpoint at step 0 is not trained
+    found = (list(bleu_hook.stepfiles_iterator(model_dir, 0, min_steps))
+             if os.path.isdir(model_dir) else [])
+    for each in found:
+        problem = checkpoints.damage(each.filename)
+        if problem:
+            raise UserError(f"--model_dir={model_dir}: {each.filename} cannot be read: {problem}")
+    if len(found) < flags.n and not flags.wait_minutes:      # T2T would succeed and write nothing
+        raise UserError(f"--n={flags.n}: --model_dir={flags.model_dir} holds {len(found)} "
+                        f"checkpoints from step {min_steps} on")
+    if found:
+        averaging.averaged_variables([each.filename for each in found])
+    keep_log(os.path.join(output_dir, "average.log"))
+    for path in averaging.average_all(model_dir, output_dir, flags.n, min_steps,
+                                      flags.wait_minutes):
+        say(f"{path}: mean of {flags.n} checkpoints of {model_dir}")
+
+
+def bleu(argv: list[str]) -> None:
+    """`rpr bleu` (t2t-bleu): T2T's approximate BLEU. `rpr score` computes the one to publish."""
+    from tensor2tensor.bin import t2t_bleu
+
+    from rpr.evaluation.test_sets import read_lines
+    from rpr.t2t import compat
+    flags, _ = parse(argv, "rpr bleu (t2t-bleu)", example="--translation=FILE")
+    if flags.translations_dir:
+        if flags.translation:
+            raise InvalidValue("translations_dir", flags.translations_dir,
+                               "not together with --translation")
+        if not os.path.isdir(flags.translations_dir):
+            raise InvalidPath(flags.translations_dir, "there is no such directory")
+        need(flags, "reference", "event_dir")
+    else:
+        need(flags, "translation", "reference")
+    compat.read_bleu_texts_with(read_lines)
+    t2t_bleu.main(None)
+    if flags.translations_dir:
+        print(f"scores as TensorBoard events: {flags.event_dir}")
