@@ -95,8 +95,7 @@ class LoadedModel:
               ) -> np.ndarray:
         """Log probabilities of given translations, one for each source.
 
-        Returns:
-          float64 [sentences], in nats: the sum over all target tokens and the end mark.
+        float64 [sentences], in nats: the sum over all target tokens and the end mark.
         """
         sources, targets = _list_of("sources", sources), _list_of("targets", targets)
         if len(sources) != len(targets):

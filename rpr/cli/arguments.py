@@ -48,12 +48,7 @@ def number(low: float, high: float | None, default: float = 0.0) -> Callable[[st
 def find_model(flags: object, words: Sequence[str]) -> tuple[Run | None, ModelRequest]:
     """The run, if any, and the model that a command line asks for.
 
-    Args:
-      flags: parsed flags, T2T's or argparse's, which name the model if no run does.
-      words: the other arguments: a run directory, or nothing.
-
-    Raises:
-      UserError: there is no run, or a flag contradicts it.
+    `words` are a run directory, or nothing: then flags, T2T's or argparse's, name the model.
     """
     given = ModelRequest.of(flags)
     if not words:

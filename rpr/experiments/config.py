@@ -32,6 +32,13 @@ TEXT_PROBLEMS = ("translate_text_files", "lm_text_files", "lm_text_files_charact
 MUTABLE_FIELDS = {"eval_frequency", "bleu_frequency", "metrics", "test_sets", "usr_dir",
                   *TEXT_FILES}
 LONGEST_TEXT = 10_000                                 # characters
+# What no arm sets: a record must not choose which code runs, and a study makes its data once.
+_OF_ALL_ARMS = {
+    "seed": "the seed; use study.seeds",
+    "metrics": "metrics; all arms are compared by those of run.metrics",
+    "usr_dir": "usr_dir; all arms use run.usr_dir",
+    **{name: f"{name}; all arms share the data: set run.{name}, or make another study"
+       for name in (*TEXT_FILES, "text_vocab_size")}}
 # Halves of surrogate pairs, but for those that stand for the bytes of a path.
 _HALF_PAIR = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 _LARGEST = 2**63 - 1                                  # number that an arm sets
@@ -176,39 +183,42 @@ class Run:
 
     def __post_init__(self) -> None:
         _check_types_and_ranges(self, "run")
+        steps, every = self.train_steps, self.checkpoint_steps
         for name in ("problem", "hparams_set", "model"):
-            if not re.fullmatch(r"\w[\w.-]*", getattr(self, name)):
-                raise UserError(f"run.{name} = {shown(getattr(self, name))}: it must be a name")
-        if self.train_steps % self.checkpoint_steps:
-            raise UserError(f"run.checkpoint_steps = {self.checkpoint_steps}: it must divide "
-                            f"run.train_steps = {self.train_steps}")
-        if self.average_checkpoints * self.checkpoint_steps > self.train_steps:
-            raise UserError(f"run.average_checkpoints = {self.average_checkpoints}: a training of "
-                            f"{self.train_steps} steps has "
-                            f"{self.train_steps // self.checkpoint_steps} checkpoints")
-        if self.bleu_frequency % self.checkpoint_steps or self.bleu_frequency > self.train_steps:
-            raise UserError(f"run.bleu_frequency = {self.bleu_frequency}: it must be 0 or a "
-                            f"multiple of run.checkpoint_steps = {self.checkpoint_steps}, up to "
-                            f"run.train_steps = {self.train_steps}")
-        if self.test_set and not self.language_pair:
-            raise UserError(f"run.test_set = {shown(self.test_set)}: run.language_pair is missing, "
-                            "such as en-de")
-        if self.language_pair and not re.fullmatch(LANGUAGE_PAIR, self.language_pair):
-            raise UserError(f"run.language_pair = {shown(self.language_pair)}: two language codes, "
-                            "such as en-de")
+            self._refuse_if(not re.fullmatch(r"\w[\w.-]*", getattr(self, name)), name,
+                            "it must be a name")
+        self._refuse_if(steps % every, "checkpoint_steps",
+                        f"it must divide run.train_steps = {steps}")
+        self._refuse_if(self.average_checkpoints * every > steps, "average_checkpoints",
+                        f"a training of {steps} steps has {steps // every} checkpoints")
+        self._refuse_if(self.bleu_frequency % every or self.bleu_frequency > steps,
+                        "bleu_frequency", "it must be 0 or a multiple of run.checkpoint_steps = "
+                        f"{every}, up to run.train_steps = {steps}")
+        self._refuse_if(self.test_set and not self.language_pair, "test_set",
+                        "run.language_pair is missing, such as en-de")
+        self._refuse_if(
+            self.language_pair and not re.fullmatch(LANGUAGE_PAIR, self.language_pair),
+            "language_pair", "two language codes, such as en-de")
         for test_set in self.test_sets:
             if not isinstance(test_set, str) or not re.fullmatch(r"\w[\w./-]*(:[\w-]+)?", test_set):
                 raise UserError(f"run.test_sets: {shown(test_set)} is neither NAME nor NAME:PAIR")
-        if len({"test", *map(file_name, self.test_sets)}) <= len(self.test_sets):
-            raise UserError(f"run.test_sets = {shown(self.test_sets)}: different names are needed; "
-                            "test is the problem's own test split")
-        for name in self.metrics:
-            if not isinstance(name, str) or name not in ALL_METRICS:
-                raise UserError(f"run.metrics: {shown(name)} is not one of "
+        self._refuse_if(
+            len({"test", *map(file_name, self.test_sets)}) <= len(self.test_sets), "test_sets",
+            "different names are needed; test is the problem's own test split")
+        for metric in self.metrics:
+            if not isinstance(metric, str) or metric not in ALL_METRICS:
+                raise UserError(f"run.metrics: {shown(metric)} is not one of "
                                 f"{', '.join(ALL_METRICS)}")
-        if len(set(self.metrics)) < len(self.metrics):
-            raise UserError(f"run.metrics = {shown(self.metrics)}: a metric is given twice")
-        self._check_loss_metrics()
+        self._refuse_if(len(set(self.metrics)) < len(self.metrics), "metrics",
+                        "a metric is given twice")
+        if self.is_language_model:
+            self._refuse_if(
+                not set(self.metrics) <= set(LOSS_METRICS), "metrics",
+                f"{' and '.join(LOSS_METRICS)} are of language models, and go with no other metric")
+            for name in ("test_set", "bleu_frequency"):
+                if getattr(self, name):
+                    raise UserError(f"run.{name}: a language model translates nothing; leave it "
+                                    "out")
         for name in TEXT_FILES:
             target = name.replace("source", "target")
             if self.problem in TEXT_PROBLEMS[1:]:
@@ -221,21 +231,14 @@ class Run:
                 raise UserError(f"run.{name} is a setting of the problem translate_text_files, not "
                                 f"of run.problem = {self.problem}")
 
+    def _refuse_if(self, is_wrong: object, name: str, problem: str) -> None:
+        if is_wrong:
+            raise UserError(f"run.{name} = {shown(getattr(self, name))}: {problem}")
+
     @property
     def is_language_model(self) -> bool:
         """Whether texts are scored, not decoded."""
         return bool(set(self.metrics) & set(LOSS_METRICS))
-
-    def _check_loss_metrics(self) -> None:
-        """Refuses settings of decoding for a language model."""
-        if not self.is_language_model:
-            return
-        if not set(self.metrics) <= set(LOSS_METRICS):
-            raise UserError(f"run.metrics = {shown(self.metrics)}: {' and '.join(LOSS_METRICS)} "
-                            "are of language models, and go with no other metric")
-        for name in ("test_set", "bleu_frequency"):
-            if getattr(self, name):
-                raise UserError(f"run.{name}: a language model translates nothing; leave it out")
 
     def bleu_steps(self) -> range:
         """The steps of the checkpoints whose BLEU on the development set is computed."""
@@ -290,17 +293,18 @@ class Study:
                 if not isinstance(values, tuple | list) or not values:
                     raise UserError(f"study.{field}: {shown(name)} needs a tuple of values, not "
                                     f"{shown(values)}")
-        for name, changes in self.arms.items():
-            if not isinstance(changes, dict):
+        for name, settings in self.arms.items():
+            if not isinstance(settings, dict):
                 raise UserError(f"study.arms: {shown(name)} needs a dict of settings, not "
-                                f"{shown(changes)}")
+                                f"{shown(settings)}")
         count = len(self.arms) + (math.prod(map(len, self.grid.values())) if self.grid else 0)
         if not 1 <= count <= MOST_ARMS:
             raise UserError(f"study.grid and study.arms describe {count:,} arms: from 1 to "
                             f"{MOST_ARMS:,} are allowed")
-        if math.prod(map(len, self.tune.values())) > MOST_ARMS:
-            raise UserError(f"study.tune describes {math.prod(map(len, self.tune.values())):,} "
-                            f"settings: at most {MOST_ARMS:,} are allowed")
+        tried = math.prod(map(len, self.tune.values()))
+        if tried > MOST_ARMS:
+            raise UserError(f"study.tune describes {tried:,} settings: at most {MOST_ARMS:,} are "
+                            "allowed")
         for seed in self.seeds:
             _check_value(seed, Setting("study.seeds: seed", 0, minimum=0, maximum=_HIGHEST_SEED))
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
@@ -313,9 +317,15 @@ class Study:
             raise UserError(f"study.length_buckets = {shown(self.length_buckets)}: rising whole "
                             "numbers are needed")
         changes = self.changes()
-        for name, settings in changes.items():
+        for name, settings in [*changes.items(), *(("study.tune", each) for each in self.tuned())]:
             _check_arm(name, settings)
-        self._check_tuned(changes)
+        for name in self.tune:
+            if name in Run.__dataclass_fields__:
+                raise UserError(f"study.tune: {name} is a setting of a run; only hparams of the "
+                                "training can be chosen by the loss")
+            for arm, settings in changes.items():
+                if name in settings:
+                    raise UserError(f"study: arm {arm!r} sets {name}, which study.tune chooses")
         for field, name in (("baseline", self.baseline),
                             *(("paper_bleu", name) for name in self.paper_bleu)):
             if name not in changes:
@@ -336,18 +346,6 @@ class Study:
             raise UserError(f"{looks}: not with " + ("study.tune" if self.tune else "a single arm"))
         if self.margin and not self.looks:
             raise UserError(f"study.margin = {self.margin:g}: needs study.looks")
-
-    def _check_tuned(self, changes: dict[str, dict[str, Any]]) -> None:
-        run_fields = {field.name for field in dataclasses.fields(Run)}
-        for settings in self.tuned():
-            _check_arm("study.tune", settings)
-        for name in self.tune:
-            if name in run_fields:
-                raise UserError(f"study.tune: {name} is a setting of a run; only hparams of the "
-                                "training can be chosen by the loss")
-            for arm, settings in changes.items():
-                if name in settings:
-                    raise UserError(f"study: arm {arm!r} sets {name}, which study.tune chooses")
 
     def tuned(self) -> list[dict[str, Any]]:
         """The settings that each arm tries: {hparam: value}; one empty dict without `tune`."""
@@ -384,13 +382,5 @@ def _check_arm(name: Any, changes: dict[Any, Any]) -> None:
                 raise UserError(f"study: arm {name!r}: {setting_name} = {shown(item)}: it must be "
                                 f"a number up to {_LARGEST:,}")
             _check_text(str(item), f"study: arm {name!r}: {setting_name}")
-        if setting_name == "seed":
-            raise UserError(f"study: arm {name!r} sets the seed; use study.seeds")
-        if setting_name == "metrics":
-            raise UserError(f"study: arm {name!r} sets metrics; all arms are compared by those of "
-                            "run.metrics")
-        if setting_name == "usr_dir":                 # a record must not choose which code runs
-            raise UserError(f"study: arm {name!r} sets usr_dir; all arms use run.usr_dir")
-        if setting_name in (*TEXT_FILES, "text_vocab_size"):     # a study makes its data once
-            raise UserError(f"study: arm {name!r} sets {setting_name}; all arms share the data: "
-                            f"set run.{setting_name}, or make another study")
+        if setting_name in _OF_ALL_ARMS:
+            raise UserError(f"study: arm {name!r} sets {_OF_ALL_ARMS[setting_name]}")

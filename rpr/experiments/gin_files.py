@@ -31,14 +31,9 @@ PREFIX = "recipe:"
 
 
 def load_run(path: str, overrides: Sequence[str] = ()) -> Run:
-    """The run that a gin file describes.
+    """The run that a gin file describes, in lines `run.NAME = VALUE` with the fields of `Run`.
 
-    Args:
-      path: a file of lines `run.NAME = VALUE`, the names being the fields of `Run`.
-      overrides: the values of `--set`, each `run.NAME=LITERAL`; they override the file.
-
-    Raises:
-      UserError: no such file, an unknown name, a value that is missing or not allowed.
+    `overrides` are the values of `--set`, each `run.NAME=LITERAL`; they override the file.
     """
     return _load(path, overrides, is_study=False)[0]
 
@@ -213,11 +208,7 @@ def _literals(text: str) -> Iterator[tuple[str, Any]]:
 
 
 def resolve(path: str) -> str:
-    """The path of a gin file that may be named as `recipe:NAME`; other paths are returned as is.
-
-    Raises:
-      UserError: there is no such recipe.
-    """
+    """The path of a gin file that may be named as `recipe:NAME`; other paths are returned as is."""
     if not path.startswith(PREFIX):
         return path
     paths = _paths()

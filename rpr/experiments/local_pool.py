@@ -97,10 +97,9 @@ class Pool:
         self.running = []
 
     def start(self, key: Any, argv: list[str], log: str, gpus: int) -> bool:
-        """Starts `rpr ARGV`; False if too few devices are free.
+        """Starts `rpr ARGV`, which `ended` calls `key`; False if too few devices are free.
 
-        `ended` calls it `key`; its output is appended to the file `log`. On a machine without GPUs
-        it gets one core, whatever `gpus` says.
+        On a machine without GPUs it gets one core, whatever `gpus` says.
         """
         leased = self._lease(gpus)
         if leased is None:

@@ -44,14 +44,12 @@ def complete_run(run: Run, run_dir: RunDirectory, skip_datagen: bool = False,
                  training_of: str | None = None) -> None:
     """Runs the stages that are not finished.
 
+    Refuses a directory that holds another run or is in use, and a corpus that changed.
+
     Args:
       run, run_dir: the run and its directory, which may hold a part of it.
       skip_datagen: whether the data has been generated and checked already.
       training_of: directory of a run whose training this one shares, unless it has begun.
-
-    Raises:
-      UserError: the directory holds another run or is in use, the corpus changed, or a stage
-        failed.
     """
     source, there = RunDirectory(training_of or "", run_dir.data_dir), None
     if training_of and not run_dir.is_trained():
@@ -78,19 +76,11 @@ def run_command(argv: Sequence[str], environment: Mapping[str, str], *inherited:
                 show: Callable[[str], None] | None = None) -> tuple[int, str]:
     """Runs `rpr ARGV` as a process. Ctrl-C ends it, and so does our own death, even by kill -9.
 
-    Args:
-      argv: command and flags.
-      environment: environment variables besides those of this process.
-      *inherited: file descriptors.
-      show: takes the lines of its output; None: they go where ours do.
-
-    Returns:
-      Its exit code, and the reason it gave for its failure.
+    It gets further environment variables and inherits file descriptors. `show` takes the lines of
+    its output; None: they go where ours do. Returns its exit code, and why it failed.
     """
-    options: dict[str, Any] = {}
-    if show:
-        options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True,
-                   "errors": "replace"}
+    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT,
+                               "text": True, "errors": "replace"} if show else {}
     reason, pipe = os.pipe()
     try:
         try:
@@ -153,12 +143,7 @@ def _unlink(*paths: str) -> None:
 
 
 class Pipeline:
-    """The stages of a run whose directory is locked.
-
-    Args:
-      run, run_dir: the run and its directory.
-      lock: descriptor of the lock, which the stages inherit.
-    """
+    """The stages of a run whose directory is locked; they inherit the descriptor of the lock."""
 
     def __init__(self, run: Run, run_dir: RunDirectory, lock: int) -> None:
         self.run, self.run_dir, self._lock = run, run_dir, lock
@@ -190,10 +175,7 @@ class Pipeline:
         self._complete_scores()
 
     def input_hash(self, stage: Stage, before: str) -> str:
-        """Identifies what a stage and those before it do, independent of where directories are.
-
-        `before` is the hash of the stage before it.
-        """
+        """Identifies a stage and (`before`) those before it, independent of where files are."""
         argv = [arg for arg in stage.argv if arg.split("=")[0] not in _MUTABLE_FLAGS]
         for path, name in ((self.run_dir.path, "RUN"), (self.run_dir.data_dir, "DATA")):
             argv = [re.sub(rf"{re.escape(path)}(?=/|$)", name, arg) for arg in argv]
@@ -277,7 +259,7 @@ class Pipeline:
                 "or another run trained)", style="yellow")
 
     def _dev_stages(self, step: int) -> list[tuple[Stage, str]]:
-        """Decoding and scoring of the development set at a step, with the hashes of their input."""
+        """Decoding and scoring of the development set, with the hashes of their input."""
         decode, score = dev_stages(self.run, self.run_dir, step)
         decoded = self.input_hash(decode, self.hashes["train"])
         return [(decode, decoded), (score, self.input_hash(score, decoded))]
@@ -325,11 +307,7 @@ def lacks_test_text(run: Run, run_dir: RunDirectory) -> bool:
 
 
 def copy_test_texts(run: Run, run_dir: RunDirectory) -> None:
-    """Copies the problem's test sets from the data: so the run's directory is self-contained.
-
-    Raises:
-      UserError: the data has no such test set.
-    """
+    """Copies the problem's test sets from the data: so the run's directory is self-contained."""
     for test_set in _test_sets_of_problem(run):
         source, reference, _ = run_dir.test_files(test_set)
         for kind, target in (("source", source), ("reference", reference),

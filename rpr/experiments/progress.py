@@ -67,7 +67,6 @@ def seconds_left(runs: list[StudyRun], progress: dict[str, Progress], max_parall
     """An estimate of the seconds until all runs of a study have ended; None while none is done.
 
     It is the duration of whole runs, with decoding and scoring, scaled by training steps.
-    `progress` is {run's name: progress}; `max_parallel` runs go on at the same time.
     """
     per_step = [_seconds_spent(p) / study_run.run.train_steps for study_run in runs
                 for p in (progress[study_run.name],) if p.state == "done" and p.seconds]
@@ -87,8 +86,7 @@ def _seconds_spent(p: Progress) -> float:
 def table(runs: list[StudyRun], progress: dict[str, Progress], rows: int | None = None) -> Table:
     """The runs of a study as a table; a narrow terminal shortens their names, not the numbers.
 
-    `progress` is {run's name: progress}. At most `rows` runs are shown (None: all), running and
-    failed ones first.
+    At most `rows` runs are shown (None: all), running and failed ones first.
     """
     if rows is not None and rows < len(runs):
         runs = sorted(runs, key=lambda study_run: _ORDER.index(progress[study_run.name].state)
@@ -138,10 +136,7 @@ def summary(runs: list[StudyRun], progress: dict[str, Progress], max_parallel: i
 def plan(runs: list[StudyRun], max_parallel: int, measured: list[StudyRun]) -> tuple[Table, str]:
     """What a study is going to do: a table of its arms, and a line about runs and hours.
 
-    Args:
-      runs: all of its runs.
-      max_parallel: how many go on at the same time.
-      measured: runs of the same arms whose speed is known, such as those of a smoke test.
+    `measured` are runs of the same arms whose speed is known, such as those of a smoke test.
     """
     speeds: dict[str, float] = {}                     # {arm: seconds per step}
     for study_run in measured:

@@ -37,11 +37,7 @@ _TIMEOUT = 10.0                                       # seconds
 
 
 def check_corpus(run: Run, run_dir: RunDirectory) -> None:
-    """Refuses to resume a run, finished or not, whose corpus has changed.
-
-    Raises:
-      UserError: names the file that changed, and what the run was made from.
-    """
+    """Refuses to resume a run, finished or not, whose corpus has changed."""
     record, sources = _made_from(run, run_dir)
     size = record.get("settings", {}).get("approx_vocab_size")
     if run.text_vocab_size and size not in (None, run.text_vocab_size):
@@ -83,10 +79,7 @@ def record_corpus(run: Run, run_dir: RunDirectory) -> None:
 def text_files(run: Run) -> dict[str, str]:
     """{"train source": path}: the text files of `translate_text_files`; empty for other problems.
 
-    They are named by the run, else by environment variables.
-
-    Raises:
-      UserError: there is no such file.
+    They are named by the run, else by environment variables, and must exist.
     """
     if run.problem not in TEXT_PROBLEMS:
         return {}
@@ -104,9 +97,8 @@ def text_files(run: Run) -> dict[str, str]:
 def with_usr_dir(run: Run, usr_dir: str | None, gin_file: str) -> Run:
     """The run of a gin file with the usr_dir of the command line, if that names one.
 
-    Raises:
-      UserError: only `gin_file` names a usr_dir, and it is in a run or study directory. Such a
-        file may come from somebody else and must not choose which code runs.
+    A file in a run or study directory may come from somebody else and must not choose which code
+    runs: if it alone names a usr_dir, it is refused.
     """
     if usr_dir is None:
         if run.usr_dir and gin_files.is_record(gin_file):

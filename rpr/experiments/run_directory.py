@@ -48,12 +48,7 @@ class Stage(NamedTuple):
 
 
 class RunDirectory:
-    """The files of a run.
-
-    Args:
-      path: the run's directory.
-      data_dir: vocabulary and TFRecords; runs may share it.
-    """
+    """The files of a run; `data_dir` has vocabulary and TFRecords, which runs may share."""
 
     def __init__(self, path: str, data_dir: str = "") -> None:
         self.path, self.data_dir = path, data_dir
@@ -120,11 +115,7 @@ class RunDirectory:
         return files.read_json(self.scores, _SCORES, _REMEDY)
 
     def read_dev_bleu(self) -> dict[int, float]:
-        """{step: BLEU on the development set} of checkpoints, by step.
-
-        Raises:
-          UserError: a file is damaged, or a symbolic link: a report must not show what it leads to.
-        """
+        """{step: BLEU on the development set} of checkpoints, by step; refuses links and damage."""
         folder, bleu = self.file("dev"), {}
         _refuse_link(folder)
         for name in os.listdir(folder) if os.path.isdir(folder) else ():
@@ -237,10 +228,7 @@ def _decode(run: Run, run_dir: RunDirectory, text: list[str], checkpoint: str, h
 
 
 def sacrebleu_test_set(run: Run, test_set: str = "") -> tuple[str, str]:
-    """Name and language pair of a test set of sacreBLEU, both empty for one of the problem.
-
-    `test_set` is one of `run.test_sets`, or empty for `run.test_set`.
-    """
+    """Name and language pair of `run.test_set` or one of `run.test_sets`; empty: the problem's."""
     if not test_set:
         return (run.test_set, run.language_pair) if run.test_set else ("", "")
     name, _, pair = test_set.partition(":")
@@ -248,11 +236,7 @@ def sacrebleu_test_set(run: Run, test_set: str = "") -> tuple[str, str]:
 
 
 def new_test_sets(run: Run, run_dir: RunDirectory) -> set[str]:
-    """The test sets that a finished run gets by this configuration.
-
-    Raises:
-      UserError: there are some, and its checkpoints are gone.
-    """
+    """The test sets that a finished run gets by this configuration; it needs its checkpoints."""
     if not (os.path.exists(run_dir.config) and os.path.exists(run_dir.scores)):
         return set()
     known = gin_files.load_run(run_dir.config).test_sets
@@ -294,19 +278,13 @@ def state(run_dir: RunDirectory) -> str:
 
 def find_model(path: str, data_dir: str | None = None, usr_dir: str | None = None
                ) -> tuple[Run, ModelRequest]:
-    """The run of a run directory, and its trained model.
+    """The run of a run directory, and its trained model; an unfinished run's is its last one.
 
     Args:
       path: as `rpr run` made it.
       data_dir: vocabulary and TFRecords; None: where `rpr run` and `rpr study` put them.
       usr_dir: the user's own code. The one that the run names is not used: a directory made
         by somebody else must not choose which code runs.
-
-    Returns:
-      The run and the model. The checkpoint of an unfinished run is its last one.
-
-    Raises:
-      UserError: there is no run in the directory, no data next to it, or it needs a usr_dir.
     """
     run_dir = RunDirectory(path)
     if not os.path.exists(run_dir.config):

@@ -28,13 +28,9 @@ class Workers(Protocol):
 
 def run_all(runs: list[StudyRun], workers: Workers, max_parallel: int, flags: list[str],
             retry_failed: bool) -> list[StudyRun]:
-    """Completes the runs of a study; returns those that are not done.
+    """Completes the runs of a study, with further `flags` of `rpr run`; returns those not done.
 
-    Args:
-      runs, workers: the runs, and where they run.
-      max_parallel: how many run at the same time.
-      flags: further flags of `rpr run`.
-      retry_failed: whether failed runs are tried again.
+    Failed runs are tried again only with `retry_failed`. `max_parallel` is for estimates of time.
     """
     queue = _Queue(runs, workers, flags, retry_failed)
     with progress.View(runs, max_parallel) as view, workers:

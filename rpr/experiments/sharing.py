@@ -87,11 +87,7 @@ def _needed(run: Run, there: Run) -> list[int]:
 
 
 def check(run: Run, run_dir: RunDirectory, source: RunDirectory) -> Run:
-    """The run of another directory, whose training a run can share.
-
-    Raises:
-      UserError: it is another training, is not finished, or its checkpoints are gone.
-    """
+    """The run of another directory; refuses one whose training a run cannot share."""
     if not os.path.exists(source.config):
         raise UserError(f"{source.path}: there is no run in it (no {gin_files.RUN_FILE})")
     there = gin_files.load_run(source.config)
@@ -103,12 +99,7 @@ def check(run: Run, run_dir: RunDirectory, source: RunDirectory) -> Run:
 
 
 def take(run: Run, there: Run, run_dir: RunDirectory, source: RunDirectory) -> None:
-    """Lets an untrained run begin with the training of another one, which `check` found.
-
-    Args:
-      run, there: the run, and the other one.
-      run_dir, source: their directories; the first one is locked.
-    """
+    """Lets an untrained run, whose directory is locked, begin with the training of `there`."""
     for name in ("data.json", "environment.json", "code.json"):
         _copy(source.file(name), run_dir.file(name))
     with open(source.metrics, "rb") as events, files.atomic_path(run_dir.metrics) as temporary:

@@ -92,11 +92,7 @@ def run_id(arm: str, run: Run) -> str:
 
 
 def study_runs(study: Study, run: Run, study_dir: str) -> list[StudyRun]:
-    """The runs of a study, all arms of the first seed first.
-
-    Raises:
-      UserError: two arms are the same run, or the base run or an arm has malformed hparams.
-    """
+    """The runs of a study, all arms of the first seed first; refuses arms that are the same run."""
     texts = {"run.hparams": run.hparams}
     texts |= {f"study: hparams of arm {arm!r}": changes["hparams"]
               for arm, changes in study.changes().items() if "hparams" in changes}
@@ -155,10 +151,8 @@ def prepare(study: Study, run: Run, study_dir: str, needed: list[StudyRun] | Non
             ) -> list[StudyRun]:
     """Writes the files that describe the study; returns its runs.
 
-    `needed` are those that `study.looks` needs so far; None: all.
-
-    Raises:
-      UserError: the directory holds a study of another base run, which has begun.
+    `needed` are those that `study.looks` needs so far; None: all. Refuses a directory that holds a
+    study of another base run, which has begun.
     """
     runs = study_runs(study, run, study_dir) if needed is None else needed
     os.makedirs(study_dir, exist_ok=True)
@@ -263,10 +257,7 @@ def load(study_dir: str) -> list[StudyRun]:
 
 
 def runs_outside(study_dir: str, directories: Iterable[str]) -> list[str]:
-    """The runs on disk that do not belong to a study, as after an arm or a seed was left out.
-
-    `directories` are those of its runs; they and the result are relative to `study_dir`.
-    """
+    """The runs on disk besides those of a study, `directories`; all relative to `study_dir`."""
     found = glob.glob(os.path.join("runs", "*", gin_files.RUN_FILE), root_dir=study_dir)
     return sorted({os.path.dirname(path) for path in found} - set(directories))
 
@@ -278,11 +269,7 @@ def unfinished(runs: list[StudyRun], retry_failed: bool) -> list[StudyRun]:
 
 
 def make_data(runs: list[StudyRun], study_dir: str) -> None:
-    """Runs `rpr datagen` once for each problem of the runs; it leaves finished data alone.
-
-    Raises:
-      UserError: it failed.
-    """
+    """Runs `rpr datagen` once for each problem of the runs; it leaves finished data alone."""
     if not runs:
         return
     record_file = os.path.join(study_dir, _DATAGEN)
@@ -309,11 +296,7 @@ def without_test_text(runs: list[StudyRun]) -> list[StudyRun]:
 
 
 def restore_test_texts(runs: list[StudyRun]) -> None:
-    """Copies the test text to finished runs, from data that has been made.
-
-    Raises:
-      UserError: a run was made from other text.
-    """
+    """Copies the test text to finished runs, from data that has been made; refuses other text."""
     for study_run in runs:
         provenance.check_corpus(study_run.run, study_run.run_dir)
         pipeline.copy_test_texts(study_run.run, study_run.run_dir)

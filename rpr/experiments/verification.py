@@ -32,19 +32,14 @@ class Comparison(NamedTuple):
 def repeat_training(run: Run, run_dir: RunDirectory, steps: int | None = None) -> Comparison:
     """Trains the first steps of a run again and compares them with those of the run.
 
-    Args:
-      run, run_dir: the run and its directory.
-      steps: how many steps; None: up to the first checkpoint after the start.
-
-    Raises:
-      UserError: the run has not reached this step, or the repetition failed.
+    `steps` is how many; None: up to the first checkpoint after the start. Refuses a run that has
+    not reached this step.
     """
     recorded = metrics_log.read_checksums(run_dir.model)
+    steps = steps or min(filter(None, recorded), default=None)
     if steps is None:
-        steps = min((step for step in recorded if step), default=0)
-        if not steps:
-            raise UserError(f"{run_dir.path}: no checkpoint is recorded yet; there is nothing to "
-                            "compare")
+        raise UserError(f"{run_dir.path}: no checkpoint is recorded yet; there is nothing to "
+                        "compare")
     last = max(recorded, default=0)
     if steps > last:
         raise UserError(f"{run_dir.path}: its training recorded {last} steps; there is nothing to "

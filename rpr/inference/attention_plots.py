@@ -20,14 +20,10 @@ _LONGEST_LABEL = 16                                   # characters
 
 def draw_attention(weights: AttentionWeights, source: Sequence[str], target: Sequence[str],
                    prefix: str) -> None:
-    """Writes PREFIX.encoder.png, PREFIX.decoder.png and PREFIX.cross.png.
+    """Writes PREFIX.encoder.png, PREFIX.decoder.png and PREFIX.cross.png, those that there are.
 
-    A row of panels is a layer, a column a head. Kinds that the model does not have are left out.
-
-    Args:
-      weights: attention of one sentence, a batch of one.
-      source, target: the sentence's tokens as text.
-      prefix: path of the pictures, without kind and suffix.
+    A row of panels is a layer, a column a head. `weights` are of one sentence, a batch of one,
+    whose tokens are `source` and `target`.
     """
     os.makedirs(os.path.dirname(prefix) or ".", exist_ok=True)
     for kind, (queries, keys) in {"encoder": (source, source), "decoder": (target, target),

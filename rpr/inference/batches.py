@@ -44,10 +44,7 @@ class Batches:
         """Makes the folder, or keeps the finished batches of an earlier call with equal settings.
 
         No other process can prepare the folder until the context ends. An error in it removes a
-        folder without a finished batch.
-
-        Raises:
-          UserError: the folder exists and is not ours, or another process decodes to this output.
+        folder without a finished batch. A folder that is not ours is refused.
         """
         if os.path.lexists(self._folder) and not self._is_ours():
             raise UserError(f"{self._folder} is there, but rpr decode did not make it: batches are "
@@ -99,10 +96,7 @@ class Batches:
              as_text: Callable[[Mapping[str, np.ndarray]], str]) -> None:
         """Writes each batch as soon as all its predictions are there.
 
-        Args:
-          numbers: the batches to write.
-          predictions: for `sentences(numbers)`, with `outputs` int [length] or [beams, length].
-          as_text: gives the output line of a prediction.
+        They are for `sentences(numbers)`, with `outputs` int [length] or [beams, length].
         """
         for number in numbers:
             batch = list(itertools.islice(predictions, len(self._batches[number])))

@@ -19,15 +19,10 @@ from rpr.utils.interfaces import DecodeHParams, ModelRequest
 
 
 def find_members(directories: Sequence[str], data_dir: str) -> list[trained_model.TrainedModel]:
-    """Finds and checks the models of an ensemble.
+    """Finds the models of an ensemble; refuses those that cannot take part.
 
-    Args:
-      directories: run directories, whose averaged checkpoint is used if there is one, or output
-        directories of rpr train, whose last checkpoint is used.
-      data_dir: directory of the vocabulary.
-
-    Raises:
-      UserError: a directory holds no model, or one that cannot take part.
+    They are in run directories, whose averaged checkpoint is used if there is one, or output
+    directories of rpr train, whose last checkpoint is used. `data_dir` has the vocabulary.
     """
     members: list[trained_model.TrainedModel] = []
     first_vocabulary = None
@@ -96,9 +91,6 @@ def decode(features: dict[str, tf.Tensor], models: Sequence[tuple[Any, Any]],
       features: `inputs` int32 [batch, length, 1, 1].
       models: each member's model, an `IncrementalDecoder`, and the variable scope around its own.
       decode_hparams: T2T's.
-
-    Raises:
-      UserError: the models differ in the number of target symbols.
     """
     sizes = [model.target_vocab_size() for model, _ in models]
     if len(set(sizes)) > 1:

@@ -108,32 +108,22 @@ class ModelSession:
     def logits(self, inputs: Sentences, targets: Sentences) -> np.ndarray:
         """Teacher-forced logits, float32 [batch, target length, symbols]; row i predicts target i.
 
-        Args:
-          inputs, targets: lists of ids, or int [batch, length] with 0 after the end.
-
-        Raises:
-          UserError: the arguments are not sentences, or not equally many.
+        Inputs and targets are lists of ids, or int [batch, length] with 0 after the end.
         """
         return self._session.run(self._logits, self._feed(inputs, targets))
 
     def log_probabilities(self, inputs: Sentences, targets: Sentences) -> np.ndarray:
         """Log probability of each target token given those before it; arguments as of `logits`.
 
-        Returns:
-          float32 [batch, target length]; entries at padding mean nothing.
+        float32 [batch, target length]; entries at padding mean nothing.
         """
         return self._session.run(self._target_log_probabilities, self._feed(inputs, targets))
 
     def search(self, inputs: Sentences) -> tuple[np.ndarray, np.ndarray]:
-        """The best hypothesis of each sentence.
+        """The best hypothesis of each sentence: ids, int32 [batch, length], and scores, float32.
 
-        Args:
-          inputs: lists of ids, or int [batch, length] with 0 after the end.
-
-        Returns:
-          ids, int32 [batch, length], and scores, float32 [batch]. They do not depend on the other
-          sentences. Ids after the first end mark mean nothing. Zeros follow a hypothesis that was
-          cut at its length limit.
+        They do not depend on the other sentences. Ids after the first end mark mean nothing. Zeros
+        follow a hypothesis that was cut at its length limit.
         """
         return self._session.run(
             self._hypotheses, {self._inputs: self._as_features("inputs", inputs)})
@@ -142,9 +132,6 @@ class ModelSession:
         """Teacher-forced attention weights of all layers and heads; arguments as of `logits`.
 
         Rows and columns after a sentence's end are padding.
-
-        Raises:
-          UserError: the model does not record its attention.
         """
         if not any(self._attention):
             raise UserError("this model does not record its attention weights")
@@ -156,10 +143,7 @@ class ModelSession:
 
         Its signature `serving_default` takes `inputs`, int32 [batch, length] with 0 after the end,
         and returns `outputs` and `scores` as `search` does. `log_probabilities` also takes
-        `targets`, and returns `log_probabilities`.
-
-        Args:
-          directory: a new directory, or an empty one.
+        `targets`, and returns `log_probabilities`. The directory must be new or empty.
         """
         outputs, scores = self._hypotheses
         signature = tf.saved_model.predict_signature_def

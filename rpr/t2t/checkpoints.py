@@ -20,15 +20,11 @@ STATE_FILE = "checkpoint"
 
 
 def find_checkpoint(path_or_dir: str, model: str) -> str:
-    """The path of the checkpoint to read.
+    """The path of the checkpoint to read; of a directory, the newest complete one.
 
-    Args:
-      path_or_dir: a checkpoint, or a directory, of which the newest complete checkpoint is taken.
-      model: registered name of the model. The variables of a T2T model begin with it; those of
-        rpr_transformer begin with `transformer`, so that both read each other's checkpoints.
-
-    Raises:
-      UserError: there is no checkpoint, it is damaged, or it is another model's.
+    Refuses one that is damaged, or of another model than the registered name says. The variables of
+    a T2T model begin with its name; those of rpr_transformer begin with `transformer`, so that both
+    read each other's checkpoints.
     """
     path = path_or_dir
     if os.path.isdir(path):

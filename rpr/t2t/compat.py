@@ -24,11 +24,7 @@ _installed = False
 
 
 def install() -> None:
-    """Prepares TensorFlow and tensor2tensor. A second call does nothing.
-
-    Raises:
-      ImportOrderError: tensor2tensor has been imported already, or TensorFlow 2 code has run.
-    """
+    """Prepares TensorFlow and tensor2tensor. A second call does nothing."""
     global _installed
     if _installed:
         return
@@ -336,10 +332,7 @@ def _evaluation_without_batches() -> None:
 
 
 def read_bleu_texts_with(read_lines: Callable[[str], list[str]]) -> None:
-    """Makes t2t-bleu read files with `read_lines`.
-
-    T2T counts what follows the last newline as a line, and a byte order mark as a word.
-    """
+    """T2T counts what follows the last newline as a line, and a byte order mark as a word."""
     from tensor2tensor.utils import bleu_hook
 
     def bleu_wrapper(ref_filename: str, hyp_filename: str, case_sensitive: bool = False) -> float:

@@ -31,10 +31,8 @@ def _approximate_bleu(logits: tf.Tensor, features: dict[str, tf.Tensor], labels:
                       ) -> tuple[tf.Tensor, Any]:
     """T2T's `approx_bleu_score` (smoothed, on symbols) over the sentences of all batches.
 
-    Args:
-      logits: [batch, length, 1, 1, vocabulary].
-      features: unused; part of T2T's signature.
-      labels: ids, [batch, length, 1, 1], 0 after the end.
+    `logits` are [batch, length, 1, 1, vocabulary]; `labels` ids, [batch, length, 1, 1], 0 after the
+    end; `features` are unused.
     """
     counts, update = _summed(_of_batch(_bleu_counts, logits, labels, 2 * _ORDERS + 2))
     return _in_python(_bleu, [counts], []), update

@@ -44,11 +44,7 @@ def find_problem(name: str | None) -> Problem:
 
 
 def register(usr_dir: str | None = None) -> None:
-    """Registers this project's names and those of the user's directory.
-
-    Raises:
-      UserError: there is no such directory, or a module of the same name is loaded.
-    """
+    """Registers this project's names and those of the user's directory."""
     import rpr.hparams
     import rpr.models.seq2seq
     import rpr.models.transformer

@@ -30,16 +30,9 @@ def average_all(model_dir: str, output_dir: str, n: int, min_steps: int = 0,
                 wait_minutes: int = 0) -> list[str]:
     """Writes the average of every n consecutive checkpoints, at the step of the last of them.
 
-    Args:
-      model_dir: the directory of the checkpoints.
-      output_dir: directory of the averages. The description of the model is copied there, and
-        flags.txt, from which t2t-bleu takes times.
-      n: checkpoints per average.
-      min_steps: checkpoints of fewer steps are ignored.
-      wait_minutes: minutes to wait for another checkpoint.
-
-    Returns:
-      Paths of the averages, without suffix.
+    The description of the model is copied too, and flags.txt, from which t2t-bleu takes times.
+    Checkpoints of fewer than `min_steps` are ignored. `wait_minutes` is how long to wait for
+    another checkpoint. Returns the paths of the averages, without suffix.
     """
     os.makedirs(output_dir, exist_ok=True)
     for name in ("flags.txt", "hparams.json", preflight.TRAINED_WITH):
@@ -63,19 +56,11 @@ def average_all(model_dir: str, output_dir: str, n: int, min_steps: int = 0,
 
 
 def write_mean(path: str, paths: Sequence[str], step: int) -> None:
-    """Writes the mean of checkpoints with equal variables; a reader sees all of it or nothing.
+    """Writes the mean of checkpoints, with `global_step` = step; all of it or nothing is seen.
 
-    Only the variables that inference uses are averaged. The optimizer's slots, two thirds of a
-    checkpoint, and the running averages of losses are left out. At any time, memory holds the
-    variables of one data file only (_FILE_BYTES, or one larger variable).
-
-    Args:
-      path: the checkpoint to write, without suffix.
-      paths: the checkpoints to average, without suffix.
-      step: the value of `global_step`.
-
-    Raises:
-      UserError: as `averaged_variables`.
+    Paths are without suffix. Only the variables that inference uses are averaged. The optimizer's
+    slots, two thirds of a checkpoint, and the running averages of losses are left out. At any time,
+    memory holds the variables of one data file only (_FILE_BYTES, or one larger variable).
     """
     for leftover in glob.glob(glob.escape(path) + ".part*"):
         os.unlink(leftover)
@@ -108,11 +93,7 @@ def write_mean(path: str, paths: Sequence[str], step: int) -> None:
 
 
 def averaged_variables(paths: Sequence[str]) -> list[str]:
-    """The names of the variables of checkpoints that are averaged, in order.
-
-    Raises:
-      UserError: the checkpoints have different variables or shapes.
-    """
+    """The names of the variables that are averaged, in order; refuses unlike checkpoints."""
     first, *others = ({name: shape for name, shape in tf.train.list_variables(path)
                        if name not in _FIXED and not name.startswith(_TRAINING_SCOPES)}
                       for path in paths)

@@ -115,14 +115,7 @@ class DataOrder:
         return int(self._epoch(epoch)[number - self._completed(epoch)][0])
 
     def batch(self, number: int) -> np.ndarray:
-        """The examples of a batch.
-
-        Args:
-          number: 0 is the first batch of the training.
-
-        Returns:
-          int [batch size], of the `examples`.
-        """
+        """The examples of a batch, int [batch size]; 0 is the first batch of the training."""
         epoch = self._epoch_of(number)
         bucket, index = self._epoch(epoch)[number - self._completed(epoch)]
         ids, size = self._buckets[bucket]

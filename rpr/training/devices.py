@@ -38,11 +38,7 @@ class TrainingCluster:
 
 
 def training_cluster() -> TrainingCluster | None:
-    """The cluster of TF_CONFIG; None if the variable is not set or names a chief alone.
-
-    Raises:
-      UserError: it does not name a chief and workers, or an address is not host:port.
-    """
+    """The cluster of TF_CONFIG; None if the variable is not set or names a chief alone."""
     text = os.environ.get("TF_CONFIG", "")
     if not text:
         return None

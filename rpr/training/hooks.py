@@ -1,10 +1,13 @@
 """Hooks of a training: metrics.jsonl, progress, profile, checksums, kept weights, evaluation."""
 import collections
 import hashlib
+import math
 import os
+import resource
+import statistics
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,11 +16,94 @@ import tensorflow.compat.v1 as tf
 
 from rpr.t2t import checkpoints
 from rpr.training import averaging
-from rpr.training.divergence import DivergenceDetector
-from rpr.training.seeding import BATCHES
-from rpr.training.throughput import Throughput
+from rpr.training.seeding import BATCHES, COUNTS
 from rpr.utils import metrics_log
 from rpr.utils.console import Task
+
+
+class Diverged(Exception):
+    """The training diverged. The message has the loss and the step."""
+
+
+class DivergenceDetector:
+    """Notices a diverging loss within 100 steps, by the median of the last 5 records.
+
+    Args:
+      max_rise: largest rise of the loss above its best, in nats per token; 0: no limit.
+    """
+
+    WINDOW = 5
+
+    def __init__(self, max_rise: float) -> None:
+        self._max_rise = max_rise
+        self._recent: collections.deque = collections.deque(maxlen=self.WINDOW)
+        self._best, self._best_step = math.inf, 0
+        self.good_step = 0                            # the last step without any sign of divergence
+
+    def add(self, step: int, loss: float) -> None:
+        """Takes one record; raises `Diverged` if the training should end."""
+        if not math.isfinite(loss):
+            raise Diverged(f"the loss is {loss} at step {step}")
+        self._recent.append(loss)
+        if len(self._recent) < self.WINDOW:
+            return
+        median = statistics.median(self._recent)
+        if median < self._best:
+            self._best, self._best_step = median, step
+        if not self._max_rise or median <= self._best + self._max_rise / 2:
+            self.good_step = step
+        elif median > self._best + self._max_rise:
+            raise Diverged(f"the loss diverges: {median:.2f} at step {step}, after "
+                           f"{self._best:.2f} at step {self._best_step} (max_loss_rise="
+                           f"{self._max_rise:g})")
+
+
+def peak_memory() -> int | None:
+    """Peak memory so far, in bytes: of the fullest GPU, or of the process if there is no GPU.
+
+    None if TensorFlow has no statistics of the GPU.
+    """
+    gpus = len(tf.config.list_physical_devices("GPU"))
+    if not gpus:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    try:
+        return max(tf.config.experimental.get_memory_info(f"GPU:{gpu}")["peak"]
+                   for gpu in range(gpus))
+    except (ValueError, tf.errors.OpError):           # an allocator without statistics
+        return None
+
+
+class Throughput:
+    """Sums the COUNTS of batches between reports. Create it when the graph is complete.
+
+    The reports also go to TensorBoard, to the event files in `model_dir`.
+    """
+
+    def __init__(self, model_dir: str) -> None:
+        self._writer = tf.summary.FileWriterCache.get(model_dir)
+        self.fetches = tf.get_collection(COUNTS)
+        self._sums = np.zeros(3, np.int64)
+
+    def add(self, counts: Sequence[np.ndarray]) -> None:
+        """Takes the values of `fetches` of one batch per device."""
+        self._sums += np.sum(counts, axis=0, dtype=np.int64)
+
+    def report(self, step: int, seconds: float) -> dict[str, float]:
+        """Fields of a `train` event: peak memory; since the last report, tokens and padding."""
+        source, target, positions = self._sums
+        self._sums = np.zeros(3, np.int64)
+        fields: dict[str, float] = {}
+        peak = peak_memory()
+        if peak:
+            fields["peak_memory"] = peak
+        if positions:
+            fields |= {"source_tokens_per_second": round(float(source / seconds), 1),
+                       "target_tokens_per_second": round(float(target / seconds), 1),
+                       "padding": round(float(1 - (source + target) / positions), 4)}
+        self._writer.add_summary(tf.Summary(value=[
+            tf.Summary.Value(tag=f"throughput/{name}", simple_value=value)
+            for name, value in fields.items()]), step)
+        return fields
 
 
 class TrainingHook(tf.train.SessionRunHook):
@@ -104,6 +190,23 @@ class TrainingHook(tf.train.SessionRunHook):
                               seconds_left=(self._total - self.step) / speed)
         self._busy = 0.0
         self.detector.add(self.step, loss)
+
+    def explain(self, error: Exception) -> str:
+        """One line on a training that diverged, with the last good checkpoint.
+
+        `error` is a `Diverged` or TensorFlow's error for a NaN.
+        """
+        cause, last_good = str(error), self.detector.good_step
+        if not isinstance(error, Diverged):           # TensorFlow stops before the hook records
+            cause, last_good = f"the loss is NaN at step {self.step + 1}", self.step
+        state = tf.train.get_checkpoint_state(self._model_dir)
+        for path in reversed(state.all_model_checkpoint_paths if state else ()):
+            if int(path.rsplit("-", 1)[1]) <= last_good and not checkpoints.damage(path):
+                reader = tf.train.load_checkpoint(path)
+                if all(np.isfinite(reader.get_tensor(name)).all() for name, dtype
+                       in reader.get_variable_to_dtype_map().items() if dtype.is_floating):
+                    return f"{cause}; the last good checkpoint is {path}"
+        return f"{cause}; no earlier checkpoint is left"
 
     def end(self, session: tf.Session | None) -> None:
         """Removes the progress bar. TensorFlow does not call this after a training that failed."""

@@ -38,10 +38,7 @@ InputFunction = Callable[[Any, Any], Any]
 class Stream(NamedTuple):
     """Which batches of a training this process reads: first, first + step, first + 2 step, ...
 
-    Attributes:
-      seed: training seed.
-      first: number of the first batch.
-      step: number of processes that read, each its own share.
+    `step` is the number of processes that read, each its own share.
     """
     seed: int
     first: int
@@ -52,19 +49,8 @@ def reproducible_input(problem: Problem, hparams: HParams, data_dir: str,
                        stream: Callable[[], Stream], few_shapes: bool = False) -> InputFunction:
     """An Estimator's input function whose batches are a function of seed and number.
 
-    Args:
-      problem: the T2T problem.
-      hparams: the model's hyperparameters.
-      data_dir: directory of the problem's files.
-      stream: called whenever the Estimator starts reading.
-      few_shapes: whether all batches of a bucket have one shape, see `few_boundaries`.
-
-    Returns:
-      A function of (params, config) that returns a dataset of (features, targets). The features
-      include BATCH_NUMBER.
-
-    Raises:
-      UserError: few shapes of batches that are not read by number, or too few examples.
+    `stream` is called whenever the Estimator starts reading. With `few_shapes` all batches of a
+    bucket have one shape, see `few_boundaries`. The features include BATCH_NUMBER.
     """
     def input_fn(params: Any, config: Any) -> Any:
         del params

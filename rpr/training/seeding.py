@@ -1,4 +1,4 @@
-"""A model function whose random numbers depend on the seed, the batch number and names only.
+"""A model function for training, whose random numbers depend on seed, batch number and names only.
 
 Two models that are trained with the same seed start from equal values in variables of equal names,
 and draw equal dropout masks in variable scopes of equal names.
@@ -13,23 +13,35 @@ import tensorflow.compat.v1 as tf
 from rpr.nn.dropout import reproducible_masks, stable_hash
 from rpr.training.input_pipeline import BATCH_NUMBER
 
-BATCHES = "rpr/batches"                               # a graph collection, see `seeded`
+# Graph collections, see `seeded`.
+BATCHES, COUNTS = "rpr/batches", "rpr/counts"
 
 
 def seeded(model_fn: Callable[..., Any], seed: int) -> Callable[..., Any]:
     """Makes initial values and dropout masks of an Estimator's model function reproducible.
 
-    In training, the returned function takes BATCH_NUMBER out of the features and adds three tensors
-    per batch to the graph collection BATCHES: its number, inputs (or targets), targets.
+    In training, the returned function takes BATCH_NUMBER out of the features. It adds to the graph
+    collection BATCHES three tensors per batch: its number, inputs (or targets), targets; and to
+    COUNTS, int64 [3], the numbers of source tokens, target tokens and positions (padding included),
+    if source and target are ids, int [batch, length, 1, 1] with 0 for padding. XLA compiles
+    trainings only, since the batches of evaluations have many shapes.
     """
     def with_seed(features: dict, labels: Any, mode: str, params: Any, config: Any) -> Any:
         build = functools.partial(model_fn, labels=labels, mode=mode, params=params, config=config)
         if mode != tf.estimator.ModeKeys.TRAIN:
-            return build(features)
+            with tf.xla.experimental.jit_scope(compile_ops=False):
+                return build(features)
         features = dict(features)
         number = features.pop(BATCH_NUMBER)
-        for tensor in (number, features.get("inputs", features["targets"]), features["targets"]):
+        source, target = features.get("inputs"), features["targets"]
+        for tensor in (number, target if source is None else source, target):
             tf.add_to_collection(BATCHES, tensor)
+        texts = [ids for ids in (source, target) if ids is not None]
+        if all(ids.dtype.is_integer for ids in texts):
+            tokens = [tf.constant(0, tf.int64) if ids is None else tf.math.count_nonzero(ids)
+                      for ids in (source, target)]
+            tf.add_to_collection(COUNTS, tf.stack(
+                [*tokens, sum(tf.size(ids, out_type=tf.int64) for ids in texts)]))
         getter = functools.partial(_seeded_variable, seed)
         with reproducible_masks(seed, number), tf.variable_scope(
                 tf.get_variable_scope(), custom_getter=getter, auxiliary_name_scope=False):

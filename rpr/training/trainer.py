@@ -17,7 +17,7 @@ from tensor2tensor.bin import t2t_trainer
 from tensor2tensor.utils.trainer_lib import T2TExperiment
 
 from rpr.t2t import checkpoints, preflight
-from rpr.training import devices, divergence, hooks, input_pipeline, seeding, throughput
+from rpr.training import devices, hooks, input_pipeline, seeding
 from rpr.training.devices import DeviceRequest
 from rpr.training.worker_group import WorkerGroup
 from rpr.utils import metrics_log
@@ -119,8 +119,7 @@ def _train(request: TrainingRequest, hparams: HParams, prepare_output: Callable[
         tf.enable_resource_variables()                # XLA does not update others
     # With a strategy, AutoGraph would rewrite T2T and all that it calls, which takes minutes.
     model_fn = tf.autograph.experimental.do_not_convert(estimator._model_fn)
-    estimator._model_fn = seeding.seeded(throughput.count_tokens(_only_training_compiled(model_fn)),
-                                         request.seed)
+    estimator._model_fn = seeding.seeded(model_fn, request.seed)
     hook = hooks.TrainingHook(
         request.metrics_file, request.train_steps, output_dir, request.max_loss_rise,
         hparams.optimizer_multistep_accumulate_steps or 1, request.log_batches)
@@ -142,15 +141,6 @@ def _train(request: TrainingRequest, hparams: HParams, prepare_output: Callable[
             keeping.keep()                            # an earlier process may have been killed
 
 
-def _only_training_compiled(model_fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Keeps XLA from compiling evaluations, whose batches have many shapes."""
-    def wrapped(features: dict, labels: Any, mode: str, params: Any, config: Any) -> Any:
-        with (contextlib.nullcontext() if mode == tf.estimator.ModeKeys.TRAIN
-              else tf.xla.experimental.jit_scope(compile_ops=False)):
-            return model_fn(features, labels, mode, params=params, config=config)
-    return wrapped
-
-
 def _recorded_evaluation(experiment: T2TExperiment, metrics_file: str) -> Callable[[], None]:
     """Makes an experiment record its evaluations; returns what evaluates the newest checkpoint."""
     record, spec = hooks.EvaluationRecord(metrics_file), experiment._eval_spec
@@ -169,8 +159,8 @@ def _explained(request: TrainingRequest, hook: hooks.TrainingHook) -> Iterator[N
     """Explains in one line why a training failed; ends its hook."""
     try:
         yield
-    except (tf.estimator.NanLossDuringTrainingError, divergence.Diverged) as error:
-        raise UserError(divergence.explain(error, hook, request.output_dir)) from None
+    except (tf.estimator.NanLossDuringTrainingError, hooks.Diverged) as error:
+        raise UserError(hook.explain(error)) from None
     except tf.errors.DataLossError as error:
         line = checkpoints.explain(error)
         if line:
@@ -246,8 +236,7 @@ def thread_count(request: DeviceRequest, output_dir: str) -> int:
 def report_changes(output_dir: str, request: DeviceRequest, batch_size: int) -> None:
     """Warns if a training resumes with another number of devices or threads.
 
-    Raises:
-      UserError: either the training so far or the request is mirrored, but not both.
+    Refuses to resume a mirrored training without mirroring, and the reverse.
     """
     record, count = preflight.trained_with(output_dir), request.count
     if not tf.train.latest_checkpoint(output_dir):

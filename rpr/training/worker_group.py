@@ -74,13 +74,9 @@ _Introduction = tuple[int, str, _Peer]                # index and fingerprint of
 
 
 class WorkerGroup:
-    """One process of a training on several machines.
+    """One process of a training on several machines, `addresses[index]`; the chief is the first.
 
-    Args:
-      addresses: `host:port` of each process, the chief first.
-      index: index of this process.
-      fingerprint: a word that must be equal in all processes.
-      secret_path: the file of the secret, in a directory that all machines see.
+    The fingerprint must be equal in all processes. All machines see the file of the secret.
     """
 
     def __init__(self, addresses: Sequence[str], index: int, fingerprint: str, secret_path: str
@@ -95,11 +91,7 @@ class WorkerGroup:
         self._verdict = threading.Lock()              # never released: the process ends
 
     def join(self) -> None:
-        """Waits for all processes, and watches them from then on.
-
-        Raises:
-          UserError: one of them was started for another training.
-        """
+        """Waits for all processes, and watches them from then on; refuses another training's."""
         if self._index:
             self._join_chief()
         else:

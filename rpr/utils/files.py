@@ -21,15 +21,9 @@ _LONGEST_NAME, _LONGEST_PATH = 255, 3500              # bytes; 4,096 less the na
 
 
 def read_json(path: str, schema: Schema = dict, remedy: str = "remove it and run again") -> Any:
-    """Reads a JSON file and checks its structure; {} if there is no such file.
+    """Reads a JSON file and checks its structure (`rpr.utils.schema`); {} if there is no such file.
 
-    Args:
-      path: the file.
-      schema: what it must hold (`rpr.utils.schema`).
-      remedy: what to do about a damaged file; ends the error message.
-
-    Raises:
-      UserError: the file is damaged.
+    `remedy` says what to do about a damaged file; it ends the error message.
     """
     try:
         with open_regular(path) as content:
@@ -41,11 +35,7 @@ def read_json(path: str, schema: Schema = dict, remedy: str = "remove it and run
 
 
 def open_regular(path: str) -> BinaryIO:
-    """Opens a file for reading; a pipe or a device, on which a reader could wait for ever, is not.
-
-    Raises:
-      UserError: it is there and not a regular file.
-      OSError: as `open` does.
+    """Opens a file for reading; refuses a pipe or a device, on which a reader could wait for ever.
     """
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(number).st_mode

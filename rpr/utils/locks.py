@@ -26,15 +26,8 @@ def locked(path: str) -> Iterator[None]:
 def lock(path: str, wait: bool = True) -> Iterator[int]:
     """Holds a lock file until the block or the process ends, even by kill -9.
 
-    Args:
-      path: the lock file.
-      wait: whether to wait for a process that holds it, after a message.
-
-    Yields:
-      The file descriptor. A child process that inherits it shares the lock.
-
-    Raises:
-      UserError: another process holds it and `wait` is False, or it is a link or a pipe.
+    `wait` is whether to wait for a process that holds it, after a message. Yields the file
+    descriptor; a child process that inherits it shares the lock.
     """
     descriptor = open_nofollow(path, 0, 0o600)
     try:

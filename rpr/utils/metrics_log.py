@@ -35,14 +35,7 @@ CHECKSUMS = "checksums.jsonl"
 
 
 def events(path: str, every: int = 1) -> Iterator[Event]:
-    """The events of a metrics file, oldest first; none if there is no file.
-
-    Args:
-      path: the file.
-      every: n: only every n-th `train` event.
-
-    Raises:
-      UserError: a line holds something else.
+    """The events of a metrics file, oldest first, with every n-th `train` event; none without it.
     """
     count = 0
     with contextlib.suppress(FileNotFoundError), open_regular(path) as lines:
@@ -57,14 +50,9 @@ def events(path: str, every: int = 1) -> Iterator[Event]:
 
 
 def read(path: str, most_train: int | None = None) -> list[Event]:
-    """The events of a metrics file, oldest first.
+    """The events of a metrics file, oldest first; refuses a file without any.
 
-    Args:
-      path: the file.
-      most_train: with more `train` events than this, only evenly spaced ones are returned.
-
-    Raises:
-      UserError: there is no event in the file, or a line holds something else.
+    With more than `most_train` `train` events, only evenly spaced ones are returned.
     """
     if not os.path.exists(path):
         return []
@@ -150,10 +138,8 @@ def append_checksums(model_dir: str, step: int, tensors: dict[str, str]) -> None
 
 def read_checksums(model_dir: str) -> dict[int, dict[str, str]]:
     """{step: {tensor: checksum}}; {} if there is no file. Ignores lines that a crash cut off."""
-    checkpoints = {}
-    path = os.path.join(model_dir, CHECKSUMS)
-    with (contextlib.suppress(FileNotFoundError),
-          open_regular(path) as lines):
+    checkpoints, path = {}, os.path.join(model_dir, CHECKSUMS)
+    with contextlib.suppress(FileNotFoundError), open_regular(path) as lines:
         for line in lines:
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 entry = json.loads(line)

@@ -4,19 +4,10 @@ from rpr.utils.errors import UserError
 
 
 class LowerCaseTokenizer:
-    """Lower case, normalized punctuation and Moses tokens of a language.
+    """Lower case, normalized punctuation and Moses tokens of a language, such as "de".
 
-    As in Moses, a language without rules gets those of English, with a warning.
-
-    Args:
-      language: language code, such as "de".
-
-    Raises:
-      UserError: sacremoses is not installed.
-
-    Attributes:
-      language: the language code.
-      version: version of sacremoses.
+    As in Moses, a language without rules gets those of English, with a warning. `version` is that
+    of sacremoses.
     """
 
     def __init__(self, language: str) -> None:

@@ -12,6 +12,8 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
+_PR_SET_PDEATHSIG = 1
+
 
 def command(argv: Sequence[str], module: str = "rpr.cli.__main__") -> list[str]:
     """The command line of `rpr ARGV`, or of another module, which is safe in any directory.
@@ -26,13 +28,10 @@ def command(argv: Sequence[str], module: str = "rpr.cli.__main__") -> list[str]:
 
 def spawn(argv: Sequence[str], *, module: str = "rpr.cli.__main__",
           before: Callable[[], None] | None = None, **options: Any) -> subprocess.Popen:
-    """Starts `rpr ARGV` as a process that is killed when this one dies, even by kill -9.
+    """Starts `rpr ARGV`, or another module, as a process that is killed when this one dies.
 
-    Args:
-      argv: command and flags.
-      module: the Python module to run instead of the command line.
-      before: called in the new process before it becomes Python.
-      **options: options of `subprocess.Popen`; by default, the standard input is empty.
+    This holds even for kill -9. `before` is called in the new process before it becomes Python.
+    `options` are those of `subprocess.Popen`; by default, the standard input is empty.
     """
     end_with_parent = with_parent()
 
@@ -52,8 +51,7 @@ def with_parent() -> Callable[[], None]:
 
 def die_with(parent: int) -> None:
     """Makes the kernel kill this process when its parent dies; ends it if the parent is gone."""
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 

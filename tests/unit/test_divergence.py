@@ -7,18 +7,18 @@ import tensorflow.compat.v1 as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpr.training import divergence, hooks
+from rpr.training import hooks
 
 EVERY = hooks.TrainingHook.EVERY
 
 
 def first_alarm(losses, max_rise=2.0):
     """The number of the record at which the training ends, or None."""
-    losses_watch = divergence.DivergenceDetector(max_rise)
+    losses_watch = hooks.DivergenceDetector(max_rise)
     for number, loss in enumerate(losses):
         try:
             losses_watch.add((number + 1) * EVERY, loss)
-        except divergence.Diverged:
+        except hooks.Diverged:
             return number
     return None
 
@@ -46,9 +46,8 @@ def test_single_bad_batches_end_no_training(noise):
 
 
 def test_the_last_good_checkpoint_is_finite_and_from_before_the_rise(tmp_path):
-    class Hook:
-        step, detector = 39, divergence.DivergenceDetector(2.0)
-
+    hook = hooks.TrainingHook(f"{tmp_path}/metrics.jsonl", 40, str(tmp_path), 2.0)
+    hook.step = 39
     with tf.Graph().as_default(), tf.Session() as session:
         weight = tf.get_variable("w", [2])
         saver = tf.train.Saver(max_to_keep=9)
@@ -57,9 +56,8 @@ def test_the_last_good_checkpoint_is_finite_and_from_before_the_rise(tmp_path):
             saver.save(session, f"{tmp_path}/model.ckpt", global_step=step)
     good = f"the last good checkpoint is {tmp_path}/model.ckpt-"
     nan = tf.estimator.NanLossDuringTrainingError()
-    assert divergence.explain(nan, Hook, str(tmp_path)) == f"the loss is NaN at step 40; {good}20"
-    Hook.detector.good_step = 19
-    assert divergence.explain(divergence.Diverged("so"), Hook, str(tmp_path)) == f"so; {good}10"
-    Hook.detector.good_step = 9
-    assert "no earlier checkpoint is left" in divergence.explain(divergence.Diverged("so"), Hook,
-                                                                str(tmp_path))
+    assert hook.explain(nan) == f"the loss is NaN at step 40; {good}20"
+    hook.detector.good_step = 19
+    assert hook.explain(hooks.Diverged("so")) == f"so; {good}10"
+    hook.detector.good_step = 9
+    assert "no earlier checkpoint is left" in hook.explain(hooks.Diverged("so"))

@@ -3,7 +3,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from rpr.training import throughput
+from rpr.training import hooks, seeding
+from rpr.training.input_pipeline import BATCH_NUMBER
 
 
 def test_counts_are_those_of_the_batches_that_went_by(tmp_path):
@@ -16,10 +17,11 @@ def test_counts_are_those_of_the_batches_that_went_by(tmp_path):
 
     with tf.Graph().as_default(), tf.Session() as session:
         features = {name: tf.placeholder(tf.int32, [None, None, 1, 1]) for name in batches[0]}
-        model = throughput.count_tokens(model_fn)
+        model = seeding.seeded(model_fn, 1)
+        features[BATCH_NUMBER] = tf.constant(0, tf.int64)
         # Two devices that each have a batch of their own; an evaluation is not counted.
         answers = [model(features, None, mode, {}, None) for mode in ("train", "train", "eval")]
-        counter = throughput.Throughput(str(tmp_path))
+        counter = hooks.Throughput(str(tmp_path))
         for batch in batches:
             fed = {features[name]: ids for name, ids in batch.items()}
             answer, counts = session.run([answers[0], counter.fetches], fed)
