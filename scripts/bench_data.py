@@ -231,7 +231,7 @@ def _problem(arguments: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def _arguments() -> argparse.Namespace:
-    from rpr.cli.arguments import whole_number
+    from rpr.cli.arguments import number
     corpus = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "problems",
                           "libreoffice_help")
     parser = argparse.ArgumentParser(description=__doc__,
@@ -243,22 +243,22 @@ def _arguments() -> argparse.Namespace:
     for flag, language in (("--sources", "en"), ("--targets", "de")):
         part.add_argument(flag, nargs="+", help="line-aligned text (default: LibreOffice Help)",
                           default=[os.path.join(corpus, f"train.en-de.{language}.gz")])
-    part.add_argument("--pairs", type=whole_number(0), default=2_000_000, help="0: leave rpr out")
-    part.add_argument("--stock_pairs", type=whole_number(0), default=200_000,
+    part.add_argument("--pairs", type=number(0), default=2_000_000, help="0: leave rpr out")
+    part.add_argument("--stock_pairs", type=number(0), default=200_000,
                       help="0: leave stock T2T out")
-    part.add_argument("--vocabulary", type=whole_number(1), default=2**15,
+    part.add_argument("--vocabulary", type=number(1), default=2**15,
                       help="approximate sub-words")
     part = parts.add_parser("input", help="the input pipeline")
     part.set_defaults(measure=measure_input)
     _add_problem_flags(part)
-    part.add_argument("--batches", type=whole_number(1), default=1000)
+    part.add_argument("--batches", type=number(1), default=1000)
     part.add_argument("--metrics", help="metrics.jsonl of a training with the same batches")
     part = parts.add_parser("resume", help="the start of a training that resumes")
     part.set_defaults(measure=measure_resume)
     _add_problem_flags(part)
-    part.add_argument("--first", nargs="+", type=whole_number(0), default=[0, 1000, 1_000_000],
+    part.add_argument("--first", nargs="+", type=number(0), default=[0, 1000, 1_000_000],
                       help="indices of the first batch")
-    part.add_argument("--rounds", type=whole_number(1), default=5)
+    part.add_argument("--rounds", type=number(1), default=5)
     return parser.parse_args()
 
 

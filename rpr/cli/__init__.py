@@ -82,7 +82,12 @@ def run_command(name: str, command: Command, argv: list[str]) -> int:
         if isinstance(stream, io.TextIOWrapper):      # text that the locale cannot encode
             stream.reconfigure(errors="backslashreplace")
     try:
-        return _call(command, argv)
+        try:
+            code = command(argv)
+        except SystemExit as ended:                   # --help
+            code = ended.code
+        sys.stdout.flush()
+        return code if isinstance(code, int) else int(bool(code))
     except UserError as error:
         return _refuse(name, _spelled(error, name, argv))
     except KeyboardInterrupt:
@@ -103,16 +108,6 @@ def run_command(name: str, command: Command, argv: list[str]) -> int:
         print(f"{name}: " + printable(f"{line}; the traceback is in {write_traceback(error)}"),
               file=sys.stderr)
         return 1
-
-
-def _call(command: Command, argv: list[str]) -> int:
-    """Runs a command and flushes its output; returns the exit code, also after --help."""
-    try:
-        code = command(argv)
-    except SystemExit as ended:
-        code = ended.code
-    sys.stdout.flush()
-    return code if isinstance(code, int) else int(bool(code))
 
 
 def _spelled(error: UserError, command: str, argv: Sequence[str]) -> str:

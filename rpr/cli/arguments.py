@@ -26,19 +26,14 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message.removeprefix('argument ')}{near} (--help lists the flags)")
 
 
-def whole_number(low: int, high: int | None = None) -> Callable[[str], Any]:
-    """The type of a flag: a whole number from `low` to `high`."""
-    return number(low, high, default=0)
-
-
-def number(low: float, high: float | None, default: float = 0.0) -> Callable[[str], Any]:
-    """The type of a flag: a number from `low` to `high`, of the type of `default`."""
-    setting = Setting("", default, minimum=low, maximum=high)
+def number(low: float, high: float | None = None, kind: type = int) -> Callable[[str], Any]:
+    """The type of a flag: a number from `low` to `high`, a whole one or of another kind."""
+    setting = Setting("", kind(), minimum=low, maximum=high)
 
     def parse(text: str) -> Any:
         value = None
         with contextlib.suppress(ValueError):
-            value = type(default)(text)
+            value = kind(text)
         if not setting.accepts(value):
             raise argparse.ArgumentTypeError(f"{text[:80]!r}: must be {setting.allowed()}")
         return value

@@ -9,7 +9,7 @@ import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rpr.cli.arguments import Parser, whole_number
+from rpr.cli.arguments import Parser, number
 from rpr.experiments import gin_files
 from rpr.experiments.config import Run, Study
 from rpr.t2t.registration import register, registered_hparams
@@ -68,7 +68,7 @@ def main(argv: list[str]) -> None:
                      "the runs of the other schemes in the record of gin/small_schemes.gin were "
                      "trained, and reports it beside them. The same command resumes it.")
     parser.add_argument("--study_dir", help="default: runs/benchmark-NAME")
-    parser.add_argument("--cores", type=whole_number(1), help="without a GPU: cores to use at "
+    parser.add_argument("--cores", type=number(1), help="without a GPU: cores to use at "
                         "most, one for each run (default: all)")
     parser.add_argument("--recipe", type=gin_files.resolve, default=gin_files.resolve(_RECIPE),
                         metavar="GIN", help="the study of the recorded runs (default: "

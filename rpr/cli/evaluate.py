@@ -3,7 +3,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -51,14 +51,30 @@ def main(argv: list[str]) -> None:
         keep_log(os.path.join(model_dir, "evaluate.log"))
     tf.logging.set_verbosity(tf.logging.INFO)
     trainer_lib.set_random_seed(flags.random_seed)
-    evaluate = _evaluator(model, flags.eval_steps, "test" if flags.eval_use_test_set else None)
-    _report(model.checkpoint, evaluate(model.checkpoint), flags.json)
+    hparams = model.hparams
+    input_fn = hparams.problem.make_estimator_input_fn(
+        tf.estimator.ModeKeys.EVAL, hparams,
+        dataset_kwargs={"dataset_split": "test" if flags.eval_use_test_set else None})
+    estimator = trainer_lib.create_estimator(model.name, hparams,
+                                             t2t_trainer.create_run_config(hparams))
+
+    def evaluate(checkpoint: str) -> None:
+        directory = os.path.dirname(os.path.abspath(checkpoint))
+        is_own = directory == os.path.abspath(model_dir)
+        metrics = estimator.evaluate(
+            input_fn, steps=flags.eval_steps, checkpoint_path=checkpoint,
+            name=None if is_own else os.path.basename(directory))     # its own TensorBoard curve
+        # metrics-PROBLEM/targets/accuracy becomes accuracy.
+        _report(checkpoint, {re.sub("^[^/]*/targets/", "", name): np.asarray(value).item()
+                             for name, value in metrics.items()}, flags.json)
+
+    evaluate(model.checkpoint)
     if flags.wait:
         say(f"waiting up to {flags.eval_timeout_mins} minutes for each new checkpoint in "
             f"{model_dir}")
         for checkpoint in trainer_lib.next_checkpoint(model_dir, flags.eval_timeout_mins):
             if checkpoint != model.checkpoint:
-                _report(checkpoint, evaluate(checkpoint), flags.json)
+                evaluate(checkpoint)
 
 
 def _report(checkpoint: str, metrics: Mapping[str, float], json_path: str | None) -> None:
@@ -71,29 +87,3 @@ def _report(checkpoint: str, metrics: Mapping[str, float], json_path: str | None
     print(line, flush=True)
     if json_path:
         files.write_atomically(json_path, line + "\n")
-
-
-def _evaluator(model: trained_model.TrainedModel, steps: int | None, split: str | None
-               ) -> Callable[[str], dict[str, float]]:
-    """A function that evaluates a checkpoint (path without suffix), giving {metric: value}.
-
-    `steps` limits the batches unless it is None; `split` is "test", or None for the development
-    set. `global_step` is among the metrics.
-    """
-    hparams = model.hparams
-    input_fn = hparams.problem.make_estimator_input_fn(
-        tf.estimator.ModeKeys.EVAL, hparams, dataset_kwargs={"dataset_split": split})
-    estimator = trainer_lib.create_estimator(model.name, hparams,
-                                             t2t_trainer.create_run_config(hparams))
-
-    def evaluate(checkpoint: str) -> dict[str, float]:
-        directory = os.path.dirname(os.path.abspath(checkpoint))
-        is_own = directory == os.path.abspath(hparams.model_dir)
-        metrics = estimator.evaluate(
-            input_fn, steps=steps, checkpoint_path=checkpoint,
-            name=None if is_own else os.path.basename(directory))     # its own TensorBoard curve
-        # metrics-PROBLEM/targets/accuracy becomes accuracy.
-        return {re.sub("^[^/]*/targets/", "", name): np.asarray(value).item()
-                for name, value in metrics.items()}
-
-    return evaluate

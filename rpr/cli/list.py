@@ -30,8 +30,14 @@ def main(argv: list[str]) -> None:
     if args.hparams_set:
         _print_hparams(args.hparams_set)
         return
+    from tensor2tensor.utils import registry
+
+    from rpr import positions
     for kind in args.kinds or _KINDS:
-        entries = sorted(_entries(kind, args.all).items())
+        known: Any = (positions.SCHEMES if kind == "schemes"
+                      else getattr(registry.Registries, kind)._registry)
+        entries = [(name, entry) for name, entry in sorted(known.items())
+                   if args.all or not entry.__module__.startswith("tensor2tensor.")]
         width = max((len(name) for name, _ in entries), default=0)
         print(kind)
         for name, entry in entries:
@@ -56,14 +62,3 @@ def _print_hparams(name: str) -> None:
 def _describe(setting: Setting, value: Any) -> str:
     meaning = f"{setting.help} ({setting.allowed()})" if setting.help else setting.allowed()
     return f"{setting.name}={value}: {meaning}"
-
-
-def _entries(kind: str, is_all: bool) -> dict[str, Any]:
-    """{name: class or function} of a kind; those of T2T only if `is_all`."""
-    if kind == "schemes":
-        from rpr import positions
-        return positions.SCHEMES
-    from tensor2tensor.utils import registry
-    entries = getattr(registry.Registries, kind)._registry
-    return {name: entry for name, entry in entries.items()
-            if is_all or not entry.__module__.startswith("tensor2tensor.")}

@@ -115,9 +115,9 @@ def perplexity(argv: list[str]) -> None:
     parser.add_argument("--input", required=True, metavar="FILE", help="UTF-8 text")
     parser.add_argument("--output", metavar="FILE", help="write the loss of each token: a JSON "
                         "list per line. rpr score --metrics=perplexity compares such files")
-    parser.add_argument("--window", type=arguments.whole_number(1), metavar="N",
+    parser.add_argument("--window", type=arguments.number(1), metavar="N",
                         help="most tokens that the model reads at once (default: the whole line)")
-    parser.add_argument("--stride", type=arguments.whole_number(1), metavar="N",
+    parser.add_argument("--stride", type=arguments.number(1), metavar="N",
                         help="tokens from one window to the next")
     args = parser.parse_args(argv)
     _, request = _find_model(args, args.words)
@@ -158,7 +158,7 @@ def export(argv: list[str]) -> None:
     parser.add_argument("--quantization", default="float32", choices=to_ctranslate2.QUANTIZATIONS,
                         help="type of the weights for ctranslate2 (default float32)")
     _add_search_flags(parser)
-    parser.add_argument("--extra_length", type=arguments.whole_number(0, 100_000), help="most "
+    parser.add_argument("--extra_length", type=arguments.number(0, 100_000), help="most "
                         "tokens of a hypothesis beyond those of its source (default 100)")
     args = parser.parse_args(argv)
     if args.format != "saved_model":
@@ -200,9 +200,9 @@ def _parser(command: str, words: str, description: str) -> arguments.Parser:
 
 
 def _add_search_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--beam_size", type=arguments.whole_number(1, 1000),
+    parser.add_argument("--beam_size", type=arguments.number(1, 1000),
                         help="hypotheses kept, at least 1 (default: the run's, else 4)")
-    parser.add_argument("--alpha", type=arguments.number(0, file_checks.MOST_ALPHA),
+    parser.add_argument("--alpha", type=arguments.number(0, file_checks.MOST_ALPHA, float),
                         help="exponent of the length penalty, at least 0 (default: the run's, "
                         "else 0.6)")
 

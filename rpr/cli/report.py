@@ -3,7 +3,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rpr.cli.arguments import Parser, whole_number
+from rpr.cli.arguments import Parser, number
 from rpr.evaluation import test_sets
 from rpr.experiments import gin_files, studies
 from rpr.experiments.config import file_name
@@ -99,7 +99,7 @@ def main_parser() -> Parser:
                         "--tokenize (default: that of the test set)")
     parser.add_argument("--columns", metavar="NAME,...", help="columns of results.md and "
                         "results.tex, such as model,bleu,difference,p_holm (default: all)")
-    parser.add_argument("--sample_translations", type=whole_number(0, MOST_SAMPLES), metavar="N",
+    parser.add_argument("--sample_translations", type=number(0, MOST_SAMPLES), metavar="N",
                         help="show N test sentences with their translations in report.html and "
                         "results.json (default: 6); 0 if the text must not be passed on")
     parser.add_argument("--plot_model", action="append", metavar="ARM", help="draw the model of "

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from concurrent import futures
 
-from rpr.cli.arguments import Parser, whole_number
+from rpr.cli.arguments import Parser, number
 from rpr.evaluation import test_sets
 from rpr.experiments import config, gin_files, local_pool, provenance, verification
 from rpr.experiments.config import Run
@@ -84,7 +84,7 @@ def verify_parser() -> Parser:
         prog="rpr verify", description="Repeats the first steps of a run's training in a temporary "
         "directory and compares\nlosses and weights bit for bit with those of the run.")
     parser.add_argument("run_dir", help="the directory of the run")
-    parser.add_argument("--steps", type=whole_number(1),
+    parser.add_argument("--steps", type=number(1),
                         help="how many steps (default: up to the first checkpoint after the start)")
     parser.add_argument("--data_dir", help="vocabulary and TFRecords (default: where rpr run and "
                         "rpr study put them)")

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rpr.cli.arguments import Parser, whole_number
+from rpr.cli.arguments import Parser, number
 from rpr.evaluation import ALL_METRICS, LOSS_METRICS, judging, scoring, test_sets
 from rpr.evaluation.metrics import METRICS, MOSES
 from rpr.evaluation.ratio_metrics import read_losses
@@ -184,9 +184,9 @@ def main_parser() -> Parser:
                       "about half of a two-sided p-value")
     test.add_argument("--paired_randomization", action="store_const", const="randomization",
                       dest="test", help="sacreBLEU's paired approximate randomization")
-    parser.add_argument("--samples", type=whole_number(1, MOST_SAMPLES), help="of sacreBLEU's "
+    parser.add_argument("--samples", type=number(1, MOST_SAMPLES), help="of sacreBLEU's "
                         "tests: resamples (default 1000) or trials (default 10000)")
-    parser.add_argument("--seed", type=whole_number(0, 2 ** 63 - 1), default=scoring.SEED,
+    parser.add_argument("--seed", type=number(0, 2 ** 63 - 1), default=scoring.SEED,
                         help=f"of sacreBLEU's tests (default {scoring.SEED})")
     parser.add_argument("--metrics", help=f"some of {', '.join(ALL_METRICS)}, separated by commas "
                         f"(default {','.join(METRICS)}; ter is left out where a line has more than "
@@ -265,8 +265,8 @@ def _print(console: "Console", title: str, columns: list[str], rows: list[list[s
     from rich.text import Text
     table = Table(title=Text(printable(title)) if title else None, title_justify="left",
                   box=box.SIMPLE_HEAD, pad_edge=False)
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 or column in ("minus", "against")
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="left" if place == 0 or column in ("minus", "against")
                          else "right")
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))

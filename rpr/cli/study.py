@@ -3,7 +3,7 @@ import os
 import shutil
 
 from rpr.cli import report
-from rpr.cli.arguments import Parser, whole_number
+from rpr.cli.arguments import Parser, number
 from rpr.cli.run import check_new_runs
 from rpr.experiments import (
     config,
@@ -155,9 +155,9 @@ def main_parser() -> Parser:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
                         help="a setting (run.NAME or study.NAME) that overrides the file; may be "
                         "repeated")
-    parser.add_argument("--devices", type=whole_number(1), help="GPUs to use at most (default: "
+    parser.add_argument("--devices", type=number(1), help="GPUs to use at most (default: "
                         "all)")
-    parser.add_argument("--cores", type=whole_number(1), help="without a GPU: cores to use at "
+    parser.add_argument("--cores", type=number(1), help="without a GPU: cores to use at "
                         "most, one for each run (default: all)")
     parser.add_argument("--retry_failed", action="store_true", help="try failed runs again")
     parser.add_argument("--t2t_usr_dir", metavar="DIR", help="overrides run.usr_dir")
