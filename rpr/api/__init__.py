@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rpr.experiments import gin_files, pipeline, run_directory
 from rpr.utils.errors import InvalidValue, UserError
+from rpr.utils.settings import Setting
 
 if TYPE_CHECKING:
     import numpy as np
@@ -127,19 +128,37 @@ def build(hparams_set: str, hparams: str = "", *, model: str = "rpr_transformer"
     """
     _check_paths(checkpoint=checkpoint or "", usr_dir=usr_dir or "")
     _prepare(usr_dir)
-    from rpr.api import models
-    return models.build(hparams_set, hparams, model, vocabulary_size, checkpoint, beam_size, alpha,
-                        extra_length, seed)
+    from tensor2tensor.data_generators import problem_hparams
+
+    from rpr.api.models import check_search
+    from rpr.inference.model_session import ModelSession
+    from rpr.t2t import preflight, registration
+    Setting("vocabulary_size", 0, minimum=2, maximum=10_000_000).check(vocabulary_size)
+    Setting("extra_length", 0, minimum=0).check(extra_length)
+    Setting("seed", 0, minimum=0, maximum=2**32 - 1).check(seed)
+    check_search(beam_size, alpha)
+    if checkpoint is not None and not os.path.exists(f"{checkpoint}.index"):
+        raise UserError(f"checkpoint={checkpoint}: there is no checkpoint of this name")
+    for name, text in (("hparams_set", hparams_set), ("hparams", hparams), ("model", model)):
+        if not isinstance(text, str):
+            raise UserError(f"{name}={text!r}: must be text")
+    registration.check_registered("model", model)
+    values = registration.registered_hparams(hparams_set)
+    preflight.parse_hparams(values, hparams)
+    preflight.check_supported(model, values)
+    for name in ("pretrained_source_embeddings", "pretrained_target_embeddings"):
+        if values.get(name) and checkpoint is None:
+            raise UserError(f"{name}={values.get(name)}: rpr.build has no vocabulary, so it cannot "
+                            f"read the vectors; give {name}= (empty) or a checkpoint")
+    values.problem_hparams = problem_hparams.test_problem_hparams(vocabulary_size, vocabulary_size,
+                                                                  values)
+    return ModelSession(model, values, checkpoint, beam_size, alpha, extra_length, seed)
 
 
 def results(path: str) -> Any:
-    """The runs of a study as a pandas DataFrame: one row per run, with the columns of `rows`.
+    """The runs of a study, or of a directory of runs, as a pandas DataFrame: a row per run.
 
-    Args:
-      path: a study's directory, or a directory of run directories.
-
-    Raises:
-      rpr.utils.errors.UserError: pandas is not installed, or there is no run.
+    The columns are the keys of `rows`.
     """
     try:
         import pandas
@@ -150,10 +169,7 @@ def results(path: str) -> Any:
 
 
 def rows(path: str) -> list[dict[str, Any]]:
-    """The runs of a study, finished or not.
-
-    Args:
-      path: a study's directory, or a directory of run directories, each then an arm of its own.
+    """The runs, finished or not, of a study or of a directory of runs, each then an arm of its own.
 
     Returns:
       a dict per run, with the keys `arm`, one per setting that differs between arms (None where
@@ -161,9 +177,6 @@ def rows(path: str) -> list[dict[str, Any]]:
       (percent), the accuracy or edit distance of `run.metrics`, `loss` (development set, nats per
       sub-word), `parameters`, `steps`, `steps_per_second`, `train_minutes` and `directory`. Unknown
       values are None.
-
-    Raises:
-      UserError: the path holds no run.
     """
     from rpr.report import study_reader
     results = _read(path)
@@ -186,18 +199,13 @@ def rows(path: str) -> list[dict[str, Any]]:
 
 
 def curves(path: str) -> dict[str, "np.ndarray"]:
-    """The learning curves of a study, as columns for `pandas.DataFrame(...)` or for NumPy.
-
-    Args:
-      path: a study's directory, or a directory of run directories, each then an arm of its own.
+    """The learning curves of a study or of a directory of runs, each then an arm of its own.
 
     Returns:
-      Columns of one length, an entry per record: `arm`, `seed`, `curve` ("training loss" or
-      "development loss", nats per sub-word, or "development BLEU", 0 to 100), `step` and `value`.
-      At most 200 records of a training are taken, evenly spaced.
-
-    Raises:
-      UserError: the path holds no run.
+      Columns of one length, an entry per record, for `pandas.DataFrame(...)` or NumPy: `arm`,
+      `seed`, `curve` ("training loss" or "development loss", nats per sub-word, or "development
+      BLEU", 0 to 100), `step` and `value`. At most 200 records of a training are taken, evenly
+      spaced.
     """
     import numpy as np
     records = [(arm.name, run.seed, curve, step, value) for arm in _read(path).arms

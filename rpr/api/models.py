@@ -1,11 +1,9 @@
-"""Models for the Python API: a loaded run, and a model built from a hparams set."""
-import os
+"""The trained model of a run, for the Python API."""
 import typing
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from tensor2tensor.data_generators import problem_hparams
 
 from rpr.experiments.config import Run
 from rpr.export.bundle import named_weights
@@ -13,18 +11,11 @@ from rpr.inference import inspector
 from rpr.inference.attention_plots import draw_attention
 from rpr.inference.file_checks import MOST_ALPHA
 from rpr.inference.inspector import Inspector, Translation, until_end
-from rpr.inference.model_session import AttentionWeights, ModelSession
-from rpr.t2t import preflight, registration, trained_model
+from rpr.inference.model_session import AttentionWeights
+from rpr.t2t import trained_model
 from rpr.utils.errors import UserError
 from rpr.utils.interfaces import ModelRequest
 from rpr.utils.settings import Setting
-
-_BEAM_SIZE = Setting("beam_size", 4, minimum=1)
-_ALPHA = Setting("alpha", 0.6, minimum=0, maximum=MOST_ALPHA)
-_BATCH_SIZE = Setting("batch_size", 32, minimum=1)
-_SYMBOLS = Setting("vocabulary_size", 1000, minimum=2, maximum=10_000_000)
-_EXTRA_LENGTH = Setting("extra_length", 100, minimum=0)
-_SEED = Setting("seed", 1, minimum=0, maximum=2**32 - 1)
 
 
 class SentenceAttention(NamedTuple):
@@ -62,7 +53,7 @@ class LoadedModel:
                  ) -> None:
         beam_size = run.beam_size if beam_size is None else beam_size
         alpha = run.alpha if alpha is None else alpha
-        _check_search(beam_size, alpha)
+        check_search(beam_size, alpha)
         trained = trained_model.find_trained_model(request)
         self.run, self.checkpoint = run, trained.checkpoint
         self._name, self._hparams = trained.name, trained.hparams
@@ -138,35 +129,10 @@ class LoadedModel:
         return named_weights(self.checkpoint, self._name, self._hparams)
 
 
-def build(hparams_set: str, hparams: str, model: str, vocabulary_size: int,
-          checkpoint: str | None, beam_size: int, alpha: float, extra_length: int, seed: int
-          ) -> ModelSession:
-    """See `rpr.api.build`."""
-    _SYMBOLS.check(vocabulary_size)
-    _EXTRA_LENGTH.check(extra_length)
-    _SEED.check(seed)
-    _check_search(beam_size, alpha)
-    if checkpoint is not None and not os.path.exists(f"{checkpoint}.index"):
-        raise UserError(f"checkpoint={checkpoint}: there is no checkpoint of this name")
-    for name, text in (("hparams_set", hparams_set), ("hparams", hparams), ("model", model)):
-        if not isinstance(text, str):
-            raise UserError(f"{name}={text!r}: must be text")
-    registration.check_registered("model", model)
-    values = registration.registered_hparams(hparams_set)
-    preflight.parse_hparams(values, hparams)
-    preflight.check_supported(model, values)
-    for name in ("pretrained_source_embeddings", "pretrained_target_embeddings"):
-        if values.get(name) and checkpoint is None:
-            raise UserError(f"{name}={values.get(name)}: rpr.build has no vocabulary, so it cannot "
-                            f"read the vectors; give {name}= (empty) or a checkpoint")
-    values.problem_hparams = problem_hparams.test_problem_hparams(vocabulary_size, vocabulary_size,
-                                                                  values)
-    return ModelSession(model, values, checkpoint, beam_size, alpha, extra_length, seed)
-
-
-def _check_search(beam_size: int, alpha: float) -> None:
-    _BEAM_SIZE.check(beam_size)
-    _ALPHA.check(alpha)
+def check_search(beam_size: int, alpha: float) -> None:
+    """Refuses a beam size or length penalty out of range."""
+    Setting("beam_size", 4, minimum=1).check(beam_size)
+    Setting("alpha", 0.6, minimum=0, maximum=MOST_ALPHA).check(alpha)
 
 
 def _list_of(name: str, sentences: Iterable[str]) -> list[str]:
@@ -178,5 +144,5 @@ def _list_of(name: str, sentences: Iterable[str]) -> list[str]:
 
 
 def _batches(indices: Sequence[int], size: int) -> list[Sequence[int]]:
-    _BATCH_SIZE.check(size)
+    Setting("batch_size", 32, minimum=1).check(size)
     return [indices[first:first + size] for first in range(0, len(indices), size)]

@@ -155,8 +155,8 @@ COMMANDS = {
     "train": "train.main", "decode": "decode.main", "evaluate": "evaluate.main",
     "average": "t2t_programs.average", "bleu": "t2t_programs.bleu", "translate": "models.translate",
     "export": "models.export", "perplexity": "models.perplexity", "score": "score.main",
-    "test-set": "score.test_set", "check-scheme": "benchmark.check_scheme",
-    "benchmark": "benchmark.main", "list": "list.main"}
+    "test-set": "score.test_set", "check-scheme": "schemes.check_scheme",
+    "benchmark": "schemes.benchmark", "list": "schemes.list_names"}
 # The parser of MODULE.FUNCTION is MODULE.FUNCTION_parser.
 _WITHOUT_T2T = ("run", "study", "report", "verify", "judge", "track", "score", "test-set")
 

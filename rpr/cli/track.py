@@ -6,7 +6,6 @@ WANDB_MODE=offline and MLFLOW_TRACKING_URI.
 import dataclasses
 import glob
 import importlib
-import json
 import math
 import os
 from collections.abc import Callable
@@ -119,7 +118,7 @@ def _send(run_dir: RunDirectory, tracker: str, library: Any, project: str) -> in
                  if name in scores}, scores["step"])
     run.end()
     sent[tracker] = {"id": run.id, "events": len(events), "scores": bleu}
-    files.write_atomically(note, json.dumps(sent, indent=1) + "\n")
+    files.write_json(note, sent)
     return len(new) + (bleu != before["scores"])
 
 

@@ -236,7 +236,7 @@ class Pipeline:
 
     def _note(self, stage: Stage, entry: dict[str, Any]) -> None:
         self.status[stage.name] = entry
-        files.write_atomically(self.run_dir.status, json.dumps(self.status, indent=1) + "\n")
+        files.write_json(self.run_dir.status, self.status)
 
     def _score_checkpoints(self) -> None:
         """Scores the development set with the checkpoints that were kept, and removes them."""
@@ -288,7 +288,7 @@ class Pipeline:
                            if event["event"] == "start"), None)
         scores |= {"step": self.run.train_steps, "parameters": parameters,
                    "seconds": {name: entry.get("seconds") for name, entry in self.status.items()}}
-        files.write_atomically(run_dir.scores, json.dumps(scores, indent=1) + "\n")
+        files.write_json(run_dir.scores, scores)
         if self.run.is_language_model:
             return
         with open(run_dir.hypotheses, encoding="utf-8", errors="replace") as lines:

@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import gzip
 import importlib.metadata
-import json
 import os
 import platform
 import subprocess
@@ -72,8 +71,7 @@ def record_corpus(run: Run, run_dir: RunDirectory) -> None:
                                 f"{run_dir.data_dir} was made")
             facts |= now
     length = {"trained_length": record["trained_length"]} if "trained_length" in record else {}
-    files.write_atomically(run_dir.data, json.dumps(
-        {"problem": run.problem, "sources": sources, **length}, indent=1) + "\n")
+    files.write_json(run_dir.data, {"problem": run.problem, "sources": sources, **length})
 
 
 def text_files(run: Run) -> dict[str, str]:
@@ -119,8 +117,7 @@ def record_code(run: Run, run_dir: RunDirectory) -> None:
     path, current = run_dir.file("code.json"), digests(run.usr_dir)
     before = files.read_json(path, _CODE).get("files")
     if before is None:
-        files.write_atomically(path, json.dumps({"usr_dir": run.usr_dir, "files": current},
-                                                indent=1) + "\n")
+        files.write_json(path, {"usr_dir": run.usr_dir, "files": current})
         return
     changed = [name for name in sorted({*current, *before})
                if current.get(name) != before.get(name)]
@@ -173,7 +170,7 @@ def record_environment(run_dir: RunDirectory) -> None:
     path = run_dir.file("environment.json")
     recorded, current = files.read_json(path), describe_environment()
     if not recorded:
-        files.write_atomically(path, json.dumps(current, indent=1) + "\n")
+        files.write_json(path, current)
         return
     changes = [f"{name} {_show(recorded[name])} -> {_show(current[name])}"
                for name in current if name not in _HARMLESS

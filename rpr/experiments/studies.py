@@ -33,6 +33,7 @@ from rpr.utils.errors import UserError
 _FIELDS = {field.name for field in dataclasses.fields(Run)}
 _DATAGEN, _DATAGEN_LOCK = "datagen.json", ".datagen.lock"
 _SMOKE_STEPS = 5                                      # between checkpoints
+_BETWEEN = re.compile(r",(?![^\[]*\])")             # the pairs of NAME=VALUE,NAME=[VALUE,VALUE]
 _LONGEST_SLUG = 100                                   # characters; a file name has at most 255
 _SCHEMA = {"problem": str, "state": ("running", "done", "failed"), "started": float,
            "reason": str}
@@ -76,12 +77,7 @@ def resolve(run: Run, changes: dict[str, Any], seed: int) -> Run:
 
 def hparam_values(hparams: str) -> dict[str, str]:
     """{name: value} of NAME=VALUE,NAME=[VALUE,VALUE]."""
-    return dict(pair.split("=", 1) for pair in _pairs(hparams) if "=" in pair)
-
-
-def _pairs(hparams: str) -> list[str]:
-    """The parts of NAME=VALUE,NAME=[VALUE,VALUE]."""
-    return re.split(r",(?![^\[]*\])", hparams)
+    return dict(pair.split("=", 1) for pair in _BETWEEN.split(hparams) if "=" in pair)
 
 
 def run_id(arm: str, run: Run) -> str:
@@ -97,7 +93,7 @@ def study_runs(study: Study, run: Run, study_dir: str) -> list[StudyRun]:
     texts |= {f"study: hparams of arm {arm!r}": changes["hparams"]
               for arm, changes in study.changes().items() if "hparams" in changes}
     for name, text in texts.items():
-        malformed = [pair for pair in _pairs(text) if pair.strip() and "=" not in pair]
+        malformed = [pair for pair in _BETWEEN.split(text) if pair.strip() and "=" not in pair]
         if malformed:
             raise UserError(f"{name}: {malformed[0]!r} is not NAME=VALUE")
     runs = [StudyRun(study_dir, arm, changes, resolve(run, changes | tuned, seed), tuned)
@@ -166,8 +162,7 @@ def prepare(study: Study, run: Run, study_dir: str, needed: list[StudyRun] | Non
         for study_run in runs:                        # before anything is written
             run_directory.new_test_sets(study_run.run, study_run.run_dir)
         files.write_atomically(path, gin_files.as_gin(run) + gin_files.as_gin(study))
-        files.write_atomically(os.path.join(study_dir, "study.json"),
-                               json.dumps(_record(study, runs), indent=1) + "\n")
+        files.write_json(os.path.join(study_dir, "study.json"), _record(study, runs))
         for study_run in runs:
             os.makedirs(study_run.run_dir.path, exist_ok=True)
             # A run under way would not notice another test set, and yet end as done.
@@ -277,13 +272,13 @@ def make_data(runs: list[StudyRun], study_dir: str) -> None:
         for study_run in {study_run.run.problem: study_run for study_run in runs}.values():
             problem, data_dir = study_run.run.problem, study_run.run_dir.data_dir
             record = {"problem": problem, "state": "running", "started": time.time(), "reason": ""}
-            files.write_atomically(record_file, json.dumps(record, indent=1) + "\n")
+            files.write_json(record_file, record)
             say(f"{data_dir}: data of {problem}", style="bold")
             os.makedirs(data_dir, exist_ok=True)
             code, reason = pipeline.run_command(
                 next(stages(study_run.run, study_run.run_dir)).argv, study_run.run.environment())
             record |= {"state": "failed" if code else "done", "reason": reason}
-            files.write_atomically(record_file, json.dumps(record, indent=1) + "\n")
+            files.write_json(record_file, record)
             if code:
                 raise UserError(f"{data_dir}: data generation of {problem} failed"
                                 + ("" if reason else f" with exit code {code}"))

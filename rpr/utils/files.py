@@ -6,6 +6,7 @@ created exclusively, and no write follows a symbolic link.
 import contextlib
 import errno
 import hashlib
+import json
 import os
 import secrets
 import stat
@@ -74,6 +75,11 @@ def write_atomically(path: str, content: str | bytes) -> None:
     """Writes a whole file (text as UTF-8) or none of it."""
     with atomic_path(path) as temporary, open(temporary, "wb") as out:
         out.write(content.encode() if isinstance(content, str) else content)
+
+
+def write_json(path: str, value: Any) -> None:
+    """Writes a whole JSON file or none of it."""
+    write_atomically(path, json.dumps(value, indent=1) + "\n")
 
 
 def remove_temporary_files(directory: str) -> None:

@@ -1,7 +1,6 @@
-"""`rpr check-scheme`, the conformance checks of a position scheme, and `rpr benchmark`."""
+"""`rpr list`, and for position schemes `rpr check-scheme` and `rpr benchmark`."""
 import argparse
 import dataclasses
-import json
 import os
 import re
 import shutil
@@ -12,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from rpr.cli.arguments import Parser, number
 from rpr.experiments import gin_files
 from rpr.experiments.config import Run, Study
-from rpr.t2t.registration import register, registered_hparams
+from rpr.t2t.registration import import_all_of_t2t, register, registered_hparams
 from rpr.utils import files
 from rpr.utils.console import printable, say
 from rpr.utils.errors import InvalidPath, UserError
+from rpr.utils.settings import Setting
 
 if TYPE_CHECKING:
     from rpr.conformance.checks import Result
@@ -25,6 +25,62 @@ _RECIPE = "recipe:small_schemes"
 _RECORDS = Path(__file__).parents[2] / "docs" / "results"
 # What the other side has, where a scheme works on one side only.
 _OTHER_SIDE = "relative"
+_KINDS = ("models", "hparams", "problems", "schemes")
+
+
+def list_names(argv: list[str]) -> None:
+    """`rpr list [models|hparams|problems|schemes] [--hparams_set=SET] [--all] ...`."""
+    parser = Parser(prog="rpr list", description="Models, hparams sets, problems and position "
+                    "schemes, one per line.")
+    parser.add_argument("kinds", nargs="*", metavar="KIND",
+                        help=f"{', '.join(_KINDS)} (default: all of them)")
+    parser.add_argument("--hparams_set", metavar="SET", help="the hparams of this set instead: "
+                        "value, meaning and allowed values")
+    parser.add_argument("--all", action="store_true", help="also list T2T's own")
+    parser.add_argument("--t2t_usr_dir", metavar="DIR", help="also list those in this directory")
+    args = parser.parse_args(argv)
+    for kind in args.kinds:
+        if kind not in _KINDS:
+            parser.error(f"{kind[:80]!r}: must be one of {', '.join(_KINDS)}")
+    register(args.t2t_usr_dir)
+    if args.all:
+        import_all_of_t2t("problem")
+        import_all_of_t2t("model")
+    if args.hparams_set:
+        _print_hparams(args.hparams_set)
+        return
+    from tensor2tensor.utils import registry
+
+    from rpr import positions
+    for kind in args.kinds or _KINDS:
+        known: Any = (positions.SCHEMES if kind == "schemes"
+                      else getattr(registry.Registries, kind)._registry)
+        entries = [(name, entry) for name, entry in sorted(known.items())
+                   if args.all or not entry.__module__.startswith("tensor2tensor.")]
+        width = max((len(name) for name, _ in entries), default=0)
+        print(kind)
+        for name, entry in entries:
+            meaning = (entry.__doc__ or "").strip().split("\n")[0]
+            print(printable(f"  {name:<{width}}  {meaning}".rstrip()))
+            for setting in entry.settings if kind == "schemes" else ():
+                print(printable(f"  {'':<{width}}    {_describe(setting, setting.default)}"))
+
+
+def _print_hparams(name: str) -> None:
+    from rpr.models.declarations import declared
+    hparams = registered_hparams(name)
+    others = hparams.values()
+    print(f"{name}: hparams whose values are checked")
+    for setting in declared(hparams):
+        print(printable(f"  {_describe(setting, others.pop(setting.name, None))}"))
+    print("others, which are T2T's")
+    for other, value in sorted(others.items()):
+        print(printable(f"  {other}={value}"))
+
+
+def _describe(setting: Setting, value: Any) -> str:
+    meaning = f"{setting.help} ({setting.allowed()})" if setting.help else setting.allowed()
+    return f"{setting.name}={value}: {meaning}"
 
 
 def check_scheme(argv: list[str]) -> int:
@@ -62,7 +118,7 @@ def _show_checks(args: argparse.Namespace) -> "list[Result]":
     return results
 
 
-def main(argv: list[str]) -> None:
+def benchmark(argv: list[str]) -> None:
     """`rpr benchmark NAME [--t2t_usr_dir=DIR] [--set NAME=VALUE ...]`."""
     parser = _parser("benchmark", "Checks a position scheme, trains it as "
                      "the runs of the other schemes in the record of gin/small_schemes.gin were "
@@ -90,8 +146,7 @@ def main(argv: list[str]) -> None:
     settings = _study(args, {result.side for result in results}, set(recorded))
     _unpack(record, recorded, studies.study_runs(*settings, study_dir))
     checks = {"checks": [dataclasses.asdict(result) for result in results]}
-    files.write_atomically(os.path.join(study_dir, "checks.json"),
-                           json.dumps(checks, indent=1) + "\n")
+    files.write_json(os.path.join(study_dir, "checks.json"), checks)
     gin = os.path.join(study_dir, "benchmark.gin")
     files.write_atomically(gin, "".join(gin_files.as_gin(part) for part in settings[::-1]))
     flags = {"study_dir": study_dir, "cores": args.cores, "t2t_usr_dir": args.t2t_usr_dir}
