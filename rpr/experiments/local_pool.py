@@ -71,7 +71,7 @@ class _Running(NamedTuple):
     leases: list[socket.socket]
 
 
-class Pool:
+class Pool(contextlib.AbstractContextManager):
     """Starts `rpr` processes on a machine's devices. Leaving its context ends them."""
 
     STOP_SECONDS = 15.0
@@ -80,9 +80,6 @@ class Pool:
         self._machine = machine
         self._told = False
         self.running: list[_Running] = []
-
-    def __enter__(self) -> "Pool":
-        return self
 
     def __exit__(self, *_: Any) -> None:
         for job in self.running:                      # as Ctrl-C does: its stage ends first

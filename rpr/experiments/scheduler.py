@@ -3,30 +3,17 @@
 Of the runs that share a training, one trains. The others wait for its end and take its checkpoints.
 """
 import time
-from typing import Any, Protocol
+from typing import Any
 
 from rpr.experiments import progress, sharing, studies
+from rpr.experiments.local_pool import Pool
+from rpr.experiments.slurm import Cluster
 from rpr.experiments.studies import StudyRun
 
 _PAUSE = 0.5                                          # seconds between two looks at the processes
 
 
-class Workers(Protocol):
-    """Where processes run: `local_pool.Pool` or `slurm.Cluster`."""
-    running: list[Any]
-
-    def __enter__(self) -> Any: ...
-
-    def __exit__(self, *_: Any) -> None: ...
-
-    def start(self, key: Any, argv: list[str], log: str, gpus: int) -> bool:
-        """Starts `rpr ARGV`; False if no device is free."""
-
-    def ended(self) -> list[tuple[Any, int | None]]:
-        """[(key, exit code)] of the processes that ended since the last call."""
-
-
-def run_all(runs: list[StudyRun], workers: Workers, max_parallel: int, flags: list[str],
+def run_all(runs: list[StudyRun], workers: Pool | Cluster, max_parallel: int, flags: list[str],
             retry_failed: bool) -> list[StudyRun]:
     """Completes the runs of a study, with further `flags` of `rpr run`; returns those not done.
 
@@ -54,7 +41,7 @@ def run_all(runs: list[StudyRun], workers: Workers, max_parallel: int, flags: li
 class _Queue:
     """The runs that wait for a device, or for the training that they share."""
 
-    def __init__(self, runs: list[StudyRun], workers: Workers, flags: list[str],
+    def __init__(self, runs: list[StudyRun], workers: Pool | Cluster, flags: list[str],
                  retry_failed: bool) -> None:
         self.waiting = studies.unfinished(runs, retry_failed)
         self._workers, self._flags, self._retry_failed = workers, flags, retry_failed

@@ -16,12 +16,7 @@ _MOST_TIMEOUTS = 1000                                 # with a limit of an hour:
 
 
 class RunJob:
-    """What a job does; submitit pickles it.
-
-    Args:
-      argv: arguments of `rpr`.
-      log: the file to which its output is appended.
-    """
+    """What a job does: `rpr ARGV`, whose output is appended to a log; submitit pickles it."""
 
     def __init__(self, argv: list[str], log: str) -> None:
         self.argv, self.log = argv, log
@@ -40,16 +35,13 @@ class RunJob:
         return DelayedSubmission(RunJob(self.argv, self.log))
 
 
-class Cluster:
+class Cluster(contextlib.AbstractContextManager):
     """Queues `rpr` processes; used like a `local_pool.Pool`. Leaving its context leaves the jobs.
 
     Args:
       name: "slurm"; or "local", submitit's stand-in for it on one machine.
       folder: for submitit's files.
       options: `NAME=VALUE` strings, as submitit's AutoExecutor.update_parameters takes them.
-
-    Raises:
-      UserError: submitit is not installed, or refuses an option.
     """
 
     def __init__(self, name: str, folder: str, options: list[str]) -> None:
@@ -72,9 +64,6 @@ class Cluster:
             line = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise InvalidValue("submitit_option", " ".join(options), f"{name}: {line}") from None
         self.running: list[tuple[Any, Any]] = []      # (key, job)
-
-    def __enter__(self) -> "Cluster":
-        return self
 
     def __exit__(self, *_: Any) -> None:
         self.running = []

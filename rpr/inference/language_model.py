@@ -60,24 +60,13 @@ class LanguageModel:
 
     def losses(self, texts: Iterable[str], window: int | None = None, stride: int | None = None,
                batch_size: int = 32) -> list[np.ndarray]:
-        """The loss of each token of each text, its end mark included.
+        """The loss of each token of each text, its end mark included: float32 [tokens], in nats.
 
-        A text longer than `window` is read in windows of so many tokens. Each begins `stride`
-        tokens after the one before it. Losses count in the first window that has the token, so
-        that with a small stride every token has about `window` tokens before it, and with
-        stride = window the first tokens of a window have none.
-
-        Args:
-          texts: one or more.
-          window: most tokens that the model reads at once; None: the whole text.
-          stride: tokens between the beginnings of windows; None: as many as the window has.
-          batch_size: windows read together.
-
-        Returns:
-          for each text float32 [tokens], in nats.
-
-        Raises:
-          UserError: a window or stride out of range, or texts longer than the model's positions.
+        A text longer than `window` (None: no limit) is read in windows of so many tokens,
+        `batch_size` of them together. Each begins `stride` tokens (None: a window) after the one
+        before it. Losses count in the first window that has the token, so that with a small stride
+        every token has about `window` tokens before it, and with stride = window the first tokens
+        of a window have none. Refuses texts longer than the model's positions.
         """
         sentences = [self.encode(text) for text in texts]
         results = [np.zeros(len(ids), np.float32) for ids in sentences]
@@ -104,16 +93,11 @@ class LanguageModel:
 
     def generate(self, prefix: str = "", length: int = 100, temperature: float = 0.0, seed: int = 1
                  ) -> str:
-        """A text that begins with a prefix.
+        """A text that begins with a prefix, continued by at most `length` tokens.
 
         Models of this project read each token once, and keep keys and values. Others read the whole
-        text for each new token.
-
-        Args:
-          prefix: beginning of the text.
-          length: most tokens that are added; the end mark ends the text earlier.
-          temperature: by which logits are divided before a token is drawn; 0: the most probable.
-          seed: seed of the draws.
+        text for each new token. Logits are divided by the temperature before a token is drawn; 0:
+        the most probable.
         """
         if not temperature >= 0:
             raise InvalidValue("temperature", temperature, "must be at least 0")

@@ -5,12 +5,11 @@ import io
 import os
 import pkgutil
 import sys
-import traceback
 
 from tensor2tensor.utils import hparam, registry
 from tensor2tensor.utils import usr_dir as t2t_usr_dir
 
-from rpr.utils.errors import InvalidPath, InvalidValue, nearest
+from rpr.utils.errors import InvalidPath, InvalidValue, nearest, places
 from rpr.utils.interfaces import HParams, Problem
 
 
@@ -67,18 +66,10 @@ def register(usr_dir: str | None = None) -> None:
     try:
         t2t_usr_dir.import_usr_dir(path)
     except (Exception, SystemExit) as error:
-        raise InvalidValue("t2t_usr_dir", usr_dir,
-                           f"{_place_in(path, error)}{type(error).__name__}: {error}") from error
-
-
-def _place_in(path: str, error: BaseException) -> str:
-    """"FILE, line N: " of the user's code that raised an error."""
-    places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    if isinstance(error, SyntaxError):
-        places.append((error.filename or "", error.lineno))
-    own = [f"{os.path.relpath(file, path)}, line {line}: " for file, line in places
-           if os.path.abspath(file).startswith(path + os.sep)]
-    return own[-1] if own else ""
+        own = [f"{os.path.relpath(file, path)}, line {line}: " for file, line in places(error)
+               if os.path.abspath(file).startswith(path + os.sep)]
+        raise InvalidValue("t2t_usr_dir", usr_dir, f"{own[-1] if own else ''}"
+                           f"{type(error).__name__}: {error}") from error
 
 
 def registered_names(kind: str, name: str | None) -> list[str]:

@@ -115,7 +115,7 @@ class TrainingHook(tf.train.SessionRunHook):
     Args:
       path: the metrics file; events of steps that a crash lost are removed at the start.
       total_steps: the step at which the training ends.
-      model_dir: the directory of TensorBoard's events.
+      model_dir: the directory of checkpoints and of TensorBoard's events.
       max_loss_rise: see `DivergenceDetector`.
       batches_per_step: runs of the graph per step.
       log_batches: also write a `batch` event for each batch, with a hash of its ids.

@@ -6,6 +6,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable
+from typing import Any
 
 # Environment variable: the file descriptor of a pipe for failure reasons, which works when the disk
 # is full.
@@ -79,17 +80,22 @@ def send_failure_reason(reason: str | BaseException) -> None:
         os.write(int(pipe), reason[:LONGEST_REASON].encode(errors="replace"))
 
 
+def places(error: BaseException) -> list[tuple[str, Any]]:
+    """(file, line) of the frames of an error, and of what cannot be parsed; the innermost last."""
+    found = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError):
+        found.append((error.filename or "", error.lineno))
+    return found
+
+
 def own_code_error(error: BaseException) -> str | None:
     """One line on an error in the user's own code: file, line and message; None for another error.
 
     The line is the innermost one outside of Python, its packages and this project. TensorFlow's
     errors of a running graph name the lines that built the operation.
     """
-    places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    if isinstance(error, SyntaxError):
-        places.append((error.filename or "", error.lineno))
-    places += re.findall(r'File "([^"]+)", line (\d+)', str(error))
-    own = [place for place in places if os.path.isabs(place[0])
+    named = re.findall(r'File "([^"]+)", line (\d+)', str(error))
+    own = [place for place in [*places(error), *named] if os.path.isabs(place[0])
            and not os.path.realpath(place[0]).startswith(_NOT_OWN)
            and not re.search("/(site|dist)-packages/", place[0])]
     first = (str(error).strip().splitlines() or [""])[0][:300]
