@@ -54,14 +54,6 @@ def setting(meaning: str, default: Any = dataclasses.MISSING, *, low: float | No
     return dataclasses.field(metadata={"help": meaning, "minimum": low, "maximum": high}, **value)
 
 
-def declarations(kind: type, prefix: str) -> dict[str, Setting]:
-    """{name: declaration} of a dataclass whose fields are made by `setting`.
-
-    `prefix` is the name before the dot, "run" or "study".
-    """
-    return {declared.name: declared for _, declared in _declared(kind, prefix)}
-
-
 def with_tuple(value: Any, declared: Setting) -> Any:
     """The value; a list as a tuple where the setting is one."""
     is_list = isinstance(declared.default, tuple) and isinstance(value, list)
@@ -69,7 +61,7 @@ def with_tuple(value: Any, declared: Setting) -> Any:
 
 
 def _check_types_and_ranges(settings: Any, prefix: str) -> None:
-    for field, declared in _declared(type(settings), prefix):
+    for field, declared in declarations(type(settings), prefix):
         value = with_tuple(getattr(settings, field.name), declared)
         object.__setattr__(settings, field.name, value)       # the dataclass is frozen
         _check_value(value, declared)
@@ -101,7 +93,7 @@ def describe(kinds: Iterable[tuple[str, type]]) -> str:
     """All settings as lines for `--help`, from pairs of a prefix ("run") and a dataclass."""
     lines = ["settings of the gin file:"]
     for prefix, kind in kinds:
-        for field, declared in _declared(kind, prefix):
+        for field, declared in declarations(kind, prefix):
             default = "required" if _is_required(field) else f"default {declared.default!r}"
             lines += [f"  {declared.name} ({declared.allowed()}, {default})",
                       textwrap.fill(declared.help, 96, initial_indent=" " * 6,
@@ -109,8 +101,11 @@ def describe(kinds: Iterable[tuple[str, type]]) -> str:
     return "\n".join(lines)
 
 
-def _declared(kind: type, prefix: str) -> Iterator[tuple[dataclasses.Field, Setting]]:
-    """The fields of a dataclass with their declarations; a required one has an empty default."""
+def declarations(kind: type, prefix: str) -> Iterator[tuple[dataclasses.Field, Setting]]:
+    """The fields that `setting` made, and their declarations, whose names begin with `prefix`.
+
+    The default of a required one is empty.
+    """
     for field in dataclasses.fields(kind):
         default: Any = field.default
         if default is dataclasses.MISSING:
@@ -253,7 +248,7 @@ class Run:
 
     def identity(self) -> dict[str, Any]:
         """{name: value}: what makes it this run, without defaults and MUTABLE_FIELDS."""
-        return {field.name: getattr(self, field.name) for field, declared in _declared(Run, "")
+        return {field.name: getattr(self, field.name) for field, declared in declarations(Run, "")
                 if field.name not in MUTABLE_FIELDS
                 and (_is_required(field) or getattr(self, field.name) != declared.default)}
 

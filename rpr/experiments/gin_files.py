@@ -23,7 +23,8 @@ from rpr.utils.errors import InvalidValue, UserError, nearest
 RUN_FILE, STUDY_FILE = "config.gin", "study.gin"      # in the directory of a run, of a study
 
 _LARGEST = 1 << 20                                    # bytes of a file that we wrote
-_SETTINGS = {**declarations(Run, "run"), **declarations(Study, "study")}
+_SETTINGS = {each.name: each for kind, prefix in ((Run, "run"), (Study, "study"))
+             for _, each in declarations(kind, prefix)}
 
 _configured_run = gin.external_configurable(Run, name="run")
 _configured_study = gin.external_configurable(Study, name="study")

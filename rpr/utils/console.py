@@ -34,8 +34,7 @@ def say(text: str, style: str | None = None) -> None:
 
     `style` is one of rich's, such as "bold green".
     """
-    terminal.print(printable(text, lines=True), style=style, soft_wrap=True, markup=False,
-                   highlight=False, emoji=False)
+    terminal.print(printable(text, lines=True), style=style, soft_wrap=True)
 
 
 def write_traceback(error: BaseException) -> str:
