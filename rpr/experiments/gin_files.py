@@ -63,7 +63,9 @@ def is_record(path: str) -> bool:
 
 def _load(path: str, overrides: Sequence[str], is_study: bool) -> tuple[Run, Study | None]:
     if not os.path.exists(path):
-        raise UserError(f"{path}: there is no such gin file{hint(path)}")
+        name = os.path.basename(path).removesuffix(".gin")
+        hint = f"; {PREFIX}{name} is the one that ships with rpr" if name in _paths() else ""
+        raise UserError(f"{path}: there is no such gin file{hint}")
     if os.path.isdir(path):
         raise UserError(f"{path}: is a directory; expected a gin file")
     changes = dict(_override(text, is_study) for text in overrides)
@@ -218,12 +220,6 @@ def resolve(path: str) -> str:
         raise UserError(f"{path}: no such recipe"
                         f"{nearest(name, paths) or '; there are ' + ', '.join(paths)}")
     return paths[name]
-
-
-def hint(path: str) -> str:
-    """What to add to the message that a gin file does not exist, if it is the name of a recipe."""
-    name = os.path.basename(path).removesuffix(".gin")
-    return f"; {PREFIX}{name} is the one that ships with rpr" if name in _paths() else ""
 
 
 def _paths() -> dict[str, str]:

@@ -34,7 +34,8 @@ def say(text: str, style: str | None = None) -> None:
 
     `style` is one of rich's, such as "bold green".
     """
-    terminal.print(printable(text, lines=True), style=style, soft_wrap=True)
+    terminal.print(printable(text, lines=True), style=style, soft_wrap=True, markup=False,
+                   highlight=False, emoji=False)
 
 
 def write_traceback(error: BaseException) -> str:
