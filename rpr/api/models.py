@@ -8,9 +8,8 @@ import numpy as np
 from rpr.experiments.config import Run
 from rpr.export.bundle import named_weights
 from rpr.inference import inspector
-from rpr.inference.attention_plots import draw_attention
 from rpr.inference.file_checks import MOST_ALPHA
-from rpr.inference.inspector import Inspector, Translation, until_end
+from rpr.inference.inspector import Inspector, Translation, draw_attention, until_end
 from rpr.inference.model_session import AttentionWeights
 from rpr.t2t import trained_model
 from rpr.utils.errors import UserError

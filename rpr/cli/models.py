@@ -10,8 +10,7 @@ from rpr.cli import arguments
 from rpr.evaluation import ratio_metrics, test_sets
 from rpr.experiments.config import Run
 from rpr.inference import file_checks
-from rpr.inference.attention_plots import draw_attention
-from rpr.inference.inspector import Inspector, Translation, until_end
+from rpr.inference.inspector import Inspector, Translation, draw_attention, until_end
 from rpr.inference.model_session import ModelSession
 from rpr.t2t.trained_model import find_trained_model
 from rpr.utils import files

@@ -7,7 +7,7 @@ import pytest
 from conftest import refused, rpr_command
 
 from rpr.cli import models
-from rpr.inference import attention_plots, inspector, model_session
+from rpr.inference import inspector, model_session
 from rpr.utils.errors import UserError
 
 
@@ -72,7 +72,7 @@ def test_bad_input_is_refused_in_one_line(tmp_path):
 
 def test_a_picture_has_a_panel_for_each_head_and_every_label():
     weights = np.random.RandomState(0).dirichlet(np.ones(3), [2, 4, 5]).astype("f")
-    figure = attention_plots._attention_figure(weights, list("abcde"), ["x", "$5", " ( "], "title")
+    figure = inspector._attention_figure(weights, list("abcde"), ["x", "$5", " ( "], "title")
     assert len(figure.axes) == 8
     for panel, rows in zip(figure.axes, weights.reshape(8, 5, 3), strict=True):
         np.testing.assert_array_equal(panel.images[0].get_array(), rows)
@@ -84,9 +84,9 @@ def test_a_picture_has_a_panel_for_each_head_and_every_label():
 
 def test_pictures_of_a_long_sentence_stay_small():
     weights = np.zeros([6, 8, 150, 150], "f")
-    figure = attention_plots._attention_figure(weights, ["token"] * 150, ["token"] * 150, "title")
+    figure = inspector._attention_figure(weights, ["token"] * 150, ["token"] * 150, "title")
     assert (figure.get_size_inches() * figure.dpi).max() <= 12001
 
 
 def test_kinds_of_weights_all_have_a_title():
-    assert set(attention_plots.TITLES) == set(model_session.AttentionWeights._fields)
+    assert set(inspector.TITLES) == set(model_session.AttentionWeights._fields)
