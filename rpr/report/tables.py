@@ -129,7 +129,9 @@ def to_csv(results: StudyResults) -> str:
             row |= {f"{metric}_{column}": getattr(part, name) for part, names in (
                 (arm.score(metric), of_score), (arm.difference(metric), of_difference))
                 if part for name, column in names.items()}
-            row[f"{metric}_runs"] = ";".join(str(run.score(metric)) for run in arm.done)
+            scores = ["" if run.score(metric) is None else str(run.score(metric))
+                      for run in arm.done]
+            row[f"{metric}_runs"] = ";".join(scores) if any(scores) else ""
         lines.append([row.get(name) for name in header])
     return _csv(lines)
 

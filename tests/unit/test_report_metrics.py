@@ -96,6 +96,7 @@ def test_files_have_the_values_of_each_seed_and_the_record_is_read_again(study):
     _, bad = csv.DictReader((folder / "results.csv").open())
     assert list(map(float, bad["accuracy_runs"].split(";"))) == [
         run.scores["accuracy"] for run in results.arms[1].runs]
+    assert bad["bleu_runs"] == ""
     assert float(bad["beyond_difference"]) == results.arms[1].difference(BEYOND).difference
     assert [name for name, _ in plots.draw_study(results)] == [
         "curves", "ranking", "accuracy_by_length"]
