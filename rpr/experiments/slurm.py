@@ -30,8 +30,10 @@ class RunJob:
     def checkpoint(self) -> Any:
         """Called before Slurm takes the node away: stops the run and returns the job to queue."""
         from submitit.helpers import DelayedSubmission
-        self._process.terminate()                     # its stage dies with it
-        os.waitpid(self._process.pid, 0)              # this interrupts Popen.wait, which locks
+        process = vars(self).get("_process")          # missing: it has not been started yet
+        if process:
+            process.terminate()                       # its stage dies with it
+            os.waitpid(process.pid, 0)                # this interrupts Popen.wait, which locks
         return DelayedSubmission(RunJob(self.argv, self.log))
 
 
