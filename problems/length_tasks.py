@@ -1,12 +1,13 @@
 """Generated tasks that train on short sequences and test on longer ones.
 
 Each name ends in the longest source in training, in tokens; test sources have up to three times as
-many. Lengths are uniform.
+many. Lengths are uniform; a task that cannot fill a length takes the next shorter one.
 
 - Copy, reverse, sort, addition and parity are among the tasks of Kazemnejad et al. 2023
-  (arXiv:2305.19466, table 1). rsc, rdc, rsc2x, cmc, cmc2x, mc, mc2x, mcrv, sum and polynomial are
-  forms of its tasks, named as in github.com/McGill-NLP/length-generalization. scan has the commands
-  of Lake and Baroni 2018 (arXiv:1711.00350), any number of them in one source.
+  (arXiv:2305.19466, table 1). rsc, rdc, rsc2x, cmc, cmc2x, mc, mc2x and mcrv are forms of its
+  tasks, named as in github.com/McGill-NLP/length-generalization; so are sum and polynomial. scan
+  has the commands of Lake and Baroni 2018 (arXiv:1711.00350), any number of them in one source,
+  joined by "and"; "after" does not occur.
 - counting is a plain form of that of Golovneva et al. 2024 (arXiv:2405.18719, section 5.2),
   variables1, variables3 and variables5 are that with so many variables.
 - mqar is multi-query associative recall (Arora et al. 2024, arXiv:2312.04927).
@@ -152,7 +153,7 @@ def _scan_source(rng: random.Random, length: int) -> list[str]:
                           "around right", *([""] if verb != "turn" else [])])
         command = f"{verb} {way} {rng.choice(['', *_TIMES])}".split()
         if len(source) + len(command) > length:
-            return source[:-1] or ["walk"]
+            return source[:-1]
         source += [*command, "and"]
 
 

@@ -185,8 +185,7 @@ def binary_addition(rng: random.Random, n: int) -> Example:
 
 @_task("cs", "01*.", lambda n: n)
 def binary_multiplication(rng: random.Random, n: int) -> Example:
-    """The product of two binary numbers, all with the lowest bit first; n zeros less one if n < 3.
-    """
+    """The product of two binary numbers, all with the lowest bit first; n - 1 zeros if n < 3."""
     if n < 3:
         return f"{rng.randrange(2 ** n - 1):0{n}b}"[::-1], "0" * (n - 1) + "."
     source, (first, second) = _two_numbers(rng, n, "*")

@@ -20,7 +20,7 @@ def dimension(path: str) -> int:
 
 
 def read(path: str, most: int = 0) -> Iterator[tuple[int, str, str]]:
-    """Yields (line number, word, its vector as text) for `most` vectors of a file; 0: for all.
+    """Yields (line number, word, its vector as text) for at most `most` vectors; 0: for all.
 
     Raises:
       UserError: the file cannot be read, is damaged or ends early, or a line is not UTF-8 or has
@@ -69,7 +69,7 @@ def table(path: str, words: Sequence[str]) -> np.ndarray:
 
 
 def write(path: str, size: int, rows: Sequence[tuple[str, str]]) -> None:
-    """Writes a file of vectors of a size, from (word, its vector as text), whole or not at all."""
+    """Writes vectors of `size` numbers, (word, its vector as text): a whole file or none."""
     files.write_atomically(path, f"{len(rows)} {size}\n" + "".join(
         f"{word} {values}\n" for word, values in rows))
 

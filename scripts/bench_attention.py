@@ -30,7 +30,6 @@ excluded), on a GPU the largest peak that the allocator reports in one step, inp
 import argparse
 import functools
 import importlib.util
-import json
 import logging
 import multiprocessing
 import os
@@ -92,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict]:
             records.append(_record(variant, shape, times, peaks))
             _print(records[-1], times.get(variant), peaks.get(variant))
     if args.json:
-        files.write_atomically(args.json, json.dumps(records, indent=1) + "\n")
+        files.write_json(args.json, records)
     print(f"{args.heads} heads of depth {args.depth}, float32, {args.device}, "
           f"TensorFlow {tf.VERSION}, {os.cpu_count()} CPU cores")
     return records

@@ -42,7 +42,6 @@ import argparse
 import contextlib
 import gzip
 import importlib.util
-import json
 import math
 import os
 import pathlib
@@ -110,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict]:
     if args.starts:
         records += _starts(args)
     if args.json:
-        files.write_atomically(args.json, json.dumps(records, indent=1) + "\n")
+        files.write_json(args.json, records)
     print(f"{args.words} positions, {args.precision}, {args.device}, TensorFlow {tf.VERSION}, "
           f"{len(os.sched_getaffinity(0))} CPU cores")
     return records

@@ -2,9 +2,9 @@
 """Errors, power and runs of studies that stop early: rpr.evaluation.looks on simulated scores.
 
 Draws arms as scripts/calibrate_significance.py does, in its additive design, with 100 sentences
-whose mean is as uncertain as that of 400. Prints Markdown tables: how often equal arms get an
-answer, and how many runs a study needs beside one with a fixed number of seeds. With several arms,
-an answer about any of them is an error.
+whose mean is as uncertain as that of 400. Prints Markdown tables: how often a study of equal arms
+gives an answer, which is an error whichever arm it is about; and, for arms that differ, the power
+and the number of runs, as a share of the runs of a study with a fixed number of seeds.
 """
 import argparse
 import math
@@ -18,6 +18,7 @@ from rpr.evaluation import looks
 from rpr.evaluation.looks import Plan
 
 FIXED = 8                                             # seeds of the study without looks
+MOST = 10                                             # seeds of the longest plan
 SENTENCES, SENTENCE_DEVIATION = 100, calibration.SENTENCE_DEVIATION / 2
 HARDLY_ANY = 0.1                                      # deviation of the sentences
 
@@ -57,10 +58,11 @@ USUAL = LOOKS["Pocock, looks at 3 to 8 seeds"]
 NULL = [Cell("2 arms", USUAL), Cell("2 arms, hardly any sentence effect", USUAL,
                                     sentences=HARDLY_ANY),
         Cell("2 arms, deviations 0.2 and 0.8", USUAL, (0.2, 0.8)),
-        Cell("2 arms, looks at 2, 3, 5 and 10 seeds", Plan((2, 3, 5, 10)), sentences=HARDLY_ANY),
-        Cell("2 arms that differ by the margin, 0.5", Plan(USUAL.seeds, margin=0.5), (0.3,) * 2,
-             HARDLY_ANY, 0.5),
-        Cell("5 arms, any of them, hardly any sentence effect", USUAL,
+        Cell("2 arms, looks at 2, 3, 5 and 10 seeds, hardly any sentence effect",
+             Plan((2, 3, 5, 10)), sentences=HARDLY_ANY),
+        Cell("2 arms that differ by the margin, 0.5 BLEU, deviation 0.3",
+             Plan(USUAL.seeds, margin=0.5), (0.3,) * 2, HARDLY_ANY, 0.5),
+        Cell("5 arms, an answer about any of them, hardly any sentence effect", USUAL,
              (calibration.SEED_DEVIATION,) * 5, HARDLY_ANY)]
 POWER = [Cell(name, plan, sentences=HARDLY_ANY, difference=difference)
          for difference in (0.8, 1.0, 1.2, 1.5) for name, plan in LOOKS.items()]
@@ -69,13 +71,13 @@ SENTENCE_POWER = [Cell(name, plan, difference=2.0) for name, plan in LOOKS.items
 
 def simulate(cell: Cell, trials: int) -> Outcome:
     """Answers, rejections and runs of simulated studies."""
-    arms, most = len(cell.deviations), max(cell.plan.seeds[-1], FIXED)
-    random = np.random.default_rng([arms, most, round(1000 * cell.difference)])
+    arms = len(cell.deviations)
+    random = np.random.default_rng([arms, round(1000 * cell.difference)])    # for all plans
     condition = calibration.Condition("", cell.deviations, 0.5,
                                       sentence_deviation=cell.sentences)
     answered = fixed = runs = 0
     for _ in range(trials):
-        drawn = calibration.draw_additive(random, condition, [most] * arms, SENTENCES,
+        drawn = calibration.draw_additive(random, condition, [MOST] * arms, SENTENCES,
                                           cell.difference)
         scores = {str(number): of_arm for number, of_arm in enumerate(drawn)}
         verdicts, needed = looks.decide(scores, "0", cell.plan)
@@ -92,7 +94,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=4000, help="of equal arms; an eighth as "
                         "many of others (default: 4000)")
     args = parser.parse_args()
-    print(f"{args.trials:,} trials; answers about equal arms in %\n\n| | answered |\n"
+    print(f"{args.trials:,} trials; answers in %; each is an error\n\n| | answered |\n"
           "| --- | ---: |")
     for cell in NULL:
         print(f"| {cell.name} | {100 * simulate(cell, args.trials).answered:.1f} |", flush=True)

@@ -17,7 +17,6 @@ TensorFlow reports of it: the matrix products of the graph that runs, and the pe
 allocates (weights and Adam's moments excluded). Big needs about 6 GB.
 """
 import argparse
-import json
 import math
 import os
 import sys
@@ -202,7 +201,7 @@ def main() -> None:
     comparison = compare(options.measure) if options.measure else []
     if options.json:
         content = {"utilisation": [low, high], "models": rows, "comparison": comparison}
-        files.write_atomically(options.json, json.dumps(content, indent=1) + "\n")
+        files.write_json(options.json, content)
 
 
 if __name__ == "__main__":

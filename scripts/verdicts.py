@@ -4,9 +4,9 @@
     rpr report runs/length_ruoss/even_pairs
     scripts/verdicts.py docs/predictions/length_ruoss.csv runs/length_ruoss/even_pairs
 
-Reads results.csv and results.json of each study or record, and prints a Markdown table for each. An
-arm is as predicted if its mean over seeds is in the range. It agrees with the publication if the
-published figure, if there is one, is in the 95% interval of the mean over seeds (Student's t).
+Reads results.json of each study or record, and prints a Markdown table for each. A prediction is
+right if the mean over seeds is in its range. An arm agrees with the publication if the published
+figure, if there is one, is in the 95% interval of the mean over seeds (Student's t).
 """
 import argparse
 import csv
@@ -15,6 +15,7 @@ import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from scipy import special
 
@@ -24,7 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("predictions", type=Path,
                         help="CSV with problem, arm, published, low and high")
-    parser.add_argument("studies", type=Path, nargs="+", help="directories with results.csv")
+    parser.add_argument("studies", type=Path, nargs="+", help="directories with results.json")
     args = parser.parse_args()
     try:
         print_tables(args.predictions, args.studies)
@@ -37,28 +38,25 @@ def print_tables(predictions_file: Path, studies: Sequence[Path]) -> None:
     with predictions_file.open(encoding="utf-8") as text:
         predictions = list(csv.DictReader(text))
     for study in studies:
-        problem = json.loads((study / "results.json").read_text(encoding="utf-8"))["problem"]
-        with (study / "results.csv").open(encoding="utf-8") as text:
-            arms = {row["name"]: row for row in csv.DictReader(text)}
+        results = json.loads((study / "results.json").read_text(encoding="utf-8"))
+        problem, arms = results["problem"], {arm["name"]: arm for arm in results["arms"]}
         print(f"{problem}:\n\n" + "\n".join(
             table([row for row in predictions if row["problem"] == problem], arms)) + "\n")
 
 
-def table(predictions: Sequence[Mapping[str, str]], arms: Mapping[str, Mapping[str, str]]
-          ) -> Iterator[str]:
+def table(predictions: Sequence[Mapping[str, str]], arms: Mapping[str, Any]) -> Iterator[str]:
     """The lines of a Markdown table of the predicted arms.
 
     Args:
       predictions: rows with `arm`, `published`, `low` and `high`.
-      arms: the rows of results.csv by arm, with `beyond_runs` if runs are done.
+      arms: the arms of results.json by name.
     """
     yield "| arm | published | predicted | measured [95%] | seeds | largest | prediction | paper |"
     yield "| --- | ---: | ---: | ---: | ---: | ---: | --- | --- |"
     for row in predictions:
         shown = f"| {row['arm']} | {row['published']} | {row['low']}–{row['high']} "
-        arm = arms.get(row["arm"], {})
-        runs = [float(run) for run in arm.get("beyond_runs", "").split(";") if run not in
-                ("", "None")]
+        runs = [run["scores"]["beyond"] for run in arms.get(row["arm"], {"runs": ()})["runs"]
+                if "beyond" in run["scores"]]
         if not runs:
             yield shown + "| not run | 0 |  |  |  |"
             continue

@@ -146,7 +146,7 @@ def _run(name: str, argv: list[str]) -> Any:
     if name in _WITHOUT_T2T:
         return _function(COMMANDS[name])(argv)
     from rpr.cli import launcher
-    return launcher.launch(lambda argv: _function(COMMANDS[name])(argv), argv)
+    return launcher.launch(lambda rest: _function(COMMANDS[name])(rest), argv)
 
 
 COMMANDS = {
@@ -157,7 +157,7 @@ COMMANDS = {
     "export": "models.export", "perplexity": "models.perplexity", "score": "score.main",
     "test-set": "score.test_set", "check-scheme": "schemes.check_scheme",
     "benchmark": "schemes.benchmark", "list": "schemes.list_names"}
-# The parser of MODULE.FUNCTION is MODULE.FUNCTION_parser.
+# For completion: the parser of MODULE.FUNCTION of these commands is MODULE.FUNCTION_parser.
 _WITHOUT_T2T = ("run", "study", "report", "verify", "judge", "track", "score", "test-set")
 
 

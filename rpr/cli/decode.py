@@ -72,7 +72,8 @@ def _define_flags() -> None:
                              "--output_dir).")
     absl_flags.DEFINE_enum("engine", "tensorflow", ["tensorflow", "ctranslate2"], "What searches: "
                            "tensorflow gives T2T's hypotheses; ctranslate2 is several times as "
-                           "fast, for the models that rpr export --format=ctranslate2 takes.")
+                           "fast, for the models that rpr export --format=ctranslate2 takes, and "
+                           "runs no decode hooks of the problem.")
     absl_flags.DEFINE_list("ensemble", None, "Run directories (their averaged checkpoint is used) "
                            "or model directories, separated by commas: decode with the mean of "
                            "the models' probabilities. The models must share a vocabulary.")

@@ -8,8 +8,9 @@ import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rpr.cli import study
 from rpr.cli.arguments import Parser, number
-from rpr.experiments import gin_files
+from rpr.experiments import gin_files, studies
 from rpr.experiments.config import Run, Study
 from rpr.t2t.registration import import_all_of_t2t, register, registered_hparams
 from rpr.utils import files
@@ -19,7 +20,6 @@ from rpr.utils.settings import Setting
 
 if TYPE_CHECKING:
     from rpr.conformance.checks import Result
-    from rpr.experiments.studies import StudyRun
 
 _RECIPE = "recipe:small_schemes"
 _RECORDS = Path(__file__).parents[2] / "docs" / "results"
@@ -120,9 +120,9 @@ def _show_checks(args: argparse.Namespace) -> "list[Result]":
 
 def benchmark(argv: list[str]) -> None:
     """`rpr benchmark NAME [--t2t_usr_dir=DIR] [--set NAME=VALUE ...]`."""
-    parser = _parser("benchmark", "Checks a position scheme, trains it as "
-                     "the runs of the other schemes in the record of gin/small_schemes.gin were "
-                     "trained, and reports it beside them. The same command resumes it.")
+    parser = _parser("benchmark", "Checks a position scheme, trains it with "
+                     "the settings of gin/small_schemes.gin, and compares it with the recorded "
+                     "runs of the other schemes. Run the same command again to resume.")
     parser.add_argument("--study_dir", help="default: runs/benchmark-NAME")
     parser.add_argument("--cores", type=number(1), help="without a GPU: cores to use at "
                         "most, one for each run (default: all)")
@@ -132,8 +132,6 @@ def benchmark(argv: list[str]) -> None:
     parser.add_argument("--record", metavar="FILE", help="archive of the recorded runs (default: "
                         "docs/results/NAME/runs.tar.xz, NAME being that of the recipe)")
     args = parser.parse_args(argv)
-    from rpr.cli import study
-    from rpr.experiments import studies
     study_dir = args.study_dir or os.path.join(
         "runs", "benchmark-" + re.sub(r"[^A-Za-z0-9._]+", "-", ",".join([args.scheme, *args.set])))
     files.refuse_unusable(study_dir)
@@ -159,7 +157,6 @@ def _study(args: argparse.Namespace, sides: set[str], recorded: set[str]) -> tup
     The seeds are those with which the recipe's own baseline is recorded. Arms that are not
     recorded with all of them are left out.
     """
-    from rpr.experiments import studies
     recipe, run = gin_files.load_study(args.recipe)
     changes: dict[str, Any] = dict(pair.split("=", 1) for pair in args.set)
     changes |= {"position": args.scheme} if len(sides) == 2 else {
@@ -192,13 +189,14 @@ def _recorded(record: str) -> dict[str, str]:
         with tarfile.open(record) as tar:
             paths = [name.split("/") for name in tar.getnames()]
     except FileNotFoundError:
-        raise InvalidPath(record, "there is no such record; the repository has it") from None
+        raise InvalidPath(record, "there is no such record; the records come with "
+                          "the repository, not with the package") from None
     except (OSError, tarfile.TarError) as error:
         raise InvalidPath(record, f"not an archive of runs ({error})") from None
     return {_digest(path[1]): path[1] for path in paths if path[0] == "runs" and len(path) > 2}
 
 
-def _unpack(record: str, recorded: dict[str, str], runs: "list[StudyRun]") -> None:
+def _unpack(record: str, recorded: dict[str, str], runs: list[studies.StudyRun]) -> None:
     """Unpacks the recorded runs of a study that are not in its directory."""
     missing = {recorded[_digest(run.name)]: run.run_dir.path for run in runs
                if _digest(run.name) in recorded and not os.path.exists(run.run_dir.path)}

@@ -68,9 +68,8 @@ def main(argv: list[str]) -> None:
         provenance.check_corpus(study_run.run, study_run.run_dir)
     is_new = not studies.is_study(study_dir)
     planned = runs
-    runs = _needed(study, planned, args.retry_failed)
-    studies.prepare(study, run, study_dir, runs)
-    outside = studies.runs_outside(study_dir, [study_run.directory for study_run in runs])
+    runs = studies.prepare(study, run, study_dir, _needed(study, planned, args.retry_failed))
+    outside = studies.runs_outside(study_dir, [study_run.directory for study_run in planned])
     if outside:
         say(f"{len(outside)} runs are outside this study, which leaves their arms, seeds or steps "
             f"out: {', '.join(outside)}", style="yellow")
@@ -104,14 +103,15 @@ def main(argv: list[str]) -> None:
 
 def _needed(study: Study, planned: list[studies.StudyRun], retry_failed: bool = False
             ) -> list[studies.StudyRun]:
-    """The runs that `study.looks` needs so far, by the finished ones, and these; else all."""
+    """The runs that are finished or that `study.looks` needs next; without looks, all."""
     if not study.looks:
         return planned
     from rpr.evaluation.looks import Plan
     from rpr.report.planned_looks import look
+    states = {study_run.name: study_run.state() for study_run in planned}
     arms: dict[str, list[tuple[str, RunDirectory]]] = {}
     for study_run in planned:
-        state = study_run.state()
+        state = states[study_run.name]
         arms.setdefault(study_run.arm, []).append((
             "waiting" if state == "failed" and retry_failed else state, study_run.run_dir))
     verdicts, seeds = look(arms, study.baseline, Plan(study.looks, study.margin))
@@ -119,7 +119,7 @@ def _needed(study: Study, planned: list[studies.StudyRun], retry_failed: bool = 
         say("study.looks: " + ", ".join(
             f"{arm} {'open' if verdict.answer is None else 'decided'} after {verdict.seeds} seeds"
             for arm, verdict in verdicts.items()))
-    return [study_run for study_run in planned if study_run.state() == "done"
+    return [study_run for study_run in planned if states[study_run.name] == "done"
             or study_run.run.seed in study.seeds[:seeds[study_run.arm]]]
 
 

@@ -94,9 +94,10 @@ class Pool(contextlib.AbstractContextManager):
         self.running = []
 
     def start(self, key: Any, argv: list[str], log: str, gpus: int) -> bool:
-        """Starts `rpr ARGV`, which `ended` calls `key`; False if too few devices are free.
+        """Starts `rpr ARGV`; False if too few devices are free.
 
-        On a machine without GPUs it gets one core, whatever `gpus` says.
+        `ended` names it by `key`. Its output is appended to the file `log`. On a machine without
+        GPUs it gets one core, whatever `gpus` says.
         """
         leased = self._lease(gpus)
         if leased is None:

@@ -76,8 +76,9 @@ def run_command(argv: Sequence[str], environment: Mapping[str, str], *inherited:
                 show: Callable[[str], None] | None = None) -> tuple[int, str]:
     """Runs `rpr ARGV` as a process. Ctrl-C ends it, and so does our own death, even by kill -9.
 
-    It gets further environment variables and inherits file descriptors. `show` takes the lines of
-    its output; None: they go where ours do. Returns its exit code, and why it failed.
+    `environment` has variables besides those of this process; `inherited` are file descriptors.
+    `show` takes the lines of its output; None: they go where ours do. Returns its exit code, and
+    why it failed.
     """
     options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT,
                                "text": True, "errors": "replace"} if show else {}
@@ -175,7 +176,10 @@ class Pipeline:
         self._complete_scores()
 
     def input_hash(self, stage: Stage, before: str) -> str:
-        """Identifies a stage and (`before`) those before it, independent of where files are."""
+        """Identifies what a stage does, wherever the directories are.
+
+        `before` is the hash of the stage before it.
+        """
         argv = [arg for arg in stage.argv if arg.split("=")[0] not in _MUTABLE_FLAGS]
         for path, name in ((self.run_dir.path, "RUN"), (self.run_dir.data_dir, "DATA")):
             argv = [re.sub(rf"{re.escape(path)}(?=/|$)", name, arg) for arg in argv]

@@ -228,7 +228,10 @@ def _decode(run: Run, run_dir: RunDirectory, text: list[str], checkpoint: str, h
 
 
 def sacrebleu_test_set(run: Run, test_set: str = "") -> tuple[str, str]:
-    """Name and language pair of `run.test_set` or one of `run.test_sets`; empty: the problem's."""
+    """Name and language pair of a test set of sacreBLEU; both empty for one of the problem.
+
+    `test_set` is one of `run.test_sets`, or empty for `run.test_set`.
+    """
     if not test_set:
         return (run.test_set, run.language_pair) if run.test_set else ("", "")
     name, _, pair = test_set.partition(":")
@@ -236,7 +239,10 @@ def sacrebleu_test_set(run: Run, test_set: str = "") -> tuple[str, str]:
 
 
 def new_test_sets(run: Run, run_dir: RunDirectory) -> set[str]:
-    """The test sets that a finished run gets by this configuration; it needs its checkpoints."""
+    """The test sets that a finished run gets by this configuration.
+
+    Refuses new ones if the run's checkpoints are gone.
+    """
     if not (os.path.exists(run_dir.config) and os.path.exists(run_dir.scores)):
         return set()
     known = gin_files.load_run(run_dir.config).test_sets
@@ -278,7 +284,7 @@ def state(run_dir: RunDirectory) -> str:
 
 def find_model(path: str, data_dir: str | None = None, usr_dir: str | None = None
                ) -> tuple[Run, ModelRequest]:
-    """The run of a run directory, and its trained model; an unfinished run's is its last one.
+    """The run of a run directory, and its model; of an unfinished run, the last checkpoint's.
 
     Args:
       path: as `rpr run` made it.

@@ -20,6 +20,7 @@ class RunJob:
 
     def __init__(self, argv: list[str], log: str) -> None:
         self.argv, self.log = argv, log
+        self._process: Any = None                     # not started yet
 
     def __call__(self) -> int:
         """Runs it; returns the exit code."""
@@ -30,10 +31,9 @@ class RunJob:
     def checkpoint(self) -> Any:
         """Called before Slurm takes the node away: stops the run and returns the job to queue."""
         from submitit.helpers import DelayedSubmission
-        process = vars(self).get("_process")          # missing: it has not been started yet
-        if process:
-            process.terminate()                       # its stage dies with it
-            os.waitpid(process.pid, 0)                # this interrupts Popen.wait, which locks
+        if self._process:
+            self._process.terminate()                 # its stage dies with it
+            os.waitpid(self._process.pid, 0)          # this interrupts Popen.wait, which locks
         return DelayedSubmission(RunJob(self.argv, self.log))
 
 

@@ -252,7 +252,7 @@ def load(study_dir: str) -> list[StudyRun]:
 
 
 def runs_outside(study_dir: str, directories: Iterable[str]) -> list[str]:
-    """The runs on disk besides those of a study, `directories`; all relative to `study_dir`."""
+    """The runs on disk that are not among `directories`; all relative to `study_dir`."""
     found = glob.glob(os.path.join("runs", "*", gin_files.RUN_FILE), root_dir=study_dir)
     return sorted({os.path.dirname(path) for path in found} - set(directories))
 

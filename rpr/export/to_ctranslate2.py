@@ -151,8 +151,8 @@ def check(trained: TrainedModel) -> None:
     """Refuses a model that CTranslate2 cannot compute, before its weights are read."""
     hparams = trained.hparams
     if "inputs" not in hparams.problem_hparams.modality:
-        raise InvalidValue("format", "ctranslate2", "the problem has no source text; only "
-                           "safetensors exports such a model")
+        raise InvalidValue("problem", hparams.problem.name, "has no source text, which CTranslate2 "
+                           "needs; the format safetensors exports such a model")
     if trained.name != "rpr_transformer":
         raise _refusal("model", trained.name, "rpr_transformer, which also reads checkpoints of "
                        "T2T's transformer")

@@ -96,7 +96,8 @@ class Batches:
              as_text: Callable[[Mapping[str, np.ndarray]], str]) -> None:
         """Writes each batch as soon as all its predictions are there.
 
-        They are for `sentences(numbers)`, with `outputs` int [length] or [beams, length].
+        `predictions` are for `sentences(numbers)`, with `outputs` int [length] or [beams, length].
+        `as_text` gives the output line of one.
         """
         for number in numbers:
             batch = list(itertools.islice(predictions, len(self._batches[number])))

@@ -137,7 +137,7 @@ def sum_by_distance(weights: np.ndarray, max_distance: int) -> np.ndarray:
 
 def draw_attention(weights: AttentionWeights, source: Sequence[str], target: Sequence[str],
                    prefix: str) -> None:
-    """Writes PREFIX.encoder.png, PREFIX.decoder.png and PREFIX.cross.png, those that there are.
+    """Writes PREFIX.encoder.png, PREFIX.decoder.png and PREFIX.cross.png, as the model has them.
 
     A row of panels is a layer, a column a head. `weights` are of one sentence, a batch of one,
     whose tokens are `source` and `target`.

@@ -14,7 +14,7 @@ from rpr.models.beam_search import EOS_ID
 from rpr.t2t.trained_model import TrainedModel
 from rpr.utils.errors import InvalidValue, UserError
 
-START_ID = 0                                          # T2T's symbol before the first
+_START_ID = 0                                         # T2T's symbol before the first
 
 
 class _Window(NamedTuple):
@@ -95,9 +95,9 @@ class LanguageModel:
                  ) -> str:
         """A text that begins with a prefix, continued by at most `length` tokens.
 
-        Models of this project read each token once, and keep keys and values. Others read the whole
-        text for each new token. Logits are divided by the temperature before a token is drawn; 0:
-        the most probable.
+        It ends earlier at an end mark. Logits are divided by `temperature` before a token is drawn
+        (`seed` seeds the draws); at 0 the most probable token is taken. Models of this project read
+        each token once, and keep keys and values. Others read the whole text for each new token.
         """
         if not temperature >= 0:
             raise InvalidValue("temperature", temperature, "must be at least 0")
@@ -109,9 +109,9 @@ class LanguageModel:
         """The ids of a text and its continuation, without the end mark."""
         read, caches = 0, None
         for _ in range(length):
-            self._check_length(len(ids) + 1)
             if isinstance(self._model, incremental.IncrementalDecoder):
-                for token in [START_ID, *ids][read:]:
+                self._check_length(len(ids) + 1)
+                for token in [_START_ID, *ids][read:]:
                     logits, caches = self._next(token, caches)
                 read = len(ids) + 1
             else:  # A token is predicted from those before it: any id stands for the new one.

@@ -95,6 +95,7 @@ def _positions(hparams: HParams) -> dict[str, str]:
     unused = set.intersection(*map(unused_settings, [*sides, cross]))
     why = f"with position={' and '.join(dict.fromkeys(sides))}"
     dead = dict.fromkeys(unused, why) | without_decoder
-    if hparams.encoder_position and hparams.decoder_position:
-        dead["position"] = "with encoder_position and decoder_position"
+    names = ["encoder_position", "decoder_position"][:len(sides)]
+    if all(map(hparams.get, names)):
+        dead["position"] = f"with {' and '.join(names)}"
     return dead

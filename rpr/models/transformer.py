@@ -73,7 +73,7 @@ def checked_hparams(hparams: HParams) -> HParams:
         raise ValueError(f"answer_symbol={symbol} with pack_dataset=True: a packed row holds "
                          "several sources; use one of the two")
     _check_heads(hparams)
-    for side in ("inputs", "targets"):
+    for side in ("inputs",) if symbol else ("inputs", "targets"):
         positions.build(hparams, side)                       # raises for a bad scheme
     return hparams
 

@@ -19,10 +19,10 @@ def prepare_encoder(inputs: tf.Tensor, target_space: tf.Tensor | None, hparams: 
                     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """The input of the encoder's first layer and the attention biases, which stay in float32.
 
-    The inputs, [batch, length, hidden], are embedded words, zero for padding; that of the target
-    space is added. The bias of self-attention is [batch, 1, 1|length, length], that of the
-    decoder's attention to the encoder [batch, 1, 1|len_targets, length]. The features of a packed
-    batch have `inputs_segmentation` and `targets_segmentation`, each int [batch, length].
+    The inputs, [batch, length, hidden], are embedded words, zero for padding; the embedding of the
+    target space is added to them. The bias of self-attention is [batch, 1, 1|length, length], that
+    of the decoder's attention to the encoder [batch, 1, 1|len_targets, length]. The features of a
+    packed batch have `inputs_segmentation` and `targets_segmentation`, each int [batch, length].
     """
     if features and "inputs_segmentation" in features:
         segments = features["inputs_segmentation"]

@@ -141,9 +141,10 @@ def _sum_to(x: tf.Tensor, sizes: list) -> tf.Tensor:
 
 def project_memory(memory: tf.Tensor, key_channels: int, value_channels: int,
                    heads: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Keys [batch, heads, keys, key_channels / heads] and values, likewise, of what is attended to.
+    """Keys and values of the sequence that is attended to, `memory` [batch, keys, hidden].
 
-    `memory` is [batch, keys, hidden].
+    They are [batch, heads, keys, key_channels / heads] and [batch, heads, keys, value_channels /
+    heads].
     """
     return (split_heads(project(memory, key_channels, "k"), heads),
             split_heads(project(memory, value_channels, "v"), heads))

@@ -49,7 +49,7 @@ def _matmul(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
 
 def mlp(x: tf.Tensor, width: int, channels: int, activation: Callable[[tf.Tensor], tf.Tensor]
         ) -> tf.Tensor:
-    """Two dense layers, `hidden` of a width and `output`: [..., depth] -> [..., channels]."""
+    """Two dense layers, `hidden` (of `width`) and `output`: [..., depth] -> [..., channels]."""
     return dense(activation(dense(x, width, "hidden")), channels, "output")
 
 

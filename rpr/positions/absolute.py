@@ -64,6 +64,7 @@ class Learned(Scheme):
     sides = ("inputs", "targets")
 
     def __init__(self, hparams: HParams, side: str) -> None:
+        super().__init__(hparams, side)
         self._length = self.longest = hparams.max_length
         self._name = f"{side}_positional_embedding"          # T2T's variable name
         if self._length < 1:

@@ -141,6 +141,7 @@ class Alibi(Scheme):
     )
 
     def __init__(self, hparams: HParams, side: str) -> None:
+        super().__init__(hparams, side)
         self._heads, self._factor = hparams.num_heads, hparams.get("alibi_factor")
         self._directions = hparams.get("alibi_directions") if side == "inputs" else "same"
         if self._directions == "heads" and self._heads % 2:
@@ -154,8 +155,8 @@ class Alibi(Scheme):
 
     def _directed(self, distances: tf.Tensor) -> tf.Tensor:
         heads, dtype = self._heads, distances.dtype
-        slopes = {"shifted": alibi_slopes(heads), "heads": 2 * alibi_slopes(heads // 2),
-                  "learned": [1.0] * heads}[self._directions]
+        slopes = (2 * alibi_slopes(heads // 2) if self._directions == "heads" else
+                  [1.0] * heads if self._directions == "learned" else alibi_slopes(heads))
         factors = (np.array(slopes)[:, None, None] * self._factor).astype(dtype.as_numpy_dtype)
         if self._directions == "shifted":
             return factors * (tf.cast(distances < 0, dtype) / 2 - tf.abs(distances))
@@ -183,6 +184,7 @@ class Sandwich(Scheme):
     )
 
     def __init__(self, hparams: HParams, side: str) -> None:
+        super().__init__(hparams, side)
         self._heads, self._channels = hparams.num_heads, hparams.get("sandwich_channels")
         if self._channels % 2:
             raise ValueError(f"sandwich_channels={self._channels}: must be an even number")

@@ -13,11 +13,11 @@ from rpr.utils.settings import Setting
 
 
 def forgetting_bias(forward: tf.Tensor, backward: tf.Tensor | None, layout: Layout) -> tf.Tensor:
-    """The sum of the log gates of the words after key j, up to query i (Lin et al. 2025).
+    """The sum of the log gates of the words after key j, up to query i (Lin et al. 2025, sec. 3).
 
-    Both are log gates, float [batch, heads, keys]; the result is [batch, heads, queries, keys]. For
-    keys to the right those of `backward` are summed, from i on, up to the word before j; None if
-    the attention is causal.
+    `forward` and `backward` are log gates, float [batch, heads, keys]; the result is [batch, heads,
+    queries, keys], 0 for j = i. For a key to the right, the gates of `backward` are summed from
+    word i up to the word before j; `backward` is None if the attention is causal.
     """
     def differences(sums: tf.Tensor) -> tf.Tensor:
         own = tf.slice(sums, [0, 0, layout.offset], [-1, -1, layout.queries])
@@ -94,6 +94,7 @@ class Path(Scheme):
     )
 
     def __init__(self, hparams: HParams, side: str) -> None:
+        super().__init__(hparams, side)
         self._heads = hparams.num_heads
         self._channels = hparams.attention_key_channels or hparams.hidden_size
         self._rank, self._window = hparams.get("path_rank"), hparams.get("path_window")
@@ -221,6 +222,7 @@ class DapeV2(Dape):
     )
 
     def __init__(self, hparams: HParams, side: str) -> None:
+        super().__init__(hparams, side)
         self._width, self._kernel = hparams.get("dape_v2_width"), hparams.get("dape_v2_kernel")
         if self._kernel % 2 == 0:
             raise ValueError(f"dape_v2_kernel={self._kernel}: must be an odd number")

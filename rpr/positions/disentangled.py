@@ -144,6 +144,7 @@ class Deberta(Scheme):
     )
 
     def __init__(self, hparams: HParams, side: str) -> None:
+        super().__init__(hparams, side)
         self._hidden, self._side = hparams.hidden_size, hparams.deberta_num_buckets
         self._max_distance = hparams.deberta_max_distance
         if self._side % 2:

@@ -121,7 +121,7 @@ def whole(positions: tf.Tensor) -> tf.Tensor:
 
 
 def clipped_labels(distances: tf.Tensor, left: int, right: int | None = None) -> tf.Tensor:
-    """clip(distance, -left, right) + left (Shaw et al. 2018, section 3.2); right is None: as left.
+    """clip(distance, -left, right) + left (Shaw et al. 2018, section 3.2); `right` None: as `left`.
 
     A distance is the position of the key minus that of the query, an integer; any shape.
     """

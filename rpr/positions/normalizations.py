@@ -62,6 +62,7 @@ class Differential(Scheme):
     """
 
     def __init__(self, hparams: HParams, side: str) -> None:
+        super().__init__(hparams, side)
         self._depth = head_depth(hparams)
         if hparams.num_heads % 2:
             raise ValueError("position=differential divides the heads into pairs: "

@@ -11,9 +11,10 @@ materialises a_ij for every pair. Two algorithms avoid that; which one is used d
 - Skewed (`rpr.positions.pairs`), for large k and for a single query: each query is multiplied by
   the row of every distance, and the products are moved to their pairs.
 
-Both need consecutive positions. For others, and for the labels of edges, there is a third:
+Both need consecutive positions. Other positions, and the labels of edges, need a third algorithm:
 
-- Labelled (likewise): each query is multiplied by each row of the table.
+- Labelled (also in `rpr.positions.pairs`): each query is multiplied by each row of the table, and
+  each pair picks the product of its label.
 """
 import tensorflow.compat.v1 as tf
 
@@ -198,6 +199,7 @@ class RelativeUnclipped(Scheme):
     t2t_settings = ("heads_share_relative_embedding",)
 
     def __init__(self, hparams: HParams, side: str) -> None:
+        super().__init__(hparams, side)
         self._length = self.longest = hparams.max_length
         if self._length < 1:
             raise ValueError(f"max_length={self._length}: position=relative_unclipped needs a "

@@ -123,6 +123,7 @@ class Rotary(Scheme):
     )
 
     def __init__(self, hparams: HParams, side: str) -> None:
+        super().__init__(hparams, side)
         depth = head_depth(hparams)
         self._base, fraction = hparams.rotary_base, hparams.rotary_fraction
         self._channels = int(depth * fraction + 1e-6) // 2 * 2       # 0.58 * 100 < 58
@@ -228,6 +229,7 @@ class AxialRotary(Scheme):
     )
 
     def __init__(self, hparams: HParams, side: str) -> None:
+        super().__init__(hparams, side)
         self._depth = head_depth(hparams)
         self._width, self._base = hparams.get("axial_width"), hparams.get("axial_base")
         if self._depth % 4:

@@ -178,8 +178,7 @@ def _analyse(run_dir: RunDirectory, usr_dir: str | None) -> dict[str, np.ndarray
     """All arrays of a run, whose data is next to it."""
     from rpr.inference.inspector import Inspector, relative_tables
     from rpr.positions import relative
-    from rpr.t2t import registration, trained_model
-    registration.register(usr_dir)
+    from rpr.t2t import trained_model
     run, request = find_model(run_dir.path, None, usr_dir)
     trained = trained_model.find_trained_model(request)
     arrays = relative_tables(run_dir.checkpoint(run))

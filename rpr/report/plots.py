@@ -369,9 +369,9 @@ def plot_heat_map(results: StudyResults) -> Figure:
         light = sum(image.cmap(image.norm(value))[:3]) < 1.5
         axes.text(column, row, f"{value:.1f}", ha="center", va="center", fontsize=8,
                   color="white" if light else "black")
-    longer = sum(bucket.high <= (results.trained_length or 0) for bucket in buckets)
-    if 0 < longer < len(buckets):
-        axes.axvline(longer - 0.5, color="red", lw=2)
+    within = sum(bucket.high <= (results.trained_length or 0) for bucket in buckets)
+    if 0 < within < len(buckets):
+        axes.axvline(within - 0.5, color="red", lw=2)
         axes.set_title(f"right of the line: longer than in training ({results.trained_length})",
                        fontsize=8)
     axes.set_yticks(range(len(arms)), [arm_label(arm) for arm in arms])

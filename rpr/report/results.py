@@ -161,7 +161,8 @@ class ArmResult(_Scored):
     def choose_setting(self) -> None:
         """With `study.tune`, keeps the runs of the setting with the least development loss.
 
-        Settings with a failed run cannot be; the seeds that count are those that all others have.
+        A setting with a failed run cannot be chosen. The seeds that count are those that all other
+        settings have.
         """
         if not any(run.tuned for run in self.runs):
             return

@@ -42,8 +42,8 @@ def read_study(path: str, baseline: str | None = None, against: str | None = Non
         the baseline is not among them, the first one takes its place.
 
     Raises:
-      UserError: there is no run, a run is there twice, there is no arm of that name, or
-        study.looks planned other comparisons.
+      UserError: there are no runs, a run is listed twice, no arm has a given name, or study.looks
+        has fixed other comparisons.
     """
     arms: list[ArmResult] = []
     own_baseline = None

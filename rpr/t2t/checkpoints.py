@@ -22,8 +22,8 @@ STATE_FILE = "checkpoint"
 def find_checkpoint(path_or_dir: str, model: str) -> str:
     """The path of the checkpoint to read; of a directory, the newest complete one.
 
-    Refuses one that is damaged, or of another model than the registered name says. The variables of
-    a T2T model begin with its name; those of rpr_transformer begin with `transformer`, so that both
+    Refuses one that is damaged, or that is not of `model`, a registered name. The variables of a
+    T2T model begin with its name; those of rpr_transformer begin with `transformer`, so that both
     read each other's checkpoints.
     """
     path = path_or_dir

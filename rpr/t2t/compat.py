@@ -24,7 +24,10 @@ _installed = False
 
 
 def install() -> None:
-    """Prepares TensorFlow and tensor2tensor. A second call does nothing."""
+    """Prepares TensorFlow and tensor2tensor. A second call does nothing.
+
+    Raises ImportOrderError if tensor2tensor was imported before, or TensorFlow 2 code has run.
+    """
     global _installed
     if _installed:
         return
@@ -332,7 +335,10 @@ def _evaluation_without_batches() -> None:
 
 
 def read_bleu_texts_with(read_lines: Callable[[str], list[str]]) -> None:
-    """T2T counts what follows the last newline as a line, and a byte order mark as a word."""
+    """Makes t2t-bleu read files with `read_lines`.
+
+    T2T counts what follows the last newline as a line, and a byte order mark as a word.
+    """
     from tensor2tensor.utils import bleu_hook
 
     def bleu_wrapper(ref_filename: str, hyp_filename: str, case_sensitive: bool = False) -> float:

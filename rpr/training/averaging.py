@@ -56,11 +56,12 @@ def average_all(model_dir: str, output_dir: str, n: int, min_steps: int = 0,
 
 
 def write_mean(path: str, paths: Sequence[str], step: int) -> None:
-    """Writes the mean of checkpoints, with `global_step` = step; all of it or nothing is seen.
+    """Writes the mean of checkpoints, with `global_step` = step.
 
-    Paths are without suffix. Only the variables that inference uses are averaged. The optimizer's
-    slots, two thirds of a checkpoint, and the running averages of losses are left out. At any time,
-    memory holds the variables of one data file only (_FILE_BYTES, or one larger variable).
+    A reader sees all of it or nothing. Paths are without suffix. Only the variables that inference
+    uses are averaged. The optimizer's slots, two thirds of a checkpoint, and the running averages
+    of losses are left out. At any time, memory holds the variables of one data file only
+    (_FILE_BYTES, or one larger variable).
     """
     for leftover in glob.glob(glob.escape(path) + ".part*"):
         os.unlink(leftover)
@@ -93,7 +94,10 @@ def write_mean(path: str, paths: Sequence[str], step: int) -> None:
 
 
 def averaged_variables(paths: Sequence[str]) -> list[str]:
-    """The names of the variables that are averaged, in order; refuses unlike checkpoints."""
+    """The names of the variables that are averaged, in order.
+
+    Refuses checkpoints whose variables or shapes differ.
+    """
     first, *others = ({name: shape for name, shape in tf.train.list_variables(path)
                        if name not in _FIXED and not name.startswith(_TRAINING_SCOPES)}
                       for path in paths)

@@ -74,9 +74,10 @@ _Introduction = tuple[int, str, _Peer]                # index and fingerprint of
 
 
 class WorkerGroup:
-    """One process of a training on several machines, `addresses[index]`; the chief is the first.
+    """One process of a training on several machines.
 
-    The fingerprint must be equal in all processes. All machines see the file of the secret.
+    `addresses` are `host:port`, the chief's first; this process has number `index`. `fingerprint`
+    must be equal in all processes. `secret_path` is in a directory that all machines see.
     """
 
     def __init__(self, addresses: Sequence[str], index: int, fingerprint: str, secret_path: str
@@ -91,7 +92,10 @@ class WorkerGroup:
         self._verdict = threading.Lock()              # never released: the process ends
 
     def join(self) -> None:
-        """Waits for all processes, and watches them from then on; refuses another training's."""
+        """Waits for all processes, and watches them from then on.
+
+        Refuses a process that was started for another training.
+        """
         if self._index:
             self._join_chief()
         else:

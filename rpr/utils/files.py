@@ -36,8 +36,7 @@ def read_json(path: str, schema: Schema = dict, remedy: str = "remove it and run
 
 
 def open_regular(path: str) -> BinaryIO:
-    """Opens a file for reading; refuses a pipe or a device, on which a reader could wait for ever.
-    """
+    """Opens a file for reading; refuses a pipe or a device, which could keep a reader waiting."""
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(number).st_mode
     if not stat.S_ISREG(mode):

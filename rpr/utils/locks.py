@@ -26,8 +26,9 @@ def locked(path: str) -> Iterator[None]:
 def lock(path: str, wait: bool = True) -> Iterator[int]:
     """Holds a lock file until the block or the process ends, even by kill -9.
 
-    `wait` is whether to wait for a process that holds it, after a message. Yields the file
-    descriptor; a child process that inherits it shares the lock.
+    With `wait` it waits for a process that holds the lock, after a message; else it refuses. It
+    also refuses a link or a pipe. Yields the file descriptor; a child process that inherits it
+    shares the lock.
     """
     descriptor = open_nofollow(path, 0, 0o600)
     try:

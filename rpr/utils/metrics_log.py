@@ -35,7 +35,9 @@ CHECKSUMS = "checksums.jsonl"
 
 
 def events(path: str, every: int = 1) -> Iterator[Event]:
-    """The events of a metrics file, oldest first, with every n-th `train` event; none without it.
+    """The events of a metrics file, oldest first; none if there is no file.
+
+    Of the `train` events only every n-th is returned, n being `every`.
     """
     count = 0
     with contextlib.suppress(FileNotFoundError), open_regular(path) as lines:
@@ -50,7 +52,7 @@ def events(path: str, every: int = 1) -> Iterator[Event]:
 
 
 def read(path: str, most_train: int | None = None) -> list[Event]:
-    """The events of a metrics file, oldest first; refuses a file without any.
+    """The events of a metrics file, oldest first; none if there is no file. Refuses a damaged one.
 
     With more than `most_train` `train` events, only evenly spaced ones are returned.
     """

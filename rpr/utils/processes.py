@@ -30,8 +30,9 @@ def spawn(argv: Sequence[str], *, module: str = "rpr.cli.__main__",
           before: Callable[[], None] | None = None, **options: Any) -> subprocess.Popen:
     """Starts `rpr ARGV`, or another module, as a process that is killed when this one dies.
 
-    This holds even for kill -9. `before` is called in the new process before it becomes Python.
-    `options` are those of `subprocess.Popen`; by default, the standard input is empty.
+    It is killed even if this one dies by kill -9. `before` is called in the new process before it
+    becomes Python. `options` are those of `subprocess.Popen`; by default, the standard input is
+    empty.
     """
     end_with_parent = with_parent()
 

@@ -41,7 +41,7 @@ def test_a_wrong_parameter_is_refused(submitit, tmp_path, option):
 def test_a_job_that_is_preempted_before_its_process_is_queued_as_it_is(tmp_path):
     pytest.importorskip("submitit")
     queued = slurm.RunJob(["list"], str(tmp_path / "log")).checkpoint().function
-    assert vars(queued) == {"argv": ["list"], "log": str(tmp_path / "log")}
+    assert (queued.argv, queued.log) == (["list"], str(tmp_path / "log"))
 
 
 def test_a_job_that_is_preempted_stops_and_is_queued_as_it_is(submitit, tmp_path, monkeypatch):

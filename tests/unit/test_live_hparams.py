@@ -105,6 +105,15 @@ def test_what_has_no_effect_leaves_the_graph_of_a_training_alone(position, optim
     assert not [node.name for node, other in zip(before, after, strict=True) if node != other]
 
 
+def test_without_a_decoder_the_position_of_the_encoder_decides():
+    settings = {"answer_symbol": 2, "encoder_position": "sinusoid"}
+    dead = live_hparams.without_effect("rpr_transformer", new_hparams(**settings))
+    assert dead["position"] == "with encoder_position"
+    assert dead["decoder_position"] == "without a decoder"
+    settings |= {"encoder_position": "randomized+sinusoid", "randomized_evaluation": True}
+    transformer.checked_hparams(new_hparams(**settings))     # a decoder would refuse it
+
+
 def test_the_arms_that_are_one_training_are_named(tmp_path, monkeypatch):
     said = []
     monkeypatch.setattr(run, "say", lambda line, style: said.append(line))

@@ -393,9 +393,10 @@ def test_a_sink_takes_its_share_of_the_weights():
             got[:, h], powers / (powers.sum(axis=2, keepdims=True) + math.exp(sink)), rtol=1e-6)
 
 
-@pytest.mark.parametrize("directions", ["shifted", "heads", "learned"])
-def test_alibi_with_directions_of_its_own(directions):
-    n, heads = 5, 4
+@pytest.mark.parametrize(("directions", "heads"), [
+    ("shifted", 4), ("heads", 4), ("learned", 4), ("shifted", 1), ("learned", 1)])
+def test_alibi_with_directions_of_its_own(directions, heads):
+    n = 5
     with tf.Graph().as_default(), tf.Session() as session:
         at, both = tf.range(n)[None], []
         for layout in (Layout(n, n), Layout(n, n, query_at=at, key_at=at, unit_steps=False)):
@@ -407,7 +408,7 @@ def test_alibi_with_directions_of_its_own(directions):
         got, by_positions, learned = session.run([*both, tf.trainable_variables()])
     for h, i, j in np.ndindex(heads, n, n):
         if directions == "shifted":
-            expected = -(abs(i - j) - (0.5 if j < i else 0)) * 2.0 ** (-2 * (h + 1))
+            expected = -(abs(i - j) - (0.5 if j < i else 0)) * 2.0 ** (-8 / heads * (h + 1))
         elif directions == "heads":
             hidden = j > i if h < 2 else j < i
             expected = -1e9 if hidden else -abs(i - j) * 2.0 ** (-4 * (h % 2 + 1))

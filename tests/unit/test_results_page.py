@@ -70,7 +70,7 @@ def test_numbers_in_the_text_are_those_of_a_record(capsys):
 
 
 def test_a_number_without_a_record_is_found(tmp_path):
-    page = tmp_path / "page.md"
+    page = tmp_path / "README.md"
     page.write_text("# Page\n\n## Precision: `small_precision`\n\n27.9 BLEU against 27.5, in CUDA "
                     "12.2;\nlosses of 1.91 and 1.75, `99.1`.\n\n## More\n\n99.9; published: 41.02")
     records = [check_numbers.recorded(values)
