@@ -97,19 +97,20 @@ def decode(features: dict[str, tf.Tensor], models: Sequence[tuple[Any, Any]],
         raise UserError(f"the models of an ensemble have {', '.join(map(str, sizes))} target "
                         "symbols; the numbers must be equal (vocab_divisor)")
     beams = decode_hparams.beam_size
-    model_steps, initial_caches = [], []
+    parts = []
     for model, scope in models:
         with tf.variable_scope(scope, auxiliary_name_scope=False), tf.variable_scope(model.name):
-            step, cache = model.init_step(model.prepare_features(features), beams)
-        model_steps.append(step)
-        initial_caches.append(cache)
+            parts.append(model.init_step(model.prepare_features(features), beams))
+    model_steps, initial_caches, initial_sources = map(list, zip(*parts, strict=True))
 
-    def ensemble_step(ids: tf.Tensor, caches: list[Any]) -> tuple[tf.Tensor, list[Any]]:
+    def ensemble_step(ids: tf.Tensor, caches: list[Any], sources: list[Any]
+                      ) -> tuple[tf.Tensor, list[Any]]:
         logits, next_caches = [], []
-        for (model, scope), step, cache in zip(models, model_steps, caches, strict=True):
+        for (model, scope), step, cache, source in zip(
+                models, model_steps, caches, sources, strict=True):
             with tf.variable_scope(scope, auxiliary_name_scope=False), \
                     tf.variable_scope(model.name):
-                model_logits, cache = step(ids, cache)
+                model_logits, cache = step(ids, cache, source)
             logits.append(model_logits)
             next_caches.append(cache)
         return mean_log_probabilities(logits), next_caches
@@ -117,7 +118,7 @@ def decode(features: dict[str, tf.Tensor], models: Sequence[tuple[Any, Any]],
     lengths = functools.reduce(tf.minimum, [
         model.search_lengths(features, decode_hparams.extra_length) for model, _ in models])
     return beam_search.search(
-        ensemble_step, initial_caches, lengths, beams,
+        ensemble_step, initial_caches, initial_sources, lengths, beams,
         beams if decode_hparams.return_beams else 1, decode_hparams.alpha)
 
 

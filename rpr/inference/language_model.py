@@ -129,11 +129,12 @@ class LanguageModel:
     def _step(self) -> tuple[Any, list[tf.Tensor], list[np.ndarray]]:
         """Logits and caches after a token; placeholders of token and caches; the first caches."""
         with self._session.graph.as_default(), tf.variable_scope(self._model.name, reuse=True):
-            step, first = self._model.init_step({"targets": tf.zeros([1, 1, 1, 1], tf.int32)}, 1)
+            step, first, sources = self._model.init_step(
+                {"targets": tf.zeros([1, 1, 1, 1], tf.int32)}, 1)
             caches = tf.nest.map_structure(lambda cache: tf.placeholder(
                 cache.dtype, [size or None for size in cache.shape.as_list()]), first)
             token = tf.placeholder(tf.int32, [1])
-            logits, after = step(token, caches)
+            logits, after = step(token, caches, sources)
         return ((tf.cast(logits[0], tf.float32), tf.nest.flatten(after)),
                 [token, *tf.nest.flatten(caches)], self._session.run(tf.nest.flatten(first)))
 

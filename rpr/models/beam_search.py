@@ -1,9 +1,10 @@
 """Beam search (Wu et al. 2016) with T2T's hypotheses and scores, and less work per step.
 
 T2T copies the encoder's keys and values to every beam, gathers 2 * beams and then beams rows of
-every cache per step, and normalizes all symbols of all beams before it selects the best. Here the
-beams of a sentence are queries of one attention to its encoder, the caches are gathered once per
-step, and only the best symbols of each beam are normalized and compared.
+every cache per step, and normalizes all symbols of all beams before it selects the best. It goes on
+with all sentences of a batch until the last search has ended. Here the beams of a sentence are
+queries of one attention to its encoder, the caches are gathered once per step, sentences whose
+search has ended are left out, and only the best symbols of each beam are normalized and compared.
 
 Two things differ from T2T. Each sentence has a length limit of its own, and its search ends as if
 it were alone, so that its hypotheses do not depend on the batch. And a finished hypothesis is never
@@ -39,8 +40,8 @@ def top_k(x: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
     return values, group * GROUP_SIZE + index % GROUP_SIZE
 
 
-def search(step: Any, caches: Any, lengths: tf.Tensor, beams: int, top_beams: int, alpha: float
-           ) -> dict[str, tf.Tensor]:
+def search(step: Any, caches: Any, sources: Any, lengths: tf.Tensor, beams: int, top_beams: int,
+           alpha: float) -> dict[str, tf.Tensor]:
     """The best sentences, in the form of T2T's `infer`; one beam is greedy search.
 
     Arguments are those of `beam_search`; `top_beams` hypotheses of each sentence are returned:
@@ -48,55 +49,111 @@ def search(step: Any, caches: Any, lengths: tf.Tensor, beams: int, top_beams: in
     """
     start = tf.zeros_like(lengths)                           # T2T's symbol before the first
     if beams == 1:
-        ids, scores = greedy_search(step, caches, start, lengths)
+        ids, scores = greedy_search(step, caches, sources, start, lengths)
         return {"outputs": ids[:, 1:], "scores": scores}
-    ids, scores = beam_search(step, caches, start, beams, lengths, alpha, top_beams == 1)
+    ids, scores = beam_search(step, caches, sources, start, beams, lengths, alpha, top_beams == 1)
     if top_beams == 1:
         return {"outputs": tf.cast(ids[:, 0, 1:], tf.int32), "scores": scores[:, 0]}
     return {"outputs": tf.cast(ids[:, :top_beams, 1:], tf.int32), "scores": scores[:, :top_beams]}
 
 
-def greedy_search(step: Any, caches: Any, start: tf.Tensor, lengths: tf.Tensor
+def _loop(one_step: Any, searching: Any, state: list[tf.Tensor], caches: Any, sources: Any,
+          beams: int) -> list[tf.Tensor]:
+    """The state of all sentences after their searches.
+
+    When the searches for half of the sentences have ended, the others go on without them.
+
+    Args:
+      one_step: from the number of the step, the state, caches and sources to the next state and
+        caches.
+      searching: from the number of the step and the state to bool [sentences].
+      state: tensors [batch, ...], whose last axis may grow.
+      caches, sources, beams: see `beam_search`.
+    """
+    def shapes(tensors: Any, grow: bool) -> Any:
+        """Of tensors in the loops: sentences become fewer; axes that are empty at first grow."""
+        return tf.nest.map_structure(lambda x: tf.TensorShape(
+            [None, *(None if grow else size or None for size in x.shape.as_list()[1:])]), tensors)
+
+    def several_steps(i: tf.Tensor, results: list, kept: tf.Tensor, state: list, caches: Any,
+                      sources: Any) -> tuple:
+        """Goes on with the sentences `kept`, int32 [sentences], to the end of half of them."""
+        def most_go_on(i: tf.Tensor, state: list, caches: Any) -> tf.Tensor:
+            del caches
+            ongoing = tf.cast(searching(i, *state), tf.int32)
+            return 2 * tf.reduce_sum(ongoing) > tf.size(ongoing)
+
+        def next_step(i: tf.Tensor, state: list, caches: Any) -> tuple:
+            *state, caches = one_step(i, *state, caches, sources)
+            return i + 1, state, caches
+
+        i, state, caches = tf.while_loop(
+            most_go_on, next_step, (i, state, caches),
+            (tf.TensorShape([]), shapes(state, True), shapes(caches, False)),
+            parallel_iterations=1, back_prop=False)
+        results = [tf.tensor_scatter_nd_update(_widened(whole, part), kept[:, None], part)
+                   for whole, part in zip(results, state, strict=True)]
+        left = tf.where_v2(searching(i, *state))[:, 0]
+        rows = tf.reshape(left[:, None] * beams + tf.range(beams, dtype=left.dtype), [-1])
+        kept, state, sources = tf.nest.map_structure(
+            lambda x: tf.gather(x, left), (kept, state, sources))
+        return i, results, kept, state, tf.nest.map_structure(
+            lambda x: tf.gather(x, rows), caches), sources
+
+    kept = tf.range(tf.shape(state[0])[0])
+    return tf.while_loop(
+        lambda i, results, kept, *_: tf.size(kept) > 0, several_steps,
+        (tf.constant(0), state, kept, state, caches, sources),
+        (tf.TensorShape([]), shapes(state, True), tf.TensorShape([None]), shapes(state, True),
+         shapes(caches, False), shapes(sources, False)),
+        parallel_iterations=1, back_prop=False)[1]
+
+
+def _widened(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """x with zeros at the end of its last axis, which becomes as long as y's."""
+    if x.shape.rank == 1:
+        return x
+    shape = tf.shape(x)                                      # a GPU has no tf.pad for int64
+    zeros = tf.zeros(tf.concat([shape[:-1], [tf.shape(y)[-1] - shape[-1]]], axis=0), x.dtype)
+    return tf.concat([x, zeros], axis=-1)
+
+
+def greedy_search(step: Any, caches: Any, sources: Any, start: tf.Tensor, lengths: tf.Tensor
                   ) -> tuple[tf.Tensor, tf.Tensor]:
     """Chooses the most probable symbol at each step; arguments are those of `beam_search`.
 
     Returns int32 [batch, steps + 1], the start symbol first, zeros after an end or the length
     limit, and float32 [batch], log probabilities of the symbols before these zeros.
     """
-    def one_step(i: tf.Tensor, ids: tf.Tensor, scores: tf.Tensor, ended: tf.Tensor,
-                 caches: Any) -> tuple:
-        logits, caches = step(ids[:, -1], caches)
+    def one_step(i: tf.Tensor, ids: tf.Tensor, scores: tf.Tensor, lengths: tf.Tensor, caches: Any,
+                 sources: Any) -> tuple:
+        logits, caches = step(ids[:, -1], caches, sources)
         log_probs = tf.nn.log_softmax(tf.cast(logits, tf.float32))
-        symbols = tf.where(ended, tf.zeros_like(start), tf.argmax(
-            log_probs, axis=1, output_type=tf.int32))
-        best = tf.reduce_max(log_probs, axis=1)
-        scores += tf.where(ended, tf.zeros_like(best), best)
-        return (i + 1, tf.concat([ids, symbols[:, None]], axis=1), scores,
-                ended | tf.equal(symbols, EOS_ID) | (i + 1 >= lengths), caches)
+        goes_on = i < lengths
+        best, symbols = tf.reduce_max(log_probs, axis=1), tf.argmax(
+            log_probs, axis=1, output_type=tf.int32)
+        symbols = tf.where(goes_on, symbols, tf.zeros_like(symbols))
+        scores += tf.where(goes_on, best, tf.zeros_like(best))
+        lengths = tf.where(tf.equal(symbols, EOS_ID), tf.fill(tf.shape(lengths), i + 1), lengths)
+        return tf.concat([ids, symbols[:, None]], axis=1), scores, lengths, caches
 
-    state = (tf.constant(0), start[:, None], tf.zeros(tf.shape(start)), lengths <= 0, caches)
-    invariants = (tf.TensorShape([]), tf.TensorShape([start.shape[0], None]), start.shape,
-                  start.shape, tf.nest.map_structure(_growing_shape, caches))
-    _, ids, scores, _, _ = tf.while_loop(
-        lambda i, ids, scores, ended, caches: ~tf.reduce_all(ended), one_step, state, invariants,
-        parallel_iterations=1, back_prop=False)
+    ids, scores, _ = _loop(one_step, lambda i, ids, scores, lengths: i < lengths,
+                           [start[:, None], tf.zeros(tf.shape(start)), lengths], caches, sources, 1)
     return ids, scores
 
 
-def _growing_shape(cache: tf.Tensor) -> tf.TensorShape:
-    """The static shape of a cache in the loop: axes that are empty before the first step grow."""
-    return tf.TensorShape([size or None for size in cache.shape.as_list()])
-
-
-def beam_search(step: Any, caches: Any, start: tf.Tensor, beams: int, lengths: tf.Tensor,
-                alpha: float, first_only: bool) -> tuple[tf.Tensor, tf.Tensor]:
+def beam_search(step: Any, caches: Any, sources: Any, start: tf.Tensor, beams: int,
+                lengths: tf.Tensor, alpha: float, first_only: bool
+                ) -> tuple[tf.Tensor, tf.Tensor]:
     """The best sentences by log probability / ((5 + length) / 6) ^ alpha.
 
     Args:
       step: see `rpr.models.incremental.Step`: from the symbols chosen last, int32
-        [batch * beams], to logits [batch * beams, symbols].
+        [batch * beams], to logits [batch * beams, symbols]. It is also called for a part of the
+        batch.
       caches: a nest of tensors [batch * beams, ...]; an axis of size 0 grows by one entry per step.
         The beams of a sentence are adjacent.
+      sources: a nest of tensors [batch, ...] that the step reads, such as the encoder's keys.
       start: int32 [batch], the symbols before the first step.
       beams: hypotheses of each sentence.
       lengths: int32 [batch], the most symbols of a sentence's hypotheses.
@@ -111,7 +168,6 @@ def beam_search(step: Any, caches: Any, start: tf.Tensor, beams: int, lengths: t
       is the score where there are fewer hypotheses than beams.
     """
     batch = shape_list(start)[0]
-    rows = tf.range(batch)[:, None]                          # [batch, 1]
     none = -float("inf")                                     # log probability of no hypothesis
 
     def penalty(steps: int | tf.Tensor) -> tf.Tensor:
@@ -140,45 +196,42 @@ def beam_search(step: Any, caches: Any, start: tf.Tensor, beams: int, lengths: t
         ids = tf.concat([tf.gather(open_ids, beam, batch_dims=1), symbols[:, :, None]], axis=2)
         return ids, scores, tf.equal(symbols, EOS_ID), beam
 
-    def searching(i: tf.Tensor, open_log_probs: tf.Tensor, ended_scores: tf.Tensor) -> tf.Tensor:
+    def searching(i: tf.Tensor, open_ids: tf.Tensor, open_log_probs: tf.Tensor,
+                  ended_ids: tf.Tensor, ended_scores: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
         """Whether a sentence's hypotheses may still change, bool [batch]."""
+        del open_ids, ended_ids
         reachable = open_log_probs[:, 0] / penalty(lengths)  # by the best open hypothesis
         worst = (tf.reduce_max if first_only else tf.reduce_min)(ended_scores, axis=1)
         return (i < lengths) & ~(worst > reachable)
 
     def one_step(i: tf.Tensor, open_ids: tf.Tensor, open_log_probs: tf.Tensor,
-                 ended_ids: tf.Tensor, ended_scores: tf.Tensor, caches: Any) -> tuple:
+                 ended_ids: tf.Tensor, ended_scores: tf.Tensor, lengths: tf.Tensor, caches: Any,
+                 sources: Any) -> tuple:
         last_symbols = tf.cast(tf.reshape(open_ids[:, :, -1], [-1]), tf.int32)
-        logits, caches = step(last_symbols, caches)
+        logits, caches = step(last_symbols, caches, sources)
         ids, scores, ends, beam = extend(i, open_ids, open_log_probs, logits)
         nowhere = tf.fill(tf.shape(scores), none)
         open_scores = tf.where(ends, nowhere, scores)
         next_ids, next_log_probs, beam = take_best(
             open_scores, ids, open_scores * penalty(i + 1), beam)
-        cache_rows = tf.reshape(rows * beams + beam, [-1])
-        caches = tf.nest.map_structure(lambda cache: tf.gather(cache, cache_rows), caches)
+        rows = tf.reshape(tf.range(tf.size(lengths))[:, None] * beams + beam, [-1])
+        caches = tf.nest.map_structure(lambda cache: tf.gather(cache, rows), caches)
         open_ids, ended_ids = [tf.concat([x, tf.zeros_like(x[:, :, :1])], axis=2)
                                for x in (open_ids, ended_ids)]
         scores = tf.concat([ended_scores, tf.where(ends, scores, nowhere)], axis=1)
         next_ended = take_best(scores, tf.concat([ended_ids, ids], axis=1), scores)
-        changes = searching(i, open_log_probs, ended_scores)
+        changes = searching(i, open_ids, open_log_probs, ended_ids, ended_scores, lengths)
         hypotheses = [tf.where(changes, after, before) for after, before in zip(
             (next_ids, next_log_probs, *next_ended),
             (open_ids, open_log_probs, ended_ids, ended_scores), strict=True)]
-        return i + 1, *hypotheses, caches
+        return *hypotheses, lengths, caches
 
     # TensorFlow keeps int32 in host memory, and would copy all hypotheses to a GPU in each step.
     ids = tf.tile(tf.cast(start, tf.int64)[:, None, None], [1, beams, 1])
     log_probs = tf.tile([[0.0] + [none] * (beams - 1)], [batch, 1])
-    state = (tf.constant(0), ids, log_probs, tf.zeros_like(ids),
-             tf.fill([batch, beams], none), caches)
-    shapes = (ids.shape[:2].concatenate(None), log_probs.shape)
-    invariants = (tf.TensorShape([]), *shapes, *shapes,
-                  tf.nest.map_structure(_growing_shape, caches))
-    _, ids, log_probs, ended_ids, ended_scores, _ = tf.while_loop(
-        lambda i, ids, log_probs, ended_ids, ended_scores, caches: tf.reduce_any(
-            searching(i, log_probs, ended_scores)),
-        one_step, state, invariants, parallel_iterations=1, back_prop=False)
+    ids, log_probs, ended_ids, ended_scores, _ = _loop(one_step, searching, [
+        ids, log_probs, tf.zeros_like(ids), tf.fill([batch, beams], none), lengths],
+        caches, sources, beams)
     any_ended = tf.reduce_any(ended_scores > none, axis=1)
     return (tf.where(any_ended, ended_ids, ids),
             tf.maximum(tf.where(any_ended, ended_scores, log_probs), MISSING))

@@ -11,7 +11,7 @@ from tensor2tensor.layers import common_layers, modalities
 from rpr import positions
 from rpr.models import beam_search, losses
 
-# A step takes a tensor and the caches; it returns a tensor and the caches after the step.
+# A step takes a tensor, the caches and the sources; it returns a tensor and the caches after it.
 Step = Callable[..., tuple[tf.Tensor, Any]]
 
 
@@ -37,13 +37,14 @@ class IncrementalDecoder:
         self._fill_problem_hparams_features(features)
         return features
 
-    def init_body_step(self, features: dict[str, tf.Tensor], beams: int) -> tuple[Step, Any]:
+    def init_body_step(self, features: dict[str, tf.Tensor], beams: int
+                       ) -> tuple[Step, Any, Any]:
         """Encodes the sources, `inputs` int32 [batch, length, 1, 1] of `prepare_features`.
 
-        Returns a step of the model's body, to be called in the variable scope `body`, and the
-        caches before the first step. The step goes from embedded symbols [batch * beams, 1,
-        hidden], caches, and symbols int32 [batch * beams], to outputs [batch * beams, 1, 1, hidden]
-        and caches.
+        Returns a step of the model's body, to be called in the variable scope `body`, the caches
+        before the first step, and what the step reads of the sources. The step goes from embedded
+        symbols [batch * beams, 1, hidden], caches, sources, and symbols int32 [batch * beams], to
+        outputs [batch * beams, 1, 1, hidden] and caches.
         """
         raise NotImplementedError
 
@@ -52,12 +53,12 @@ class IncrementalDecoder:
         count = self._problem_hparams.vocab_size["targets"]
         return count + -count % self._hparams.get("vocab_divisor", 1)
 
-    def init_step(self, features: dict[str, tf.Tensor], beams: int) -> tuple[Step, Any]:
+    def init_step(self, features: dict[str, tf.Tensor], beams: int) -> tuple[Step, Any, Any]:
         """The model as `rpr.models.beam_search` takes it, from the features of `prepare_features`.
 
         Call it in the variable scope of the model's name. Returns a step from the symbols chosen
-        last, int32 [batch * beams], to logits [batch * beams, symbols], and the caches before the
-        first step, a nest of tensors [batch * beams, ...].
+        last, int32 [batch * beams], to logits [batch * beams, symbols], the caches before the first
+        step, a nest of tensors [batch * beams, ...], and the sources, of tensors [batch, ...].
         """
         hparams, symbols = self._hparams, self.target_vocab_size()
         scope = hparams.name.get("targets", modalities.get_name(
@@ -65,20 +66,20 @@ class IncrementalDecoder:
         bottom = hparams.bottom.get("targets", modalities.symbol_targets_bottom)
         top = losses.logits_function(hparams) or modalities.symbol_top
         with self._float32_variables():
-            body_step, caches = self.init_body_step(features, beams)
+            body_step, caches, sources = self.init_body_step(features, beams)
 
-        def step(ids: tf.Tensor, caches: Any) -> tuple[tf.Tensor, Any]:
+        def step(ids: tf.Tensor, caches: Any, sources: Any) -> tuple[tf.Tensor, Any]:
             with self._float32_variables():
                 with tf.variable_scope(scope):
                     x = bottom(ids[:, None, None, None], hparams, symbols)
                 with tf.variable_scope("body"):
                     x = losses.cast_to_activations(common_layers.flatten4d3d(x), hparams)
-                    x, caches = body_step(x, caches, ids)
+                    x, caches = body_step(x, caches, sources, ids)
                 with tf.variable_scope(scope):
                     logits = top(x, None, hparams, symbols)
             return tf.reshape(logits, [-1, symbols]), caches
 
-        return step, caches
+        return step, caches, sources
 
     def _float32_variables(self) -> Any:
         """The current variable scope, in which half-precision activations have float32 variables.
@@ -91,9 +92,9 @@ class IncrementalDecoder:
     def search(self, features: dict[str, tf.Tensor], decode_length: int, beam_size: int,
                top_beams: int, alpha: float) -> dict[str, tf.Tensor]:
         """The best sentences, in the form of T2T's `infer`; see `beam_search.search`."""
-        step, caches = self.init_step(features, beam_size)
-        return beam_search.search(step, caches, self.search_lengths(features, decode_length),
-                                  beam_size, top_beams, alpha)
+        return beam_search.search(
+            *self.init_step(features, beam_size), self.search_lengths(features, decode_length),
+            beam_size, top_beams, alpha)
 
     def search_lengths(self, features: dict[str, tf.Tensor], decode_length: int) -> tf.Tensor:
         """The most tokens of each sentence's hypotheses: int32 [batch].

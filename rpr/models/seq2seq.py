@@ -188,7 +188,8 @@ class QkvSeq2seq(incremental.IncrementalDecoder, t2t_model.T2TModel):
             y, _ = self._recur(targets, tf.range(shape_list(targets)[1]), states)
             return self._join(y, memory, None if training else self.attention_weights)[:, :, None]
 
-    def init_body_step(self, features: dict[str, tf.Tensor], beams: int) -> tuple[Callable, Any]:
+    def init_body_step(self, features: dict[str, tf.Tensor], beams: int
+                       ) -> tuple[Callable, Any, Any]:
         """See `IncrementalDecoder`."""
         inputs = self._prepare_inputs_for_decode(features)[0]
         inputs = losses.cast_to_activations(inputs, self._hparams)
@@ -199,15 +200,16 @@ class QkvSeq2seq(incremental.IncrementalDecoder, t2t_model.T2TModel):
         states = tf.nest.map_structure(lambda x: tf.repeat(x, beams, axis=0), states)
         batch, _, hidden = shape_list(memory.values)
 
-        def step(x: tf.Tensor, caches: dict, ids: tf.Tensor) -> tuple[tf.Tensor, dict]:
+        def step(x: tf.Tensor, caches: dict, memory: Memory, ids: tf.Tensor
+                 ) -> tuple[tf.Tensor, dict]:
             with tf.variable_scope("decoder"):
                 y, states = self._recur(x, caches["step"][:1], caches["states"])
                 # The beams of a sentence are queries of one attention.
-                y = self._join(tf.reshape(y, [batch, beams, hidden]), memory, None)
-            return (tf.reshape(y, [batch * beams, 1, 1, hidden]),
+                y = self._join(tf.reshape(y, [-1, beams, hidden]), memory, None)
+            return (tf.reshape(y, [-1, 1, 1, hidden]),
                     {"step": caches["step"] + 1, "states": states})
 
-        return step, {"step": tf.zeros([batch * beams], tf.int32), "states": states}
+        return step, {"step": tf.zeros([batch * beams], tf.int32), "states": states}, memory
 
     _prepare_inputs_for_decode = transformer.Transformer._prepare_inputs_for_decode
 

@@ -232,7 +232,7 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
         before = common_layers.shape_list(prompt)[1]
         return self.within_positions(before + length) - before
 
-    def init_body_step(self, features: dict, beams: int) -> tuple[Callable, dict]:
+    def init_body_step(self, features: dict, beams: int) -> tuple[Callable, Any, Any]:
         """See `IncrementalDecoder`. A language model takes the batch size from `targets`."""
         hparams, memory, bias = self._hparams, None, None
         if self.has_input:
@@ -242,24 +242,30 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
         batch = common_layers.shape_list(features["targets"] if memory is None else memory)[0]
         symbol = hparams.get("answer_symbol", 0)
         if symbol:
-            memory, symbols = (tf.repeat(x, beams, axis=0) for x in (memory, features["inputs"]))
-
-            def answer(x: tf.Tensor, at: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            def answer(x: tf.Tensor, at: tf.Tensor, sources: tuple, ids: tf.Tensor
+                       ) -> tuple[tf.Tensor, tf.Tensor]:
                 del x, ids                                   # answers do not read each other
+                memory, symbols = (tf.repeat(source, beams, axis=0) for source in sources)
                 y = transformer_stacks.answers(memory, symbols, symbol, at[:, None])
                 return y[:, :, None], at + 1
 
-            return answer, tf.zeros([batch * beams], tf.int32)
-        fixed = transformer_stacks.init_cache(None, hparams, batch, 0, memory, bias, "body/")
-        # What differs between the beams; the encoder's keys and values do not.
+            return answer, tf.zeros([batch * beams], tf.int32), (memory, features["inputs"])
+        first = transformer_stacks.init_cache(None, hparams, batch, 0, memory, bias, "body/")
+        # The encoder's keys and values are the same for all beams.
+        layers = {name: part for name, part in first.items() if name.startswith("layer_")}
+        sources = first | {layer: {name: value for name, value in part.items()
+                                   if name.endswith("_encdec")} for layer, part in layers.items()}
         caches = {layer: {name: tf.tile(value, [beams] + [1] * (value.shape.rank - 1))
-                          for name, value in part.items() if not name.endswith("_encdec")}
-                  for layer, part in fixed.items() if layer.startswith("layer_")}
+                          for name, value in part.items() if name not in sources[layer]}
+                  for layer, part in layers.items()}
 
-        def step(x: tf.Tensor, caches: dict, ids: tf.Tensor) -> tuple[tf.Tensor, dict]:
-            cache = {layer: {**fixed[layer], **part} for layer, part in caches.items()}
-            x = self.decode(x, memory, bias, None, hparams, cache, features={"targets_raw": ids})
+        def step(x: tf.Tensor, caches: dict, sources: dict, ids: tf.Tensor
+                 ) -> tuple[tf.Tensor, dict]:
+            cache = {layer: {**sources[layer], **part} for layer, part in caches.items()}
+            x = self.decode(x, sources.get("encoder_output"),
+                            sources.get("encoder_decoder_attention_bias"), None, hparams, cache,
+                            features={"targets_raw": ids})
             return x, {layer: {name: cache[layer][name] for name in part}
                        for layer, part in caches.items()}
 
-        return step, caches
+        return step, caches, sources

@@ -113,10 +113,10 @@ def forced_steps(model, symbols):
     """Log probabilities [sentences, length, symbols] after each of these symbols went in."""
     before = tf.constant(np.pad(symbols[:, :-1], [[0, 0], [1, 0]]))
     with tf.variable_scope("transformer"):
-        step, caches = model.init_step(model.prepare_features(features()), 1)
+        step, caches, sources = model.init_step(model.prepare_features(features()), 1)
 
         def one_step(i, caches, seen):
-            logits, caches = step(before[:, i], caches)
+            logits, caches = step(before[:, i], caches, sources)
             return i + 1, caches, seen.write(i, tf.nn.log_softmax(logits))
 
         length = symbols.shape[1]

@@ -102,10 +102,10 @@ def test_a_cached_step_without_an_encoder_gives_the_logits_of_the_whole_text(pos
         del model._problem_hparams.modality["inputs"]
         logits = [model({"targets": tf.constant(ids)})[0][:, :, 0, 0]]
         with tf.variable_scope(model.name, reuse=True):
-            step, caches = model.init_step({"targets": tf.constant(ids)}, 1)
+            step, caches, sources = model.init_step({"targets": tf.constant(ids)}, 1)
             rows = []
             for token in [np.zeros(2, np.int32), *ids[:, :-1, 0, 0].T]:
-                row, caches = step(tf.constant(token), caches)
+                row, caches = step(tf.constant(token), caches, sources)
                 rows.append(row)
         session.run(tf.global_variables_initializer())
         tiny_models.lively(session)

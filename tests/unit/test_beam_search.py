@@ -11,40 +11,49 @@ from rpr.utils.errors import UserError
 
 
 def language(seed, symbols, liking):
-    """A function of last symbols and the cache that gives logits, and the cache with the symbols.
+    """A function of last symbols, the cache and sources that gives logits, and the next cache.
 
-    What follows depends on every symbol before: a cache of another beam would show.
+    What follows depends on every symbol before and on the source, [batch, symbols]: the cache of
+    another beam or the source of another sentence would show.
     """
     random = np.random.RandomState(seed)
     last = tf.constant(random.randn(symbols, symbols) * 2, tf.float32)
     earlier = tf.constant(random.randn(symbols, symbols), tf.float32)
     to_end = tf.one_hot(beam_search.EOS_ID, symbols) * liking
 
-    def step(ids, cache):
+    def step(ids, cache, sources):
         cache = tf.concat([cache, tf.one_hot(ids, symbols)[:, None, None, :]], axis=2)
         weights = tf.cast(tf.range(tf.shape(cache)[2]) + 1, tf.float32)
         before = tf.reduce_sum(cache[:, 0] * tf.sin(weights)[None, :, None], axis=1)
-        return tf.gather(last, ids) + tf.matmul(before, earlier) + to_end, cache
+        beams = tf.size(ids) // tf.shape(sources)[0]
+        return (tf.gather(last, ids) + tf.matmul(before, earlier) + to_end
+                + tf.repeat(sources, beams, axis=0)), cache
 
     return step
 
 
+def sentences(seed, batch, symbols):
+    """Sources whose translations end at different steps."""
+    sources = np.random.RandomState(seed + 2).randn(batch, symbols) * 2
+    return tf.constant(sources, tf.float32)
+
+
 @settings(deadline=None, max_examples=12)
-@given(seed=st.integers(0, 999), batch=st.integers(1, 3), beams=st.integers(2, 4),
+@given(seed=st.integers(0, 999), batch=st.integers(1, 6), beams=st.integers(2, 4),
        symbols=st.integers(5, 12), length=st.integers(1, 9), alpha=st.sampled_from([0.0, 0.6, 1.5]),
        liking=st.sampled_from([-30.0, 0.0, 2.0]), first_only=st.booleans())
 def test_hypotheses_and_scores_are_those_of_t2t(
         seed, batch, beams, symbols, length, alpha, liking, first_only):
     start = np.random.RandomState(seed + 1).randint(2, symbols, batch).astype(np.int32)
     with tf.Graph().as_default(), tf.Session() as session:
-        step = language(seed, symbols, liking)
+        step, sources = language(seed, symbols, liking), sentences(seed, batch, symbols)
         ids, scores = beam_search.beam_search(
-            step, tf.zeros([batch * beams, 1, 0, symbols]), tf.constant(start), beams,
+            step, tf.zeros([batch * beams, 1, 0, symbols]), sources, tf.constant(start), beams,
             tf.fill([batch], length), alpha, first_only)
         theirs = t2t.beam_search(
             lambda ids, i, states: (lambda logits, cache: (logits, {"cache": cache}))(
-                *step(ids[:, -1], states["cache"])), tf.constant(start), beams, length, symbols,
-            alpha, {"cache": tf.zeros([batch, 1, 0, symbols])}, stop_early=first_only)
+                *step(ids[:, -1], states["cache"], sources)), tf.constant(start), beams, length,
+            symbols, alpha, {"cache": tf.zeros([batch, 1, 0, symbols])}, stop_early=first_only)
         ours, theirs = session.run([(ids, scores), theirs[:2]])
     shown = 1 if first_only else beams                       # the others are not final
     np.testing.assert_allclose(ours[1][:, :shown], theirs[1][:, :shown], rtol=1e-5, atol=1e-5)
@@ -67,7 +76,7 @@ def every_sentence(seed, symbols, length, alpha):
         cache, logits = tf.zeros([len(ended), 1, 0, symbols]), []
         step = language(seed, symbols, 0.0)
         for place in range(length):
-            row, cache = step(ids[:, place], cache)
+            row, cache = step(ids[:, place], cache, tf.zeros([len(ended), symbols]))
             logits.append(tf.nn.log_softmax(row))
         log_probs = session.run(tf.stack(logits, axis=1))
     scored = [(sum(row[place, symbol] for place, symbol in enumerate(sentence))
@@ -87,7 +96,8 @@ def test_a_beam_larger_than_the_vocabulary_finds_the_best_of_all_sentences(
     assert len(expected) == 1 + 4 + 16
     with tf.Graph().as_default(), tf.Session() as session:
         ids, scores = session.run(beam_search.beam_search(
-            language(seed, 5, 0.0), tf.zeros([beams, 1, 0, 5]), tf.constant([2]), beams,
+            language(seed, 5, 0.0), tf.zeros([beams, 1, 0, 5]), tf.zeros([1, 5]),
+            tf.constant([2]), beams,
             tf.constant([3]), alpha, first_only))
     found = {tuple(row[1:row.tolist().index(1) + 1]): score
              for row, score in zip(ids[0], scores[0], strict=True) if score > beam_search.MISSING}
@@ -107,20 +117,21 @@ def test_t2ts_search_refuses_a_beam_as_large_as_the_vocabulary():
 
 @settings(deadline=None, max_examples=10)
 @given(seed=st.integers(0, 999), beams=st.integers(1, 4), lengths=st.lists(
-    st.integers(0, 7), min_size=1, max_size=4), alpha=st.sampled_from([0.0, 0.6, 1.5]),
+    st.integers(0, 7), min_size=1, max_size=7), alpha=st.sampled_from([0.0, 0.6, 1.5]),
     liking=st.sampled_from([-30.0, 0.0, 2.0]), top_beams=st.booleans())
 def test_hypotheses_do_not_depend_on_the_other_sentences(
         seed, beams, lengths, alpha, liking, top_beams):
-    def found(lengths):
+    def found(lengths, sources):
         start = tf.zeros([len(lengths) * beams, 1, 0, 6])
-        result = beam_search.search(language(seed, 6, liking), start, tf.constant(lengths), beams,
-                                    beams if top_beams else 1, alpha)
+        result = beam_search.search(language(seed, 6, liking), start, sources, tf.constant(lengths),
+                                    beams, beams if top_beams else 1, alpha)
         return session.run([result["outputs"], result["scores"]])
 
     with tf.Graph().as_default(), tf.Session() as session:
-        together = found(lengths)
+        sources = sentences(seed, len(lengths), 6)
+        together = found(lengths, sources)
         for place, length in enumerate(lengths):
-            ids, scores = found([length])
+            ids, scores = found([length], sources[place:place + 1])
             steps = ids.shape[-1]
             assert steps <= length
             np.testing.assert_allclose(together[1][place], scores[0], rtol=1e-5)
@@ -132,7 +143,8 @@ def test_hypotheses_do_not_depend_on_the_other_sentences(
 def test_it_stops_when_the_best_is_certain_and_at_the_length(liking, steps):
     with tf.Graph().as_default(), tf.Session() as session:
         ids, _ = beam_search.beam_search(
-            language(1, 6, liking), tf.zeros([4, 1, 0, 6]), tf.constant([2, 3]), 2,
+            language(1, 6, liking), tf.zeros([4, 1, 0, 6]), tf.zeros([2, 6]),
+            tf.constant([2, 3]), 2,
             tf.constant([7, 7]), 0.6, True)
         assert session.run(ids).shape == (2, 2, steps + 1)
 

@@ -184,9 +184,9 @@ def test_every_cached_step_gives_the_logits_of_the_whole_model(case):
     forced = tiny_models.sentences([7, 7, 7], seed=5)[:, :, 0, 0]
     seen = []
     with tf.variable_scope(model.name):
-        step, caches = model.init_step(model.prepare_features(features()), 1)
+        step, caches, sources = model.init_step(model.prepare_features(features()), 1)
         for last in np.pad(forced, [[0, 0], [1, 0]])[:, :-1].T:
-            logits, caches = step(tf.constant(last), caches)
+            logits, caches = step(tf.constant(last), caches, sources)
             seen.append(tf.nn.log_softmax(logits))
     np.testing.assert_allclose(np.stack(session.run(seen), axis=1), whole(INPUTS, forced),
                                atol=2e-5)
