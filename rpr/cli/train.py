@@ -147,6 +147,7 @@ class _Output(contextlib.ExitStack):
     def _lock(self) -> None:
         if self._devices.is_chief:
             self.enter_context(locks.lock(os.path.join(self._directory, ".train.lock"), wait=False))
+            files.remove_temporary_files(self._directory)
 
     def prepare(self) -> None:
         """Creates and locks a new directory; from now on the log is written there."""

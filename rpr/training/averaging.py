@@ -35,6 +35,7 @@ def average_all(model_dir: str, output_dir: str, n: int, min_steps: int = 0,
     another checkpoint. Returns the paths of the averages, without suffix.
     """
     os.makedirs(output_dir, exist_ok=True)
+    files.remove_temporary_files(output_dir)
     for name in ("flags.txt", "hparams.json", preflight.TRAINED_WITH):
         source, copy = os.path.join(model_dir, name), os.path.join(output_dir, name)
         if os.path.exists(source):

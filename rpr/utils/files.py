@@ -81,11 +81,16 @@ def write_json(path: str, value: Any) -> None:
     write_atomically(path, json.dumps(value, indent=1) + "\n")
 
 
-def remove_temporary_files(directory: str) -> None:
-    """Removes what killed writers left in a directory, which the caller must have locked."""
+def remove_temporary_files(directory: str, *names: str) -> None:
+    """Removes what killed writers left of the files `names`, or of all files.
+
+    No other process may write them; the caller has a lock, for example.
+    """
     for entry in os.scandir(directory):
         if entry.name.startswith(".") and entry.name.endswith(_TEMPORARY):
-            os.unlink(entry.path)
+            name = entry.name[1:-len(_TEMPORARY)].rpartition(".")[0]
+            if not names or name in names:
+                os.unlink(entry.path)
 
 
 def _is_device(path: str) -> bool:

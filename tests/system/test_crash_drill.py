@@ -136,6 +136,8 @@ def test_killed_at_random_moments_it_ends_as_if_undisturbed(text, tmp_path):
     while len(killed) < KILLS:
         if process is not None and process.poll() == 0:   # the dice missed: another one
             ended()
+            print(f"{len(killed)} kills so far, {study_dir.name} is as the undisturbed study",
+                  flush=True)
             study_dir, seen, process = next(folders), {}, None
         if process is None or process.poll() is not None:
             assert process is None or process.returncode in (1, -signal.SIGKILL)

@@ -104,8 +104,10 @@ def test_resumed_from_a_checkpoint_on_two_devices_it_ends_as_undisturbed(mode, t
     mode = [f"{SMALL},position=sinusoid{hparams}", *flags]
     train(text, tmp_path / "whole", *mode)
     resumed = resumed_copy(tmp_path / "whole", tmp_path / "resumed", 10)
+    (resumed / ".hparams.json.0123456789abcdef.tmp").touch()
     train(text, resumed, *mode)
     assert events(resumed, "start", "step") == [(0,), (10,)]
+    assert not list(resumed.glob(".*.tmp"))
     # Also that of step 10, which it lacks, as after a kill before it was written.
     assert set(metrics_log.read_checksums(str(resumed))) == {10, 20}
     assert_equal(resumed, tmp_path / "whole", 20)

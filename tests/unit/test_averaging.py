@@ -86,8 +86,10 @@ def test_what_describes_the_model_is_that_of_the_model(model_dir, tmp_path):
     (model_dir / "hparams.json").write_text("{}")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "hparams.json").write_text('{"cut')
+    (tmp_path / "out" / ".hparams.json.0123456789abcdef.tmp").touch()     # of a killed one
     averaging.average_all(str(model_dir), str(tmp_path / "out"), 2)
     assert (tmp_path / "out" / "hparams.json").read_text() == "{}"
+    assert not list((tmp_path / "out").glob(".*"))
 
 
 def test_checkpoints_of_different_models_are_not_averaged(tmp_path):

@@ -77,9 +77,13 @@ def test_a_device_is_written_to_and_stays_a_device():
 
 
 def test_what_a_killed_writer_left_is_removed(shared):
-    context = files.atomic_path(str(shared / "x"))
-    context.__enter__()                               # and is never left
+    contexts = [files.atomic_path(str(shared / name)) for name in ("x", "x.log")]
+    for context in contexts:
+        context.__enter__()                           # and is never left
     (shared / "other.tmp").write_text("stays")
+    files.remove_temporary_files(str(shared), "x", "y")
+    kept = sorted(os.listdir(shared))
+    assert kept[1:] == ["other.tmp"] and kept[0].startswith(".x.log.")
     files.remove_temporary_files(str(shared))
     assert os.listdir(shared) == ["other.tmp"]
 

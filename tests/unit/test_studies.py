@@ -112,9 +112,11 @@ def test_each_arm_tries_every_setting_with_the_same_seeds(tmp_path):
 
 def test_the_same_directory_takes_more_arms_but_no_other_run(tmp_path):
     few = studies.prepare(config.Study("absolute", arms=ARMS), BASE, str(tmp_path))
+    (tmp_path / ".study.json.0123456789abcdef.tmp").touch()               # of a killed writer
     more = studies.prepare(config.Study("absolute", arms={**ARMS, "none": {"position": "none"}},
                                      seeds=(1, 2), paper_bleu={"none": 12.5}), BASE, str(tmp_path))
     assert {m.directory for m in few} < {m.directory for m in more} and len(more) == 6
+    assert not list(tmp_path.glob(".study.json.*"))
     written = json.loads((tmp_path / "study.json").read_text())
     assert written["baseline"] == "absolute"
     assert [(arm["name"], arm["paper_bleu"], [run["seed"] for run in arm["runs"]])
