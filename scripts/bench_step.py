@@ -30,7 +30,8 @@ TensorFlow runs, with the shapes that it reports. `MFU` is the share of model FL
 
 Decoding: the model of the first shape, --sentences with the lengths of the embedded test set,
 beam 4, alpha 0.6. T2T's model gets the weights of `absolute`. Weights are random, so every sentence
-runs to the length of the longest in its batch, and --more words beyond.
+runs to the length of the longest in its batch, and --more words beyond. With --run=RUN, a run of
+absolute positions, such as the quickstart's, the weights and the test text are the run's.
 
 Start: wall-clock seconds from the command to the first training step of rpr_small, for `rpr train`
 and for T2T's main program with the patches without which it does not start.
@@ -66,7 +67,12 @@ from tensor2tensor.models import transformer  # noqa: E402
 from tensor2tensor.utils import registry, trainer_lib  # noqa: E402
 
 from rpr import positions  # noqa: E402
+from rpr.evaluation import test_sets  # noqa: E402
+from rpr.experiments import run_directory  # noqa: E402
+from rpr.inference.inspector import until_end  # noqa: E402
+from rpr.inference.model_session import pad  # noqa: E402
 from rpr.nn.dropout import reproducible_masks  # noqa: E402
+from rpr.t2t import trained_model  # noqa: E402
 from rpr.utils import files, processes  # noqa: E402
 
 VARIANTS = ("absolute", "relative", "t2t", "t2t_relative")
@@ -126,6 +132,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=240, help="for all training steps")
     parser.add_argument("--sentences", type=int, default=64, help="to decode; 0: no decoding")
     parser.add_argument("--more", type=int, default=10, help="words beyond the longest input")
+    parser.add_argument("--run", help="directory of a run to decode with")
     parser.add_argument("--starts", type=int, default=1, help="of each program; 0: none")
     parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
     parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
@@ -284,31 +291,42 @@ def _ratio(medians, variant, base):
     return medians[variant] / medians[base] if base in medians else None
 
 
+def _sentences(symbols: int) -> list[np.ndarray]:
+    """Random ids, as many as the embedded test set's sentences have sub-words, about."""
+    random = np.random.RandomState(1)
+    with gzip.open(CORPUS / "test.en-de.en.gz", "rt", encoding="utf-8") as lines:
+        return [random.randint(2, symbols, math.ceil(1.3 * len(line.split())) + 1)
+                for line in lines]
+
+
 def decoding(args: argparse.Namespace) -> list[dict]:
     """Sentences a second of ours and of stock T2T's beam search, with the same weights."""
-    with gzip.open(CORPUS / "test.en-de.en.gz", "rt", encoding="utf-8") as lines:
-        lengths = [math.ceil(1.3 * len(line.split())) + 1 for line in lines][:args.sentences]
-    lengths.sort(reverse=True)                                # as T2T's decoder sorts them
-    random, batches = np.random.RandomState(1), []
     name, symbols = SETS[args.shapes[0].split(":")[0]]
-    for start in range(0, len(lengths), 32):
-        some = np.array(lengths[start:start + 32])
-        ids = random.randint(2, symbols, [len(some), some[0], 1, 1]).astype(np.int32)
-        ids[np.arange(some[0]) >= some[:, None]] = 0
-        batches.append(ids)
+    sentences = _sentences(symbols)
+    if args.run:
+        trained = trained_model.find_trained_model(run_directory.find_model(args.run)[1])
+        encoder = trained.hparams.problem_hparams.vocabulary["inputs"]
+        sentences = [[*encoder.encode(line), 1] for line in test_sets.read_lines(
+            run_directory.RunDirectory(args.run).file("source.test.txt"))]
+    sentences = sorted(sentences[:args.sentences], key=len, reverse=True)     # as T2T's decoder
+    batches = [pad(sentences[start:start + 32])[:, :, None, None]
+               for start in range(0, len(sentences), 32)]
     calls, outputs = {}, {}
     with tempfile.TemporaryDirectory() as folder:
         for variant in [variant for variant in ("absolute", "relative", "t2t")
-                        if variant in args.variants]:
+                        if variant in args.variants and (variant != "relative" or not args.run)]:
             with tf.Graph().as_default(), tf.device(f"/{args.device}:0"):
                 tf.set_random_seed(1)
                 ids = tf.placeholder(tf.int32, [None, None, 1, 1])
-                model = _model(variant, name, symbols, tf.estimator.ModeKeys.PREDICT)
+                model = _model(variant, name, symbols if not args.run else encoder.vocab_size,
+                               tf.estimator.ModeKeys.PREDICT)
                 decoded = model.infer({"inputs": ids, "target_space_id": tf.constant(1)},
                                     args.more, 4, 1, 0.6)["outputs"]
                 session = tf.Session(config=trainer_lib.create_session_config())
                 session.run(tf.global_variables_initializer())
-                if variant == "absolute":
+                if args.run:
+                    tf.train.Saver(tf.trainable_variables()).restore(session, trained.checkpoint)
+                elif variant == "absolute":
                     tf.train.Saver().save(session, f"{folder}/model")
                 elif variant == "t2t" and "absolute" in calls:
                     tf.train.Saver().restore(session, f"{folder}/model")
@@ -324,13 +342,13 @@ def decoding(args: argparse.Namespace) -> list[dict]:
     records = []
     for variant, median in medians.items():
         records.append({"what": "decoding", "shape": args.shapes[0], "variant": variant,
-                        "sentences_per_second": len(lengths) / median,
+                        "sentences_per_second": len(sentences) / median,
                         "ratio_to_t2t": _ratio(medians, variant, "t2t")})
         speed = "" if "t2t" not in medians else f"{medians['t2t'] / median:.2f} times t2t's"
-        print(f"decoding   {variant:13} {len(lengths) / median:8.1f} sentences/s  {speed}")
+        print(f"decoding   {variant:13} {len(sentences) / median:8.1f} sentences/s  {speed}")
     if {"absolute", "t2t"} <= set(outputs):
         # T2T limits the hypotheses of a batch by its longest sentence, we by each sentence.
-        alike = [np.array_equal(row, t2t_row) for ids, ours, theirs in zip(
+        alike = [list(until_end(row)) == list(until_end(t2t_row)) for ids, ours, theirs in zip(
             batches, outputs["absolute"], outputs["t2t"], strict=True)
             for source, row, t2t_row in zip(ids, ours, theirs, strict=True) if source.all()]
         print(f"decoding   {sum(alike)} of {len(alike)} hypotheses of the same limit are the same "
