@@ -159,7 +159,8 @@ def check(trained: TrainedModel) -> None:
     for name, allowed in (("norm_type", ("layer", "layer_without_scale")),
                           ("compatibility", ("dot_product", None)),
                           ("cross_position", ("", "none", None)),
-                          ("answer_symbol", (0, None)), ("prepend_mode", ("none", None)),
+                          ("answer_symbol", (0, None)), ("decoder_only", (False, None)),
+                          ("prepend_mode", ("none", None)),
                           ("unidirectional_encoder", (False, None))):
         if hparams.get(name) not in allowed:
             raise _refusal(name, hparams.get(name), f"{name}={allowed[0]}")

@@ -48,6 +48,9 @@ def find_members(directories: Sequence[str], data_dir: str) -> list[trained_mode
         if not issubclass(registry.model(training["model"]), incremental.IncrementalDecoder):
             raise InvalidValue("ensemble", directory, f"holds a model {training['model']}, which "
                                "cannot take part in an ensemble")
+        if members[-1].hparams.get("decoder_only"):
+            raise InvalidValue("ensemble", directory, "holds a model without an encoder "
+                               "(decoder_only), which cannot take part in an ensemble")
     return members
 
 

@@ -140,10 +140,12 @@ def draw_attention(weights: AttentionWeights, source: Sequence[str], target: Seq
     """Writes PREFIX.encoder.png, PREFIX.decoder.png and PREFIX.cross.png, as the model has them.
 
     A row of panels is a layer, a column a head. `weights` are of one sentence, a batch of one,
-    whose tokens are `source` and `target`.
+    whose tokens are `source` and `target`; a decoder may have read both.
     """
     os.makedirs(os.path.dirname(prefix) or ".", exist_ok=True)
-    for kind, (queries, keys) in {"encoder": (source, source), "decoder": (target, target),
+    both = [*source, *target]
+    read = both if np.shape(weights.decoder)[-1:] == (len(both),) else target
+    for kind, (queries, keys) in {"encoder": (source, source), "decoder": (read, read),
                                   "cross": (target, source)}.items():
         layers = getattr(weights, kind)
         if not len(layers):

@@ -41,17 +41,27 @@ def top_k(x: tf.Tensor, count: int) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def search(step: Any, caches: Any, sources: Any, lengths: tf.Tensor, beams: int, top_beams: int,
-           alpha: float) -> dict[str, tf.Tensor]:
+           alpha: float, prompts: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
     """The best sentences, in the form of T2T's `infer`; one beam is greedy search.
 
     Arguments are those of `beam_search`; `top_beams` hypotheses of each sentence are returned:
-    {"outputs": int32 [batch, steps], "scores": float32 [batch]}, or [batch, top_beams, ...].
+    {"outputs": int32 [batch, steps], "scores": float32 [batch]}, or [batch, top_beams, ...]. The
+    model reads `prompts`, int32 [batch, longest] with zeros at the end, after the start symbol and
+    before the hypotheses, which do not include them.
     """
-    start = tf.zeros_like(lengths)                           # T2T's symbol before the first
+    start, waits = tf.zeros_like(lengths), None              # T2T's symbol before the first
+    if prompts is not None:
+        waits = tf.math.count_nonzero(prompts, axis=1, dtype=tf.int32)
+        step, caches, sources = _reading(step, caches, sources, prompts, waits, beams)
     if beams == 1:
-        ids, scores = greedy_search(step, caches, sources, start, lengths)
+        ids, scores = greedy_search(step, caches, sources, start, lengths, waits)
+    else:
+        ids, scores = beam_search(step, caches, sources, start, beams, lengths, alpha,
+                                  top_beams == 1, waits)
+    if waits is not None:
+        ids = _without_waits(ids, waits)
+    if beams == 1:
         return {"outputs": ids[:, 1:], "scores": scores}
-    ids, scores = beam_search(step, caches, sources, start, beams, lengths, alpha, top_beams == 1)
     if top_beams == 1:
         return {"outputs": tf.cast(ids[:, 0, 1:], tf.int32), "scores": scores[:, 0]}
     return {"outputs": tf.cast(ids[:, :top_beams, 1:], tf.int32), "scores": scores[:, :top_beams]}
@@ -118,33 +128,59 @@ def _widened(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     return tf.concat([x, zeros], axis=-1)
 
 
-def greedy_search(step: Any, caches: Any, sources: Any, start: tf.Tensor, lengths: tf.Tensor
-                  ) -> tuple[tf.Tensor, tf.Tensor]:
+def _reading(step: Any, caches: Any, sources: Any, prompts: tf.Tensor, waits: tf.Tensor,
+             beams: int) -> tuple:
+    """A step, caches and sources with which a search first reads prompts of `waits` symbols."""
+    def reading_step(ids: tf.Tensor, caches: tuple, sources: tuple) -> tuple[tf.Tensor, tuple]:
+        (steps, caches), (prompts, waits, sources) = caches, sources
+        place = tf.minimum(tf.maximum(steps[0] - 1, 0), tf.shape(prompts)[1] - 1)
+        reads = (steps > 0) & (steps <= tf.repeat(waits, beams))
+        ids = tf.where(reads, tf.repeat(prompts[:, place], beams), ids)
+        logits, caches = step(ids, caches, sources)
+        return logits, (steps + 1, caches)
+
+    steps = tf.zeros([shape_list(prompts)[0] * beams], tf.int32)
+    return reading_step, (steps, caches), (prompts, waits, sources)
+
+
+def _without_waits(ids: tf.Tensor, waits: tf.Tensor) -> tf.Tensor:
+    """Ids [batch, ..., steps] without the first `waits` of them; zeros follow instead."""
+    steps = tf.shape(ids)[-1]
+    ids = tf.concat([ids, tf.zeros_like(ids[..., :1])], axis=-1)
+    at = tf.minimum(tf.range(steps)[None] + waits[:, None], steps)
+    ids = tf.gather(ids, at, axis=-1, batch_dims=1)
+    return ids[..., :steps - tf.reduce_min(waits)]
+
+
+def greedy_search(step: Any, caches: Any, sources: Any, start: tf.Tensor, lengths: tf.Tensor,
+                  waits: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
     """Chooses the most probable symbol at each step; arguments are those of `beam_search`.
 
     Returns int32 [batch, steps + 1], the start symbol first, zeros after an end or the length
     limit, and float32 [batch], log probabilities of the symbols before these zeros.
     """
-    def one_step(i: tf.Tensor, ids: tf.Tensor, scores: tf.Tensor, lengths: tf.Tensor, caches: Any,
-                 sources: Any) -> tuple:
+    def one_step(i: tf.Tensor, ids: tf.Tensor, scores: tf.Tensor, lengths: tf.Tensor,
+                 waits: tf.Tensor, caches: Any, sources: Any) -> tuple:
         logits, caches = step(ids[:, -1], caches, sources)
         log_probs = tf.nn.log_softmax(tf.cast(logits, tf.float32))
-        goes_on = i < lengths
+        goes_on = (i < lengths) & (i >= waits)
         best, symbols = tf.reduce_max(log_probs, axis=1), tf.argmax(
             log_probs, axis=1, output_type=tf.int32)
         symbols = tf.where(goes_on, symbols, tf.zeros_like(symbols))
         scores += tf.where(goes_on, best, tf.zeros_like(best))
         lengths = tf.where(tf.equal(symbols, EOS_ID), tf.fill(tf.shape(lengths), i + 1), lengths)
-        return tf.concat([ids, symbols[:, None]], axis=1), scores, lengths, caches
+        return tf.concat([ids, symbols[:, None]], axis=1), scores, lengths, waits, caches
 
-    ids, scores, _ = _loop(one_step, lambda i, ids, scores, lengths: i < lengths,
-                           [start[:, None], tf.zeros(tf.shape(start)), lengths], caches, sources, 1)
+    waits = tf.zeros_like(lengths) if waits is None else waits
+    ids, scores, _, _ = _loop(
+        one_step, lambda i, ids, scores, lengths, waits: i < lengths,
+        [start[:, None], tf.zeros(tf.shape(start)), lengths + waits, waits], caches, sources, 1)
     return ids, scores
 
 
 def beam_search(step: Any, caches: Any, sources: Any, start: tf.Tensor, beams: int,
-                lengths: tf.Tensor, alpha: float, first_only: bool
-                ) -> tuple[tf.Tensor, tf.Tensor]:
+                lengths: tf.Tensor, alpha: float, first_only: bool,
+                waits: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
     """The best sentences by log probability / ((5 + length) / 6) ^ alpha.
 
     Args:
@@ -160,6 +196,7 @@ def beam_search(step: Any, caches: Any, sources: Any, start: tf.Tensor, beams: i
       alpha: exponent of the length penalty.
       first_only: the search for a sentence ends when its best hypothesis is certain, rather than
         all.
+      waits: int32 [batch], the steps before the one that chooses a sentence's first symbol.
 
     Returns:
       int64 [batch, beams, steps + 1], the start symbol first, best hypotheses first, zeros after
@@ -169,6 +206,8 @@ def beam_search(step: Any, caches: Any, sources: Any, start: tf.Tensor, beams: i
     """
     batch = shape_list(start)[0]
     none = -float("inf")                                     # log probability of no hypothesis
+    has_prompts = waits is not None
+    waits = waits if has_prompts else tf.zeros_like(lengths)
 
     def penalty(steps: int | tf.Tensor) -> tf.Tensor:
         return tf.pow((5.0 + tf.cast(steps, tf.float32)) / 6.0, alpha)
@@ -178,9 +217,12 @@ def beam_search(step: Any, caches: Any, sources: Any, start: tf.Tensor, beams: i
         index = tf.nn.top_k(scores, beams)[1]                # [batch, beams]
         return [tf.gather(value, index, batch_dims=1) for value in values]
 
-    def extend(i: tf.Tensor, open_ids: tf.Tensor, open_log_probs: tf.Tensor, logits: tf.Tensor
+    def extend(norm: tf.Tensor, open_ids: tf.Tensor, open_log_probs: tf.Tensor, logits: tf.Tensor
                ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-        """The 2 * beams best continuations: ids, scores, whether they end, and their beams."""
+        """The 2 * beams best continuations: ids, scores, whether they end, and their beams.
+
+        Scores are log probabilities divided by `norm`.
+        """
         logits = tf.cast(logits, tf.float32)
         width = min(2 * beams, logits.shape.as_list()[-1])
         log_probs, symbols = top_k(logits, width)            # [batch * beams, width]
@@ -189,7 +231,7 @@ def beam_search(step: Any, caches: Any, sources: Any, start: tf.Tensor, beams: i
         log_probs += tf.log(largest) - log_probs[:, :1]
         log_probs = tf.reshape(log_probs, [-1, beams, width]) + open_log_probs[:, :, None]
         scores, index = tf.nn.top_k(                         # [batch, 2 * beams]
-            tf.reshape(log_probs / penalty(i + 1), [-1, beams * width]), 2 * beams)
+            tf.reshape(log_probs, [-1, beams * width]) / norm, 2 * beams)
         beam = index // width
         symbols = tf.gather(tf.reshape(symbols, [-1, beams * width]), index, batch_dims=1)
         symbols = tf.cast(symbols, tf.int64)
@@ -197,40 +239,44 @@ def beam_search(step: Any, caches: Any, sources: Any, start: tf.Tensor, beams: i
         return ids, scores, tf.equal(symbols, EOS_ID), beam
 
     def searching(i: tf.Tensor, open_ids: tf.Tensor, open_log_probs: tf.Tensor,
-                  ended_ids: tf.Tensor, ended_scores: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
+                  ended_ids: tf.Tensor, ended_scores: tf.Tensor, lengths: tf.Tensor,
+                  waits: tf.Tensor) -> tf.Tensor:
         """Whether a sentence's hypotheses may still change, bool [batch]."""
         del open_ids, ended_ids
-        reachable = open_log_probs[:, 0] / penalty(lengths)  # by the best open hypothesis
+        # By the best open hypothesis:
+        reachable = open_log_probs[:, 0] / penalty(lengths - waits)
         worst = (tf.reduce_max if first_only else tf.reduce_min)(ended_scores, axis=1)
         return (i < lengths) & ~(worst > reachable)
 
     def one_step(i: tf.Tensor, open_ids: tf.Tensor, open_log_probs: tf.Tensor,
-                 ended_ids: tf.Tensor, ended_scores: tf.Tensor, lengths: tf.Tensor, caches: Any,
-                 sources: Any) -> tuple:
+                 ended_ids: tf.Tensor, ended_scores: tf.Tensor, lengths: tf.Tensor,
+                 waits: tf.Tensor, caches: Any, sources: Any) -> tuple:
         last_symbols = tf.cast(tf.reshape(open_ids[:, :, -1], [-1]), tf.int32)
         logits, caches = step(last_symbols, caches, sources)
-        ids, scores, ends, beam = extend(i, open_ids, open_log_probs, logits)
+        norm = penalty(tf.maximum(i + 1 - waits, 1)[:, None] if has_prompts else i + 1)
+        ids, scores, ends, beam = extend(norm, open_ids, open_log_probs, logits)
         nowhere = tf.fill(tf.shape(scores), none)
         open_scores = tf.where(ends, nowhere, scores)
         next_ids, next_log_probs, beam = take_best(
-            open_scores, ids, open_scores * penalty(i + 1), beam)
+            open_scores, ids, open_scores * norm, beam)
         rows = tf.reshape(tf.range(tf.size(lengths))[:, None] * beams + beam, [-1])
         caches = tf.nest.map_structure(lambda cache: tf.gather(cache, rows), caches)
         open_ids, ended_ids = [tf.concat([x, tf.zeros_like(x[:, :, :1])], axis=2)
                                for x in (open_ids, ended_ids)]
         scores = tf.concat([ended_scores, tf.where(ends, scores, nowhere)], axis=1)
         next_ended = take_best(scores, tf.concat([ended_ids, ids], axis=1), scores)
-        changes = searching(i, open_ids, open_log_probs, ended_ids, ended_scores, lengths)
+        changes = (i >= waits) & searching(i, open_ids, open_log_probs, ended_ids, ended_scores,
+                                           lengths, waits)
         hypotheses = [tf.where(changes, after, before) for after, before in zip(
             (next_ids, next_log_probs, *next_ended),
             (open_ids, open_log_probs, ended_ids, ended_scores), strict=True)]
-        return *hypotheses, lengths, caches
+        return *hypotheses, lengths, waits, caches
 
     # TensorFlow keeps int32 in host memory, and would copy all hypotheses to a GPU in each step.
     ids = tf.tile(tf.cast(start, tf.int64)[:, None, None], [1, beams, 1])
     log_probs = tf.tile([[0.0] + [none] * (beams - 1)], [batch, 1])
-    ids, log_probs, ended_ids, ended_scores, _ = _loop(one_step, searching, [
-        ids, log_probs, tf.zeros_like(ids), tf.fill([batch, beams], none), lengths],
+    ids, log_probs, ended_ids, ended_scores, _, _ = _loop(one_step, searching, [
+        ids, log_probs, tf.zeros_like(ids), tf.fill([batch, beams], none), lengths + waits, waits],
         caches, sources, beams)
     any_ended = tf.reduce_any(ended_scores > none, axis=1)
     return (tf.where(any_ended, ended_ids, ids),

@@ -94,7 +94,12 @@ class IncrementalDecoder:
         """The best sentences, in the form of T2T's `infer`; see `beam_search.search`."""
         return beam_search.search(
             *self.init_step(features, beam_size), self.search_lengths(features, decode_length),
-            beam_size, top_beams, alpha)
+            beam_size, top_beams, alpha, self.prompts(features))
+
+    def prompts(self, features: dict[str, tf.Tensor]) -> tf.Tensor | None:
+        """What a search reads before the hypotheses: None, or see `beam_search.search`."""
+        del features
+        return None
 
     def search_lengths(self, features: dict[str, tf.Tensor], decode_length: int) -> tf.Tensor:
         """The most tokens of each sentence's hypotheses: int32 [batch].
@@ -104,8 +109,10 @@ class IncrementalDecoder:
         """
         inputs = features["inputs"]                          # with or without T2T's last axis
         words = tf.cast(tf.not_equal(inputs, 0), tf.int32)
-        return self.within_positions(tf.reduce_sum(words, axis=list(range(1, inputs.shape.ndims)))
-                                     + features.get("decode_length", decode_length))
+        words = tf.reduce_sum(words, axis=list(range(1, inputs.shape.ndims)))
+        before = 0 if self.prompts(features) is None else words
+        return self.within_positions(
+            before + words + features.get("decode_length", decode_length)) - before
 
     def within_positions(self, length: int | tf.Tensor) -> int | tf.Tensor:
         """The length, or the number of the decoder's positions if that is smaller."""

@@ -85,17 +85,16 @@ def _others(groups: Iterable[Iterable[str]], read: Iterable[str], setting: str) 
 
 def _positions(hparams: HParams) -> dict[str, str]:
     """The settings of schemes that neither side uses."""
-    sides = [hparams.get(f"{side}_position") or hparams.position for side in ("encoder", "decoder")]
-    cross = hparams.get("cross_position") or "none"
-    without_decoder = {}
-    if hparams.get("answer_symbol", 0):
-        sides, cross = sides[:1], "none"
-        without_decoder = dict.fromkeys(
-            ("decoder_position", "cross_position", "num_decoder_layers"), "without a decoder")
+    missing = {side: f"with {name}={hparams.get(name)}" for side, name in (
+        ("encoder", "decoder_only"), ("decoder", "answer_symbol")) if hparams.get(name)}
+    names = [f"{side}_position" for side in ("encoder", "decoder") if side not in missing]
+    sides = [hparams.get(name) or hparams.position for name in names]
+    cross = "none" if missing else hparams.get("cross_position") or "none"
     unused = set.intersection(*map(unused_settings, [*sides, cross]))
     why = f"with position={' and '.join(dict.fromkeys(sides))}"
-    dead = dict.fromkeys(unused, why) | without_decoder
-    names = ["encoder_position", "decoder_position"][:len(sides)]
+    dead = dict.fromkeys(unused, why)
+    for side, why in missing.items():
+        dead |= dict.fromkeys((f"{side}_position", "cross_position", f"num_{side}_layers"), why)
     if all(map(hparams.get, names)):
         dead["position"] = f"with {' and '.join(names)}"
     return dead

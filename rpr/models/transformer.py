@@ -68,12 +68,19 @@ def checked_hparams(hparams: HParams) -> HParams:
     if hparams.get("loss_per_sentence", False) and hparams.pack_dataset:
         raise ValueError("loss_per_sentence=True with pack_dataset=True: a packed row holds "
                          "several sentences; use one of the two")
-    symbol = hparams.get("answer_symbol", 0)
-    if symbol and hparams.pack_dataset:
-        raise ValueError(f"answer_symbol={symbol} with pack_dataset=True: a packed row holds "
-                         "several sources; use one of the two")
+    symbol, decoder_only = (hparams.get(name) for name in ("answer_symbol", "decoder_only"))
+    for name in ("answer_symbol", "decoder_only"):
+        if hparams.get(name) and hparams.pack_dataset:
+            raise ValueError(f"{name}={hparams.get(name)} with pack_dataset=True: a packed row "
+                             "holds several sources; use one of the two")
+    if decoder_only and symbol:
+        raise ValueError(f"answer_symbol={symbol} with decoder_only=True: an encoder or a decoder "
+                         "answers; use one of the two")
+    if decoder_only and not hparams.shared_embedding_and_softmax_weights:
+        raise ValueError("decoder_only=True: source and target are read with one table; it needs "
+                         "shared_embedding_and_softmax_weights=True")
     _check_heads(hparams)
-    for side in ("inputs",) if symbol else ("inputs", "targets"):
+    for side in ("inputs",) if symbol else ("targets",) if decoder_only else ("inputs", "targets"):
         positions.build(hparams, side)                       # raises for a bad scheme
     return hparams
 
@@ -151,6 +158,8 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
     def body(self, features: dict) -> tf.Tensor:
         """T2T's, with the features passed on to the decoder. Shapes as `targets`."""
         hparams, memory, cross_bias = self._hparams, None, None
+        if self.has_input and hparams.get("decoder_only", False):
+            return self._decode_after_source(features)
         if self.has_input:
             memory, cross_bias = self.encode(
                 features["inputs"], features["target_space_id"], hparams, features)
@@ -167,6 +176,30 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
             common_layers.flatten4d3d(targets), hparams, features)
         y = self.decode(x, memory, cross_bias, bias, hparams, features=features)
         return tf.reshape(y, common_layers.shape_list(targets))
+
+    def _decode_after_source(self, features: dict) -> tf.Tensor:
+        """The outputs for the targets that follow the sources in one sequence, as `body`."""
+        hparams, shape = self._hparams, common_layers.shape_list(features["targets"])
+        symbols = self._problem_hparams.vocab_size
+        if symbols["inputs"] != symbols["targets"]:
+            raise ValueError("decoder_only=True: source and target need one vocabulary; the "
+                             f"problem has {symbols['inputs']} and {symbols['targets']} symbols")
+        inputs, targets = (common_layers.flatten4d3d(features[side])
+                           for side in ("inputs", "targets"))
+        input_ids, target_ids = (tf.reshape(features[f"{side}_raw"], tf.shape(x)[:2])
+                                 for side, x in (("inputs", inputs), ("targets", targets)))
+        words = tf.math.count_nonzero(input_ids, axis=1, dtype=tf.int32)[:, None]
+        x, bias = transformer_stacks.prepare_decoder(
+            transformer_stacks.append(inputs, targets, words), hparams)
+        y = self.decode(x, None, None, bias, hparams, features={
+            "targets_raw": transformer_stacks.append(input_ids, target_ids, words)})
+        return tf.reshape(tf.gather(y, words + tf.range(shape[1])[None], batch_dims=1), shape)
+
+    def prompts(self, features: dict) -> tf.Tensor | None:
+        """See `IncrementalDecoder`: the sources, where the decoder reads them."""
+        if not self._hparams.get("decoder_only", False):
+            return None
+        return tf.reshape(features["inputs"], tf.shape(features["inputs"])[:2])
 
     def prepare_features(self, features: dict) -> dict:
         """See `IncrementalDecoder`. Edges in a line of text are split off from `inputs`."""
@@ -212,9 +245,10 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
                 or not losses.logits_function(hparams) or preprocess_targets_method
                 or self.get_decode_start_id() or self.get_decode_end_id()
                 or "partial_targets" in features or "targets_segmentation" in features):
-            if hparams.get("answer_symbol", 0):
-                raise ValueError(f"answer_symbol={hparams.get('answer_symbol')}: a model without a "
-                                 "decoder answers without sampling and prompts")
+            for name in ("answer_symbol", "decoder_only"):
+                if hparams.get(name):
+                    raise ValueError(f"{name}={hparams.get(name)}: such a model answers without "
+                                     "sampling and prompts")
             features = {**features, "decode_length": self._length_after_prompt(
                 features, decode_length)}
             return super()._fast_decode(features, decode_length, beam_size, top_beams, alpha,
@@ -235,11 +269,12 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
     def init_body_step(self, features: dict, beams: int) -> tuple[Callable, Any, Any]:
         """See `IncrementalDecoder`. A language model takes the batch size from `targets`."""
         hparams, memory, bias = self._hparams, None, None
-        if self.has_input:
+        if self.has_input and not hparams.get("decoder_only", False):
             inputs = self._prepare_inputs_for_decode(features)[0]
             with tf.variable_scope("body"):
                 memory, bias = self.encode(inputs, features["target_space_id"], hparams, features)
-        batch = common_layers.shape_list(features["targets"] if memory is None else memory)[0]
+        batch = common_layers.shape_list(
+            features["inputs" if self.has_input else "targets"] if memory is None else memory)[0]
         symbol = hparams.get("answer_symbol", 0)
         if symbol:
             def answer(x: tf.Tensor, at: tf.Tensor, sources: tuple, ids: tf.Tensor

@@ -150,7 +150,7 @@ def test_without_a_decoder_its_settings_have_no_effect_and_sampling_is_refused()
     dead = live_hparams.without_effect("rpr_transformer", values)
     assert {"decoder_position", "cross_position", "num_decoder_layers"} <= set(dead)
     values.sampling_method = "random"
-    with tf.Graph().as_default(), pytest.raises(ValueError, match="answer_symbol=2: a model witho"):
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="answer_symbol=2: such a model"):
         tiny_models.make(values, "infer").infer(
             tiny_models.features(sources([2]), np.ones([1, 3, 1, 1], np.int32)), beam_size=1)
 

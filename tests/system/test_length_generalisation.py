@@ -15,7 +15,7 @@ PAGE = (ROOT / "docs" / "length_generalisation.md").read_text(encoding="utf-8")
 SMALL = ["--set", "run.train_steps=4", "--set", "run.checkpoint_steps=4", "--set",
          "run.eval_steps=1", "--set", 'run.hparams="num_hidden_layers=1,hidden_size=16"', "--set",
          "study.seeds=(1,)", "--set", "study.length_buckets=(6, 8, 16)", "--set",
-         'study.arms={"sinusoid": {}, "rotary": {"position": "rotary"}}']
+         'study.arms={"sinusoid": {}, "rotary": {"position": "rotary", "decoder_only": True}}']
 EXAMPLES = re.findall(r"\| `(\w+)` \|.*\| ([^|]*): ([^|:]*) \|",
                       PAGE.partition("## The tasks of Ruoss")[0])
 

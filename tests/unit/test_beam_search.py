@@ -160,3 +160,46 @@ def test_the_best_symbols_are_the_best_in_order(seed, symbols, count, values):
                                    tf.nn.top_k(tf.constant(x), count)])
     np.testing.assert_array_equal(ours[0], right.values)
     np.testing.assert_array_equal(ours[1], right.indices)
+
+
+@settings(deadline=None, max_examples=10)
+@given(seed=st.integers(0, 999), beams=st.integers(1, 3), alpha=st.sampled_from([0.0, 0.6]),
+       prompts=st.lists(st.lists(st.integers(1, 5), max_size=4), min_size=1, max_size=5),
+       liking=st.sampled_from([0.0, 2.0]), top_beams=st.booleans())
+def test_a_prompt_is_read_before_the_search(seed, beams, alpha, prompts, liking, top_beams):
+    """As if the caches held it; whatever the other prompts, also with end marks in it."""
+    lengths = [3 + len(prompt) % 2 for prompt in prompts]
+    with tf.Graph().as_default(), tf.Session() as session:
+        step, sources = language(seed, 6, liking), sentences(seed, len(prompts), 6)
+        longest = max(1, *map(len, prompts))
+        padded = [prompt + [0] * (longest - len(prompt)) for prompt in prompts]
+        shown = beams if top_beams else 1
+        together = beam_search.search(
+            step, tf.zeros([len(prompts) * beams, 1, 0, 6]), sources, tf.constant(lengths), beams,
+            shown, alpha, tf.constant(padded, tf.int32))
+        alone = []
+        for place, prompt in enumerate(prompts):
+            cache, source = tf.zeros([beams, 1, 0, 6]), sources[place:place + 1]
+            *before, last = [0, *prompt]
+            for symbol in before:
+                _, cache = step(tf.fill([beams], symbol), cache, source)
+
+            def later_step(ids, caches, sources, last=last):
+                """The search begins with 0 instead of the last symbol of the prompt."""
+                i, cache = caches
+                ids = tf.where(tf.equal(i, 0), tf.fill(tf.shape(ids), last), ids)
+                logits, cache = step(ids, cache, sources)
+                return logits, (i + 1, cache)
+
+            # An axis grows if it is empty at first.
+            cache = tf.placeholder_with_default(cache, [beams, 1, None, 6])
+            alone.append(beam_search.search(
+                later_step, (tf.zeros([beams], tf.int32), cache), source,
+                tf.constant([lengths[place]]), beams, shown, alpha))
+        together, alone = session.run([together, alone])
+    for ids, score, one in zip(together["outputs"], together["scores"], alone, strict=True):
+        np.testing.assert_allclose(score, one["scores"][0], rtol=1e-4)
+        width = max(ids.shape[-1], one["outputs"].shape[-1])
+        np.testing.assert_array_equal(*(
+            np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, width - x.shape[-1])])
+            for x in (ids, one["outputs"][0])))

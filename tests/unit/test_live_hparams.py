@@ -109,7 +109,7 @@ def test_without_a_decoder_the_position_of_the_encoder_decides():
     settings = {"answer_symbol": 2, "encoder_position": "sinusoid"}
     dead = live_hparams.without_effect("rpr_transformer", new_hparams(**settings))
     assert dead["position"] == "with encoder_position"
-    assert dead["decoder_position"] == "without a decoder"
+    assert dead["decoder_position"] == "with answer_symbol=2"
     settings |= {"encoder_position": "randomized+sinusoid", "randomized_evaluation": True}
     transformer.checked_hparams(new_hparams(**settings))     # a decoder would refuse it
 
