@@ -26,7 +26,7 @@ T2T's batches of the embedded corpus.
 wall-clock time. `of peak` is the rate of the step's matrix products, relative to the rate of one
 large product that is measured in the same rounds. The products are counted in the graph that
 TensorFlow runs, with the shapes that it reports. `MFU` is the share of model FLOPs per second
-(step_trace.model_flops) in the dense peak of the card, by a table of names or --peak.
+(rpr.training.model_flops) in the dense peak of the card, by a table of names or --peak.
 
 Decoding: the model of the first shape, --sentences with the lengths of the embedded test set,
 beam 4, alpha 0.6. T2T's model gets the weights of `absolute`. Weights are random, so every sentence
@@ -73,6 +73,7 @@ from rpr.inference.inspector import until_end  # noqa: E402
 from rpr.inference.model_session import pad  # noqa: E402
 from rpr.nn.dropout import reproducible_masks  # noqa: E402
 from rpr.t2t import trained_model  # noqa: E402
+from rpr.training import model_flops  # noqa: E402
 from rpr.utils import files, processes  # noqa: E402
 
 VARIANTS = ("absolute", "relative", "t2t", "t2t_relative")
@@ -247,11 +248,11 @@ def random_batch(shape: str, words: int) -> dict[str, np.ndarray]:
 def _steps(args, shape, steps, seconds):
     batch, peak = random_batch(shape, args.words), step_trace.product_rate(args.device)
     name, symbols = SETS[shape.split(":")[0]]
-    needed = step_trace.model_flops(_hparams("absolute", name), symbols,
-                                    *(batch[side].shape[:2] for side in PADDING))
+    needed = model_flops.model_flops(_hparams("absolute", name), symbols, len(batch["inputs"]),
+                                     *(batch[side].shape[1] for side in PADDING))
     flops = {variant: needed if variant.startswith("torch")
              else step_trace.product_flops(step.trace(batch)) for variant, step in steps.items()}
-    dense = args.peak * 1e12 if args.peak else step_trace.dense_peak(args.precision == "bfloat16")
+    dense = args.peak * 1e12 if args.peak else model_flops.dense_peak(args.precision == "bfloat16")
     peak()
     for variant, step in steps.items():
         if variant.startswith("torch"):

@@ -35,13 +35,12 @@ import tensorflow.compat.v1 as tf  # noqa: E402
 from tensor2tensor.data_generators import problem_hparams  # noqa: E402
 from tensor2tensor.utils import registry  # noqa: E402
 
+from rpr.training.model_flops import PEAKS  # noqa: E402
 from rpr.utils import files  # noqa: E402
 
 VOCABULARY = 32768
 LENGTH = 32                                           # of a WMT sentence in sub-words, roughly
-# Dense peak in FLOP/s from the data sheets (A100 SXM, H100 SXM).
-PEAKS = {"A100": {"TF32": 156e12, "half": 312e12},
-         "H100": {"TF32": 494e12, "half": 989e12}}
+CARDS = ("A100", "H100")                              # SXM
 # English-German and English-French differ in dropout alone. Steps: Shaw et al. 2018, section 4.1.
 MODELS = {"base": ("rpr_base", 100_000), "big": ("rpr_big_ende", 300_000)}
 DEVICES = 8
@@ -178,8 +177,9 @@ def main() -> None:
         start = time.time()
         parameters, flops, kept = count(hparams_set)
         print(f"{hparams_set}: counted in {time.time() - start:.0f} s", file=sys.stderr)
-        hours = {(device, kind): steps * flops / peak / 3600         # at the peak
-                 for device, peaks in PEAKS.items() for kind, peak in peaks.items()}
+        hours = {(device, kind): steps * flops / (peak * 1e12) / 3600         # at the peak
+                 for device in CARDS
+                 for kind, peak in zip(("TF32", "half"), PEAKS[device], strict=True)}
         rows.append({"model": name, "parameters": parameters, "steps": steps,
                      "flops_a_device_and_step": flops, "bytes_a_device": 16 * parameters + kept,
                      "hours": {f"{number} {device}, {kind}":

@@ -1,5 +1,4 @@
-"""What TensorFlow reports of one traced step: matrix products, memory, copies, and devices; and the
-model FLOPs of a step beside the peak of a card."""
+"""What TensorFlow reports of one traced step: matrix products, memory, copies, and devices."""
 import math
 import time
 from collections.abc import Callable
@@ -10,11 +9,6 @@ from tensor2tensor.utils import trainer_lib
 
 # (name of a node in the graph that runs, output) -> shape
 _Shapes = dict[tuple[str, int], list[int]]
-
-# TFLOP/s of dense products by NVIDIA's data sheets: in TF32, which TensorFlow uses for float32, and
-# in bfloat16. The first part of a device's name decides.
-PEAKS = {"H100 PCIe": (378, 756), "H100": (495, 989), "H200": (495, 989), "A100": (156, 312),
-         "L4": (60, 121)}
 
 
 class Copy(NamedTuple):
@@ -59,36 +53,6 @@ def product_flops(metadata: Any) -> int:
                 raise ValueError(f"the shapes of {node.name}'s operands are not reported")
             total += 2 * inner * math.prod(shapes[node.name, 0])
     return total
-
-
-def model_flops(hparams: Any, symbols: int, inputs: list[int], targets: list[int]) -> int:
-    """FLOPs that a training step of a Transformer needs, by the formula of model FLOPs utilization.
-
-    6 FLOPs per weight and position and 12 per pair of positions and channel (Chowdhery et al. 2022,
-    appendix B), for encoder and decoder. Padding counts; normalization, softmax and position
-    schemes do not.
-
-    Args:
-      hparams: the model's hyperparameters.
-      symbols: size of the vocabulary.
-      inputs, targets: shapes [sentences, length].
-    """
-    (batch, n), (_, m) = inputs, targets
-    d, feed_forward = hparams.hidden_size, 2 * hparams.hidden_size * hparams.filter_size
-    encoder = n * (4 * d * d + feed_forward) + 2 * n * n * d
-    decoder = m * (6 * d * d + feed_forward) + 2 * n * d * d + 2 * m * (m + n) * d
-    layers = hparams.num_hidden_layers
-    return 6 * batch * (layers * (encoder + decoder) + m * symbols * d)
-
-
-def dense_peak(is_half: bool) -> float | None:
-    """FLOP/s of the first GPU by `PEAKS`; None without a GPU, or for a card that is not listed."""
-    for gpu in tf.config.list_physical_devices("GPU")[:1]:
-        name = tf.config.experimental.get_device_details(gpu).get("device_name", "")
-        for card, teraflops in PEAKS.items():
-            if card in name:
-                return teraflops[is_half] * 1e12
-    return None
 
 
 def timed(call: Callable[..., Any], *args: Any) -> float:

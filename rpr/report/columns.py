@@ -88,6 +88,9 @@ def _all_columns(results: StudyResults) -> list[Column]:
     add("steps", "steps", "cost", lambda arm: arm.steps and f"{arm.steps:,}")
     add("steps_per_second", "steps/s", "cost",
         lambda arm: arm.steps_per_second and f"{arm.steps_per_second:.2f}")
+    add("model_tflops", "TFLOP/s", "cost",
+        lambda arm: arm.model_tflops and f"{arm.model_tflops:.3g}")
+    add("mfu", "MFU", "cost", lambda arm: arm.mfu and f"{arm.mfu:.3f}")
     add("speed", "speed", "cost", lambda arm: arm.relative_speed and f"{arm.relative_speed:.2f}")
     add("minutes", "minutes", "cost", lambda arm: arm.train_minutes is not None
         and f"{arm.train_minutes:.1f}")
@@ -243,6 +246,11 @@ def notes(results: StudyResults) -> list[Note]:
                           "sub-word."))
     lines.append(Note(("speed",), f"speed: steps/s divided by those of {results.baseline}, "
                       "for runs on the same machines; meaningful if these were equally busy."))
+    if any(arm.model_tflops for arm in arms):
+        lines.append(Note(("model_tflops", "mfu"), "TFLOP/s: of the model, by the formula of "
+                          "Chowdhery et al. 2022, appendix B." + (
+                              " MFU: their share of the dense peak of the GPUs."
+                              if any(arm.mfu for arm in arms) else "")))
     if any(arm.paper_bleu is not None for arm in arms):
         lines.append(Note(("paper",), "paper: Shaw et al. 2018; other data, model size and BLEU "
                           "script."))

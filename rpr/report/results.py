@@ -19,6 +19,7 @@ from rpr.utils.errors import UserError
 RECORD_FILE = "results.json"
 DIGITS = {"perplexity": 2, "token_loss": 3}           # after the decimal point; others: 1
 FIELDS = ("bleu", "chrf")                             # metrics with fields of their own
+NEWER = ("model_tflops", "mfu")                       # fields that earlier records lack
 BEYOND = "beyond"                                     # first metric, sources beyond training
 
 
@@ -61,6 +62,7 @@ class RunResult(_Scored):
       parameters: how many are trained.
       steps: training step of the decoded checkpoint.
       steps_per_second: median over the training records, without evaluations and checkpoints.
+      model_tflops, mfu: such medians of model TFLOP/s, and of their share of the GPUs' peak.
       seconds: {stage: wall time of its last attempt}; training includes earlier attempts, each up
         to the checkpoint from which the next one went on.
       environment: index into `StudyResults.environments`.
@@ -84,6 +86,8 @@ class RunResult(_Scored):
     parameters: int | None = None
     steps: int | None = None
     steps_per_second: float | None = None
+    model_tflops: float | None = None
+    mfu: float | None = None
     train_minutes: float | None = None
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
     environment: int | None = None
@@ -134,6 +138,8 @@ class ArmResult(_Scored):
     parameters: int | None = None
     steps: int | None = None
     steps_per_second: float | None = None
+    model_tflops: float | None = None
+    mfu: float | None = None
     relative_speed: float | None = None
     train_minutes: float | None = None
     bleu: ArmScore | None = None

@@ -347,10 +347,10 @@ def _read_metrics(run: RunResult, events: list[metrics_log.Event]) -> None:
     run.loss = run.dev_losses[-1][1] if run.dev_losses else None
     run.parameters = next((event.get("parameters") for event in events
                            if event["event"] == "start"), None)
-    speeds = [event["steps_per_second"] for event in events
-              if event["event"] == "train" and event.get("steps_per_second")]
-    if speeds:
-        run.steps_per_second = round(statistics.median(speeds), 3)
+    for name, digits in (("steps_per_second", 3), ("model_tflops", 6), ("mfu", 4)):
+        values = [event[name] for event in events if event["event"] == "train" and event.get(name)]
+        if values:
+            setattr(run, name, round(statistics.median(values), digits))
     run.cut = next((event.get("cut") for event in reversed(events) if event["event"] == "decode"),
                    None)
 
@@ -390,8 +390,8 @@ def _average_training(arm: ArmResult) -> None:
     runs = arm.done or arm.runs
     arm.parameters = next((run.parameters for run in runs if run.parameters), None)
     arm.steps = next((run.steps for run in arm.done), None)
-    for name, digits in (("steps_per_second", 3), ("train_minutes", 2), ("exact", 2),
-                         ("loss", 4)):
+    for name, digits in (("steps_per_second", 3), ("model_tflops", 6), ("mfu", 4),
+                         ("train_minutes", 2), ("exact", 2), ("loss", 4)):
         values = [getattr(run, name) for run in runs if getattr(run, name) is not None]
         if values:
             setattr(arm, name, round(statistics.fmean(values), digits))

@@ -23,14 +23,14 @@ from rpr.report.columns import (
     signatures,
     tables,
 )
-from rpr.report.results import BEYOND, FIELDS, StudyResults
+from rpr.report.results import BEYOND, FIELDS, NEWER, StudyResults
 from rpr.utils import files
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 EVENTS = "events.out.tfevents.0.hparams"              # TensorBoard looks for tfevents
-_CSV_FIELDS = ["paper_bleu", "parameters", "steps", "steps_per_second", "relative_speed",
+_CSV_FIELDS = ["paper_bleu", "parameters", "steps", "steps_per_second", *NEWER, "relative_speed",
                "train_minutes", "exact", "loss", "letters"]
 # Columns of results.tex by importance. It has those that fit into LaTeX's \textwidth, in points.
 _LATEX_COLUMNS = ("difference", "p_holm", "rank", "chrf", "loss", "parameters", "seeds", "p",
@@ -101,7 +101,8 @@ def to_markdown(results: StudyResults, chosen: Sequence[Column] = ()) -> str:
 
 def to_json(results: StudyResults) -> str:
     """Everything, unrounded; the points of curves take a line each."""
-    text = json.dumps(dataclasses.asdict(results), indent=1)
+    text = json.dumps(dataclasses.asdict(results, dict_factory=lambda items: {
+        name: value for name, value in items if value is not None or name not in NEWER}), indent=1)
     return re.sub(r"\[\n +(-?[\d.e+-]+),\n +(-?[\d.e+-]+)\n +\]", r"[\1, \2]", text) + "\n"
 
 
@@ -116,7 +117,9 @@ def to_csv(results: StudyResults) -> str:
                      for field in dataclasses.fields(Comparison)}
     settings = dict.fromkeys(name for arm in results.arms for name in arm.settings)
     settings.pop("name", None)
-    header = ["name", *settings, "runs", "done", *_CSV_FIELDS,
+    fields = [name for name in _CSV_FIELDS if name not in NEWER
+              or any(getattr(arm, name) is not None for arm in results.arms)]
+    header = ["name", *settings, "runs", "done", *fields,
               *(f"{metric}_{name}" for metric in metrics
                 for name in (*of_score.values(), *of_difference.values())),
               *(f"{metric}_runs" for metric in metrics)]
@@ -124,7 +127,7 @@ def to_csv(results: StudyResults) -> str:
     for arm in results.arms:
         row: dict[str, Any] = {**arm.settings, "name": arm.name, "runs": len(arm.runs),
                                "done": len(arm.done)}
-        row |= {name: getattr(arm, name) for name in _CSV_FIELDS}
+        row |= {name: getattr(arm, name) for name in fields}
         for metric in metrics:
             row |= {f"{metric}_{column}": getattr(part, name) for part, names in (
                 (arm.score(metric), of_score), (arm.difference(metric), of_difference))

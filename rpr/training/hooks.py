@@ -15,7 +15,7 @@ import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 
 from rpr.t2t import checkpoints
-from rpr.training import averaging
+from rpr.training import averaging, model_flops
 from rpr.training.seeding import BATCHES, COUNTS
 from rpr.utils import metrics_log
 from rpr.utils.console import Task
@@ -76,22 +76,30 @@ def peak_memory() -> int | None:
 class Throughput:
     """Sums the COUNTS of batches between reports. Create it when the graph is complete.
 
-    The reports also go to TensorBoard, to the event files in `model_dir`.
+    The reports also go to TensorBoard, to the event files in `model_dir`. `flops` gives the model
+    FLOPs of a batch (`model_flops.of_batches`), `peak` is that of all devices in FLOP/s; None: not
+    known.
     """
 
-    def __init__(self, model_dir: str) -> None:
+    def __init__(self, model_dir: str, flops: model_flops.Flops | None = None,
+                 peak: float | None = None) -> None:
         self._writer = tf.summary.FileWriterCache.get(model_dir)
         self.fetches = tf.get_collection(COUNTS)
-        self._sums = np.zeros(3, np.int64)
+        self._flops_of, self._peak = flops, peak
+        self._sums, self._flops = np.zeros(5, np.int64), 0
 
     def add(self, counts: Sequence[np.ndarray]) -> None:
         """Takes the values of `fetches` of one batch per device."""
         self._sums += np.sum(counts, axis=0, dtype=np.int64)
+        for *_, source, target, sentences in (map(int, count) for count in counts):
+            if self._flops_of and sentences:
+                self._flops += self._flops_of(sentences, source // sentences, target // sentences)
 
     def report(self, step: int, seconds: float) -> dict[str, float]:
-        """Fields of a `train` event: peak memory; since the last report, tokens and padding."""
-        source, target, positions = self._sums
-        self._sums = np.zeros(3, np.int64)
+        """Fields of a `train` event: peak memory; since the last report, tokens, padding, FLOPs."""
+        source, target, *places, _ = self._sums
+        positions, rate = sum(places), self._flops / seconds
+        self._sums, self._flops = np.zeros(5, np.int64), 0
         fields: dict[str, float] = {}
         peak = peak_memory()
         if peak:
@@ -100,6 +108,10 @@ class Throughput:
             fields |= {"source_tokens_per_second": round(float(source / seconds), 1),
                        "target_tokens_per_second": round(float(target / seconds), 1),
                        "padding": round(float(1 - (source + target) / positions), 4)}
+        if rate:
+            fields["model_tflops"] = round(rate / 1e12, 6)
+        if rate and self._peak:
+            fields["mfu"] = round(rate / self._peak, 4)
         self._writer.add_summary(tf.Summary(value=[
             tf.Summary.Value(tag=f"throughput/{name}", simple_value=value)
             for name, value in fields.items()]), step)
@@ -119,13 +131,16 @@ class TrainingHook(tf.train.SessionRunHook):
       max_loss_rise: see `DivergenceDetector`.
       batches_per_step: runs of the graph per step.
       log_batches: also write a `batch` event for each batch, with a hash of its ids.
+      flops, peak: see `Throughput`.
     """
 
     EVERY = 10                                        # steps
     MOST_RECORDS = 10_000                             # earlier losses, evenly spaced if more
 
     def __init__(self, path: str, total_steps: int, model_dir: str, max_loss_rise: float,
-                 batches_per_step: int = 1, log_batches: bool = False) -> None:
+                 batches_per_step: int = 1, log_batches: bool = False,
+                 flops: model_flops.Flops | None = None, peak: float | None = None) -> None:
+        self._flops, self._peak = flops, peak
         self._path, self._total = path, total_steps
         self._model_dir = model_dir
         self.detector = DivergenceDetector(max_loss_rise)
@@ -136,7 +151,7 @@ class TrainingHook(tf.train.SessionRunHook):
     def begin(self) -> None:
         self._step_tensor = tf.train.get_global_step()
         self._loss = tf.get_collection(tf.GraphKeys.LOSSES)[-1]
-        self._throughput = Throughput(self._model_dir)
+        self._throughput = Throughput(self._model_dir, self._flops, self._peak)
         self._batches = tf.get_collection(BATCHES) if self._log_batches else []
         self._parameters = sum(int(np.prod(v.shape.as_list())) for v in tf.trainable_variables())
 

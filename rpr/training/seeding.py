@@ -22,9 +22,10 @@ def seeded(model_fn: Callable[..., Any], seed: int) -> Callable[..., Any]:
 
     In training, the returned function takes BATCH_NUMBER out of the features. It adds to the graph
     collection BATCHES three tensors per batch: its number, inputs (or targets), targets; and to
-    COUNTS, int64 [3], the numbers of source tokens, target tokens and positions (padding included),
-    if source and target are ids, int [batch, length, 1, 1] with 0 for padding. XLA compiles
-    trainings only, since the batches of evaluations have many shapes.
+    COUNTS, int64 [5], the numbers of source tokens, target tokens, source positions and target
+    positions (padding included), and sentences, if source and target are ids, int [batch, length,
+    1, 1] with 0 for padding. XLA compiles trainings only, since the batches of evaluations have
+    many shapes.
     """
     def with_seed(features: dict, labels: Any, mode: str, params: Any, config: Any) -> Any:
         build = functools.partial(model_fn, labels=labels, mode=mode, params=params, config=config)
@@ -38,10 +39,11 @@ def seeded(model_fn: Callable[..., Any], seed: int) -> Callable[..., Any]:
             tf.add_to_collection(BATCHES, tensor)
         texts = [ids for ids in (source, target) if ids is not None]
         if all(ids.dtype.is_integer for ids in texts):
-            tokens = [tf.constant(0, tf.int64) if ids is None else tf.math.count_nonzero(ids)
-                      for ids in (source, target)]
-            tf.add_to_collection(COUNTS, tf.stack(
-                [*tokens, sum(tf.size(ids, out_type=tf.int64) for ids in texts)]))
+            none = tf.constant(0, tf.int64)
+            tf.add_to_collection(COUNTS, tf.stack([
+                *(none if ids is None else tf.math.count_nonzero(ids) for ids in (source, target)),
+                *(none if ids is None else tf.size(ids, out_type=tf.int64)
+                  for ids in (source, target)), tf.shape(target, out_type=tf.int64)[0]]))
         getter = functools.partial(_seeded_variable, seed)
         with reproducible_masks(seed, number), tf.variable_scope(
                 tf.get_variable_scope(), custom_getter=getter, auxiliary_name_scope=False):

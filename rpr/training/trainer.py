@@ -17,7 +17,7 @@ from tensor2tensor.bin import t2t_trainer
 from tensor2tensor.utils.trainer_lib import T2TExperiment
 
 from rpr.t2t import checkpoints, preflight
-from rpr.training import devices, hooks, input_pipeline, seeding
+from rpr.training import devices, hooks, input_pipeline, model_flops, seeding
 from rpr.training.devices import DeviceRequest
 from rpr.training.worker_group import WorkerGroup
 from rpr.utils import metrics_log
@@ -122,7 +122,9 @@ def _train(request: TrainingRequest, hparams: HParams, prepare_output: Callable[
     estimator._model_fn = seeding.seeded(model_fn, request.seed)
     hook = hooks.TrainingHook(
         request.metrics_file, request.train_steps, output_dir, request.max_loss_rise,
-        hparams.optimizer_multistep_accumulate_steps or 1, request.log_batches)
+        hparams.optimizer_multistep_accumulate_steps or 1, request.log_batches,
+        model_flops.of_batches(request.made_with["model"], hparams),
+        model_flops.peak_of(hparams, request.devices.per_machine))
     keeping = hooks.KeepingListener(output_dir, request.keep_frequency)
     evaluate = _recorded_evaluation(experiment, request.metrics_file)
     train_spec = experiment._train_spec

@@ -5,7 +5,9 @@
 | `start` | `step`, `parameters` (trainable), `time` |
 | `train` | `step`, `loss` (nats per target token), `steps_per_second`, `time`; since the last: |
 |         | `source_tokens_per_second`, `target_tokens_per_second`, `padding` (share of positions) |
-|         | of the chief's machine; `peak_memory` (bytes, of the fullest GPU, else the process) |
+|         | of the chief's machine; `peak_memory` (bytes, of the fullest GPU, else the process); |
+|         | of Transformers `model_tflops` (TFLOP/s by `model_flops`, of that machine), and `mfu` |
+|         | (their share of its GPUs' dense peak, where that is known) |
 | `eval` | `step`, `loss` (nats per token of the development set) and T2T's metrics on it |
 | `decode` | `sentences`, `tokens`, `seconds`, `sentences_per_second`, `tokens_per_second`; `cut` |
 |          | (hypotheses of the whole file that stopped at the length limit) |
@@ -29,6 +31,7 @@ Event = dict[str, Any]
 _TAIL = 1 << 16                                       # bytes of the last hundreds of events
 _SCHEMA = {"event": str, "step?": int, "parameters?": int, "cut?": (int, None),
            "loss?": (AnyFloat, None), "steps_per_second?": (float, None),
+           "model_tflops?": (float, None), "mfu?": (float, None),
            "approx_bleu_score?": (float, None), "time?": (float, None)}
 _TRAIN = b'{"event": "train"'
 CHECKSUMS = "checksums.jsonl"

@@ -84,8 +84,8 @@ def results(study_dir):
     """The report's record, without what it took."""
     rpr_command("report", study_dir, "--skip_model_analysis")
     record = json.loads((study_dir / "results.json").read_text())
-    took = {"steps_per_second", "relative_speed", "train_minutes", "seconds", "environment",
-            "cut"}
+    took = {"steps_per_second", "model_tflops", "mfu", "relative_speed", "train_minutes", "seconds",
+            "environment", "cut"}
     for entry in [*record["arms"], *(run for arm in record["arms"] for run in arm["runs"])]:
         for name in took & set(entry):
             del entry[name]

@@ -3,6 +3,7 @@ import dataclasses
 import gzip
 import json
 import os
+import pathlib
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ import tiny_models
 from conftest import CORPUS, rpr_command
 from test_worker_group import SCRIPTS, wait_for
 
-from rpr.training import devices, trainer
+from rpr.training import devices, model_flops, trainer
 from rpr.training.devices import DeviceRequest
 from rpr.utils import metrics_log
 from rpr.utils.errors import UserError
@@ -145,6 +146,24 @@ def test_two_machines_train_as_one_device_even_if_one_is_killed(data, one_device
     first, again = (event["step"] for event in events(output_dir, "start"))
     assert first == 0 and 4 <= again < STEPS
     assert_same_training(output_dir, one_device)
+
+
+def test_the_model_flops_are_those_of_the_batches(one_device, data):
+    """Each step has the 40 sentences, padded to the longest."""
+    records = [tf.train.Example.FromString(record).features.feature
+               for path in (pathlib.Path(data[-1].partition("=")[2])).glob("*-train-*")
+               for record in tf.python_io.tf_record_iterator(str(path))]
+    source, target = (max(len(record[side].int64_list.value) for record in records)
+                      for side in ("inputs", "targets"))
+    assert len(records) == SENTENCES
+    symbols, = (shape[0] for name, shape in tf.train.list_variables(
+        str(one_device / "model.ckpt-0")) if name.endswith("/shared/weights_0"))
+    needed = model_flops.model_flops(tiny_models.hparams(num_hidden_layers=1), symbols, SENTENCES,
+                                     source, target)
+    for event in events(one_device, "train"):
+        expected = needed * event["steps_per_second"] / 1e12          # rounded to 4 digits
+        assert event["model_tflops"] == pytest.approx(expected, abs=1e-6)
+        assert event["model_tflops"] > 0 and "mfu" not in event       # on a CPU
 
 
 def test_a_profile_is_written_for_tensorboard(one_device):

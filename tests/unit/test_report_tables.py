@@ -128,6 +128,30 @@ def test_latex_compiles_within_the_margins(clipping, tmp_path):
     assert "Overfull" not in done.stdout
 
 
+def test_model_flops_are_shown_where_a_run_has_them(tmp_path):
+    for arm, flops in (("old", []), ("cpu", [{"model_tflops": 0.0123}]), ("gpu", [
+            {"model_tflops": rate, "mfu": rate / 500} for rate in (90.0, 101.0, 150.0)])):
+        run = write_run(tmp_path, f"runs/{arm}")
+        text = [json.dumps({"event": "train", "step": 1001, "loss": 3.0, **fields}) + "\n"
+                for fields in flops]
+        with open(run / "metrics.jsonl", "a", encoding="utf-8") as metrics:
+            metrics.writelines(text)
+    write_study(tmp_path, {arm: ({}, None, {1: f"runs/{arm}"}) for arm in ("old", "cpu", "gpu")},
+                "old")
+    study = read_scored(tmp_path)
+    shown = {column.heading: column.cells for column in columns.columns(study)}
+    assert (shown["TFLOP/s"], shown["MFU"]) == (["", "0.0123", "101"], ["", "", "0.202"])
+    lines = list(csv.DictReader(tables.to_csv(study).splitlines()))
+    assert [line["model_tflops"] for line in lines] == ["", "0.0123", "101.0"]
+    assert [line["mfu"] for line in lines] == ["", "", "0.202"]
+    old, _, gpu = json.loads(tables.to_json(study))["arms"]
+    assert gpu["mfu"] == gpu["runs"][0]["mfu"] == 0.202 and "mfu" not in {**old, **old["runs"][0]}
+    assert "MFU: their share of the dense peak" in tables.to_markdown(study)
+    study.arms, study.pairs = study.arms[:1], []
+    for text in (tables.to_markdown(study), tables.to_csv(study), tables.to_json(study)):
+        assert not re.search("TFLOP|tflop|mfu|MFU", text)
+
+
 def test_columns_can_be_chosen(clipping):
     chosen = columns.choose(clipping, ["max_relative_position", "bleu", "p_holm"])
     text = tables.to_latex(clipping, chosen)
