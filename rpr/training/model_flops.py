@@ -20,7 +20,8 @@ def model_flops(hparams: HParams, symbols: int, sentences: int, source: int, tar
 
     6 FLOPs per weight and position and 12 per pair of positions and channel (Chowdhery et al. 2022,
     appendix B), for encoder and decoder. Padding counts; normalization, softmax and position
-    schemes do not. A model with the hparam `answer_symbol` has no decoder.
+    schemes do not. A model with the hparam `answer_symbol` has no decoder, one with `decoder_only` no
+    encoder.
 
     Args:
       hparams: the model's hyperparameters.
@@ -35,8 +36,10 @@ def model_flops(hparams: HParams, symbols: int, sentences: int, source: int, tar
         weights = 2 * hidden * (channels + hparams.filter_size)
         return length * weights + length * length * channels
 
-    total = target * symbols * hidden + layer(source) * (
-        hparams.get("num_encoder_layers") or layers)
+    total = target * symbols * hidden
+    if hparams.get("decoder_only"):                          # one sequence
+        source, target = 0, source + target
+    total += layer(source) * (hparams.get("num_encoder_layers") or layers)
     if not hparams.get("answer_symbol"):
         cross = ((source + target) * hidden + source * target) * channels if source else 0
         total += (layer(target) + cross) * (hparams.get("num_decoder_layers") or layers)
@@ -46,8 +49,9 @@ def model_flops(hparams: HParams, symbols: int, sentences: int, source: int, tar
 def of_batches(model: str, hparams: HParams) -> Flops | None:
     """`model_flops` of batches for a model in training; None where the formula does not apply."""
     problem = hparams.problem_hparams
-    models = ("rpr_transformer",) if hparams.get("answer_symbol") else (
-        "rpr_transformer", "transformer")
+    models = ["rpr_transformer"]
+    if not (hparams.get("answer_symbol") or hparams.get("decoder_only")):
+        models.append("transformer")
     sides = [problem.modality[side] for side in ("inputs", "targets") if side in problem.modality]
     if (model not in models or set(sides) != {ModalityType.SYMBOL}
             or hparams.get("ffn_layer") not in ("dense_relu_dense", "conv_hidden_relu")):

@@ -47,7 +47,7 @@ def counted(model, values):
 # By hand, in multiplications: positions times weights, and pairs of positions times channels. The
 # width is 32, that of the feed-forward layers 64. In the narrow layers keys have 16 channels.
 LAYER = {length: length * (2 * 32 * (32 + 32) + 2 * 32 * 64) + length ** 2 * (32 + 32)
-         for length in (SOURCE, TARGET)}
+         for length in (SOURCE, TARGET, SOURCE + TARGET)}
 NARROW = {length: length * (2 * 32 * (16 + 32) + 2 * 32 * 64) + length ** 2 * (16 + 32)
           for length in (SOURCE, TARGET)}
 CROSS = TARGET * 2 * 32 * 32 + SOURCE * 2 * 32 * 32 + SOURCE * TARGET * (32 + 32)
@@ -60,8 +60,9 @@ NARROW_CROSS = (TARGET + SOURCE) * 32 * (16 + 32) + SOURCE * TARGET * (16 + 32)
     ("rpr_transformer", NARROW[SOURCE] + 3 * (NARROW[TARGET] + NARROW_CROSS), {
         "num_encoder_layers": 1, "num_decoder_layers": 3, "attention_key_channels": 16}),
     ("rpr_transformer", 2 * LAYER[TARGET], {"source": False}),
-    ("rpr_transformer", 2 * LAYER[SOURCE], {"answer_symbol": 2})],
-    ids=["encoder-decoder", "t2t", "layers and channels", "decoder", "encoder"])
+    ("rpr_transformer", 2 * LAYER[SOURCE], {"answer_symbol": 2}),
+    ("rpr_transformer", 2 * LAYER[SOURCE + TARGET], {"decoder_only": True})],
+    ids=["encoder-decoder", "t2t", "layers and channels", "decoder", "encoder", "one sequence"])
 def test_the_formula_counts_the_products_of_a_step(model, layers, changes):
     values = described(model, **changes)
     flops = model_flops.of_batches(model, values)(SENTENCES, SOURCE, TARGET)
