@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures a training step, decoding and the start, against stock tensor2tensor (T2T).
+"""Measures a training step and the start, against stock tensor2tensor (T2T).
 
 Four models take the same batches in one process, in turn, round after round. Each updates its own
 weights. Their hparams are equal except for positions:
@@ -28,16 +28,11 @@ large product that is measured in the same rounds. The products are counted in t
 TensorFlow runs, with the shapes that it reports. `MFU` is the share of model FLOPs per second
 (rpr.training.model_flops) in the dense peak of the card, by a table of names or --peak.
 
-Decoding: the model of the first shape, --sentences with the lengths of the embedded test set,
-beam 4, alpha 0.6. T2T's model gets the weights of `absolute`. Weights are random, so every sentence
-runs to the length of the longest in its batch, and --more words beyond. With --run=RUN, a run of
-absolute positions, such as the quickstart's, the weights and the test text are the run's.
-
 Start: wall-clock seconds from the command to the first training step of rpr_small, for `rpr train`
 and for T2T's main program with the patches without which it does not start.
 
   scripts/bench_step.py                                              in under 10 minutes
-  scripts/bench_step.py --shapes=small:30 --sentences=0 --starts=0
+  scripts/bench_step.py --shapes=small:30 --starts=0
 """
 import argparse
 import contextlib
@@ -67,12 +62,7 @@ from tensor2tensor.models import transformer  # noqa: E402
 from tensor2tensor.utils import registry, trainer_lib  # noqa: E402
 
 from rpr import positions  # noqa: E402
-from rpr.evaluation import test_sets  # noqa: E402
-from rpr.experiments import run_directory  # noqa: E402
-from rpr.inference.inspector import until_end  # noqa: E402
-from rpr.inference.model_session import pad  # noqa: E402
 from rpr.nn.dropout import reproducible_masks  # noqa: E402
-from rpr.t2t import trained_model  # noqa: E402
 from rpr.training import model_flops  # noqa: E402
 from rpr.utils import files, processes  # noqa: E402
 
@@ -111,8 +101,6 @@ def main(argv: Sequence[str] | None = None) -> list[dict]:
         for step in steps.values():
             if isinstance(step, TrainingStep):
                 step.session.close()
-    if args.sentences:
-        records += decoding(args)
     if args.starts:
         records += _starts(args)
     if args.json:
@@ -131,9 +119,6 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--variants", type=lambda x: x.split(","), default=",".join(VARIANTS))
     parser.add_argument("--words", type=int, default=1024, help="positions in a batch")
     parser.add_argument("--seconds", type=float, default=240, help="for all training steps")
-    parser.add_argument("--sentences", type=int, default=64, help="to decode; 0: no decoding")
-    parser.add_argument("--more", type=int, default=10, help="words beyond the longest input")
-    parser.add_argument("--run", help="directory of a run to decode with")
     parser.add_argument("--starts", type=int, default=1, help="of each program; 0: none")
     parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
     parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
@@ -192,7 +177,7 @@ def _hparams(variant, name):
     return hparams
 
 
-def _model(variant, name, symbols, mode, precision="float32"):
+def build_model(variant, name, symbols, mode, precision="float32"):
     hparams = _hparams(variant, name)
     hparams.activation_dtype = precision
     problem = problem_hparams.test_problem_hparams(symbols, symbols, hparams)
@@ -209,7 +194,7 @@ class TrainingStep:
             tf.set_random_seed(1)
             with tf.device(f"/{args.device}:0"):
                 self.ids = {side: tf.placeholder(tf.int32, [None, None, 1, 1]) for side in PADDING}
-                model = _model(variant, name, symbols, tf.estimator.ModeKeys.TRAIN, precision)
+                model = build_model(variant, name, symbols, tf.estimator.ModeKeys.TRAIN, precision)
                 batch = tf.train.create_global_step()        # each step is a batch of its own
                 with contextlib.nullcontext() if variant == STATEFUL else reproducible_masks(
                         1, tf.identity(batch)):
@@ -290,71 +275,6 @@ def _steps(args, shape, steps, seconds):
 
 def _ratio(medians, variant, base):
     return medians[variant] / medians[base] if base in medians else None
-
-
-def _sentences(symbols: int) -> list[np.ndarray]:
-    """Random ids, as many as the embedded test set's sentences have sub-words, about."""
-    random = np.random.RandomState(1)
-    with gzip.open(CORPUS / "test.en-de.en.gz", "rt", encoding="utf-8") as lines:
-        return [random.randint(2, symbols, math.ceil(1.3 * len(line.split())) + 1)
-                for line in lines]
-
-
-def decoding(args: argparse.Namespace) -> list[dict]:
-    """Sentences a second of ours and of stock T2T's beam search, with the same weights."""
-    name, symbols = SETS[args.shapes[0].split(":")[0]]
-    sentences = _sentences(symbols)
-    if args.run:
-        trained = trained_model.find_trained_model(run_directory.find_model(args.run)[1])
-        encoder = trained.hparams.problem_hparams.vocabulary["inputs"]
-        sentences = [[*encoder.encode(line), 1] for line in test_sets.read_lines(
-            run_directory.RunDirectory(args.run).file("source.test.txt"))]
-    sentences = sorted(sentences[:args.sentences], key=len, reverse=True)     # as T2T's decoder
-    batches = [pad(sentences[start:start + 32])[:, :, None, None]
-               for start in range(0, len(sentences), 32)]
-    calls, outputs = {}, {}
-    with tempfile.TemporaryDirectory() as folder:
-        for variant in [variant for variant in ("absolute", "relative", "t2t")
-                        if variant in args.variants and (variant != "relative" or not args.run)]:
-            with tf.Graph().as_default(), tf.device(f"/{args.device}:0"):
-                tf.set_random_seed(1)
-                ids = tf.placeholder(tf.int32, [None, None, 1, 1])
-                model = _model(variant, name, symbols if not args.run else encoder.vocab_size,
-                               tf.estimator.ModeKeys.PREDICT)
-                decoded = model.infer({"inputs": ids, "target_space_id": tf.constant(1)},
-                                    args.more, 4, 1, 0.6)["outputs"]
-                session = tf.Session(config=trainer_lib.create_session_config())
-                session.run(tf.global_variables_initializer())
-                if args.run:
-                    tf.train.Saver(tf.trainable_variables()).restore(session, trained.checkpoint)
-                elif variant == "absolute":
-                    tf.train.Saver().save(session, f"{folder}/model")
-                elif variant == "t2t" and "absolute" in calls:
-                    tf.train.Saver().restore(session, f"{folder}/model")
-                calls[variant] = session.make_callable(decoded, [ids])
-    times = {variant: [] for variant in calls}
-    for turn in range(6):
-        for variant, call in calls.items():
-            start = time.perf_counter()
-            outputs[variant] = [call(ids) for ids in batches]
-            if turn:                                          # the first allocates
-                times[variant].append(time.perf_counter() - start)
-    medians = {variant: statistics.median(values) for variant, values in times.items()}
-    records = []
-    for variant, median in medians.items():
-        records.append({"what": "decoding", "shape": args.shapes[0], "variant": variant,
-                        "sentences_per_second": len(sentences) / median,
-                        "ratio_to_t2t": _ratio(medians, variant, "t2t")})
-        speed = "" if "t2t" not in medians else f"{medians['t2t'] / median:.2f} times t2t's"
-        print(f"decoding   {variant:13} {len(sentences) / median:8.1f} sentences/s  {speed}")
-    if {"absolute", "t2t"} <= set(outputs):
-        # T2T limits the hypotheses of a batch by its longest sentence, we by each sentence.
-        alike = [list(until_end(row)) == list(until_end(t2t_row)) for ids, ours, theirs in zip(
-            batches, outputs["absolute"], outputs["t2t"], strict=True)
-            for source, row, t2t_row in zip(ids, ours, theirs, strict=True) if source.all()]
-        print(f"decoding   {sum(alike)} of {len(alike)} hypotheses of the same limit are the same "
-              "in absolute and t2t")
-    return records
 
 
 def _first_step(command, environment):

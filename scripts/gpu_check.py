@@ -20,7 +20,7 @@ is written again after each part. The table is for docs/gpus.md.
   base, big   bench_step.py: a training step of absolute and relative, ours and T2T's
   memory      of a training step of base and big
   training, bfloat16, float16    200 steps of base through `rpr train`, in float32 and the others
-  decoding    bench_step.py: beam search, sentences per second
+  decoding    bench_decoding.py: beam search, sentences per second
   devices     with two GPUs: towers and mirrored replicas, which all-reduce through NCCL
 """
 import argparse
@@ -44,6 +44,7 @@ from typing import Any, NamedTuple
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import bench_attention  # noqa: E402
+import bench_decoding  # noqa: E402
 import bench_step  # noqa: E402
 import gpu_placement  # noqa: E402
 import numpy as np  # noqa: E402
@@ -207,12 +208,12 @@ def attention(options: argparse.Namespace) -> Result:
 
 def training_step(size: str, options: argparse.Namespace, words: int = 4096,
                   precision: str = "float32") -> Result:
-    """bench_step.py without decoding, beside PyTorch if torch can be imported."""
+    """bench_step.py, beside PyTorch if torch can be imported."""
     small = options.device == "cpu"
     variants = "absolute,relative" + ",t2t,t2t_relative" * (precision == "float32") + (
         ",torch,torch_compiled" if importlib.util.find_spec("torch") else "")
     records = bench_step.main([
-        f"--device={options.device}", "--sentences=0", "--starts=0", f"--precision={precision}",
+        f"--device={options.device}", "--starts=0", f"--precision={precision}",
         *(["--shapes=tiny:6", "--words=24", "--seconds=0", "--variants=relative"] if small
           else [f"--shapes={size}:32,{size}:256", f"--words={words}", "--seconds=25",
                 f"--variants={variants}"])])
@@ -223,8 +224,7 @@ def training_step(size: str, options: argparse.Namespace, words: int = 4096,
 
 def memory(options: argparse.Namespace) -> Result:
     """Peak memory of a training step, all tensors of the allocator."""
-    shapes = ["tiny:6"] if options.device == "cpu" else ["base:32", "big:32"]
-    words = 24 if options.device == "cpu" else 4096
+    shapes, words = (["tiny:6"], 24) if options.device == "cpu" else (["base:32", "big:32"], 4096)
     records = {}
     for shape in shapes:
         step = bench_step.TrainingStep(options, "relative", *bench_step.SETS[shape.split(":")[0]])
@@ -287,13 +287,13 @@ def compiled(options: argparse.Namespace) -> Result:
 
 
 def decoding(options: argparse.Namespace) -> Result:
-    """bench_step.py's decoding."""
+    """bench_decoding.py."""
     small = options.device == "cpu"
-    records = bench_step.decoding(bench_step.arguments([
-        f"--device={options.device}", f"--shapes={'tiny:6' if small else 'base:32'}",
+    records = bench_decoding.main([
+        f"--device={options.device}", f"--size={'tiny' if small else 'base'}",
         f"--sentences={3 if small else 256}", f"--more={1 if small else 10}",
-        f"--variants={'relative' if small else 'absolute,relative,t2t'}"]))
-    return Result([(f"beam search, {record['shape']}, {record['variant']}",
+        f"--variants={'relative' if small else 'absolute,relative,t2t'}"])
+    return Result([(f"beam search, {record['size']}, {record['variant']}",
                     f"{record['sentences_per_second']:.1f} sentences/s") for record in records],
                   records)
 
