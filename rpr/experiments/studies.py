@@ -153,7 +153,7 @@ def prepare(study: Study, run: Run, study_dir: str, needed: list[StudyRun] | Non
     runs = study_runs(study, run, study_dir) if needed is None else needed
     os.makedirs(study_dir, exist_ok=True)
     with locks.lock(os.path.join(study_dir, ".lock")):
-        files.remove_temporary_files(study_dir, gin_files.STUDY_FILE, "study.json")
+        files.remove_temporary_files(study_dir)
         path = os.path.join(study_dir, gin_files.STUDY_FILE)
         if os.path.exists(path) and _has_begun(study_dir):
             there = gin_files.load_study(path)[1]
@@ -270,7 +270,6 @@ def make_data(runs: list[StudyRun], study_dir: str) -> None:
         return
     record_file = os.path.join(study_dir, _DATAGEN)
     with locks.lock(os.path.join(study_dir, _DATAGEN_LOCK)):
-        files.remove_temporary_files(study_dir, _DATAGEN)
         for study_run in {study_run.run.problem: study_run for study_run in runs}.values():
             problem, data_dir = study_run.run.problem, study_run.run_dir.data_dir
             record = {"problem": problem, "state": "running", "started": time.time(), "reason": ""}

@@ -50,6 +50,7 @@ def write_page(results: StudyResults, path: str, arms: Sequence[ArmResult]) -> s
     Models of `arms` are drawn if they were analysed.
     """
     pictures: list[Picture] = []
+    files.remove_temporary_files(os.path.join(path, "plots"))
     with Task("figures", None, "figures") as task:
         for kind, figure in plots.draw_study(results):
             pictures.append(_save(figure, kind, plots.TITLES[kind], path))

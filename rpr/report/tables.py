@@ -43,6 +43,7 @@ def write_tables(results: StudyResults, path: str, chosen: Sequence[Column] = ()
 
     `chosen` are the columns of results.md and results.tex; empty: the default ones.
     """
+    files.remove_temporary_files(path)
     for suffix, text in (("json", to_json(results)), ("csv", to_csv(results)),
                          ("md", to_markdown(results, chosen)), ("tex", to_latex(results, chosen))):
         files.write_atomically(os.path.join(path, f"results.{suffix}"), text)

@@ -5,9 +5,11 @@ created exclusively, and no write follows a symbolic link.
 """
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ from typing import Any, BinaryIO
 from rpr.utils.errors import InvalidPath, UserError
 from rpr.utils.schema import Schema, convert, parse
 
-_TEMPORARY = ".tmp"
+_TEMPORARY = re.compile(r"\..*\.[0-9a-f]{16}\.tmp")
 _PATTERN = "*?[]\\"                                    # characters
 _LONGEST_NAME, _LONGEST_PATH = 255, 3500              # bytes; 4,096 less the names in a directory
 
@@ -58,7 +60,7 @@ def atomic_path(path: str) -> Iterator[str]:
         if _is_device(path):
             yield path
             return
-        temporary = _create_beside(path)
+        temporary, number = _create_beside(path)
         try:
             yield temporary
             with open(temporary, "rb") as written:
@@ -68,6 +70,8 @@ def atomic_path(path: str) -> Iterator[str]:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
+        finally:
+            os.close(number)
 
 
 def write_atomically(path: str, content: str | bytes) -> None:
@@ -81,16 +85,20 @@ def write_json(path: str, value: Any) -> None:
     write_atomically(path, json.dumps(value, indent=1) + "\n")
 
 
-def remove_temporary_files(directory: str, *names: str) -> None:
-    """Removes what killed writers left of the files `names`, or of all files.
-
-    No other process may write them; the caller has a lock, for example.
-    """
+def remove_temporary_files(directory: str) -> None:
+    """Removes what killed writers left in a directory; writers that live lock their files."""
+    if os.path.islink(directory) or not os.path.isdir(directory):
+        return
     for entry in os.scandir(directory):
-        if entry.name.startswith(".") and entry.name.endswith(_TEMPORARY):
-            name = entry.name[1:-len(_TEMPORARY)].rpartition(".")[0]
-            if not names or name in names:
+        if not _TEMPORARY.fullmatch(entry.name):
+            continue
+        with contextlib.suppress(OSError):                # locked, removed, or a link
+            number = os.open(entry.path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.unlink(entry.path)
+            finally:
+                os.close(number)
 
 
 def _is_device(path: str) -> bool:
@@ -98,16 +106,22 @@ def _is_device(path: str) -> bool:
         stat.S_ISREG(os.stat(path).st_mode))
 
 
-def _create_beside(path: str) -> str:
-    """Creates an empty file with an unpredictable name in the directory of `path`."""
+def _create_beside(path: str) -> tuple[str, int]:
+    """Creates an empty file with an unpredictable name in the directory of `path`, and locks it.
+
+    Returns its path and the descriptor that holds the lock.
+    """
     directory, name = os.path.split(path)
     name = name.encode(errors="surrogateescape")[:100].decode(errors="ignore")
     while True:                                       # mkstemp would ignore the umask
-        temporary = os.path.join(directory, f".{name}.{secrets.token_hex(8)}{_TEMPORARY}")
+        temporary = os.path.join(directory, f".{name}.{secrets.token_hex(8)}.tmp")
         with contextlib.suppress(FileExistsError):
-            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC,
-                             0o666))
-            return temporary
+            number = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            with contextlib.suppress(OSError):        # a file system without locks
+                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(number).st_nlink:             # else removed before it was locked
+                return temporary, number
+            os.close(number)
 
 
 def open_append(path: str) -> BinaryIO:
@@ -139,7 +153,8 @@ def named_errors(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if not error.filename or str(error.filename).endswith(_TEMPORARY):
+        name = os.path.basename(str(error.filename or ""))
+        if not name or _TEMPORARY.fullmatch(name):
             error.filename = path
         raise
 

@@ -76,16 +76,18 @@ def test_a_device_is_written_to_and_stays_a_device():
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
 
 
-def test_what_a_killed_writer_left_is_removed(shared):
-    contexts = [files.atomic_path(str(shared / name)) for name in ("x", "x.log")]
-    for context in contexts:
-        context.__enter__()                           # and is never left
+def test_what_a_killed_writer_left_is_removed_and_no_file_of_a_living_one(shared, private):
+    (shared / ".x.0123456789abcdef.tmp").touch()
     (shared / "other.tmp").write_text("stays")
-    files.remove_temporary_files(str(shared), "x", "y")
-    kept = sorted(os.listdir(shared))
-    assert kept[1:] == ["other.tmp"] and kept[0].startswith(".x.log.")
-    files.remove_temporary_files(str(shared))
-    assert os.listdir(shared) == ["other.tmp"]
+    (shared / ".user.tmp").write_text("stays")
+    (shared / ".x.1123456789abcdef.tmp").symlink_to(private)
+    with files.atomic_path(str(shared / "x")) as temporary:
+        files.remove_temporary_files(str(shared))
+        assert sorted(os.listdir(shared)) == sorted(
+            [os.path.basename(temporary), ".user.tmp", ".x.1123456789abcdef.tmp", "other.tmp"])
+    assert sorted(os.listdir(shared)) == [".user.tmp", ".x.1123456789abcdef.tmp", "other.tmp", "x"]
+    assert private.read_text() == "mine"
+    files.remove_temporary_files(str(shared / "missing"))
 
 
 def test_nothing_is_appended_through_a_link(private, shared):
