@@ -1,5 +1,7 @@
 """Queries and keys rotated by angles in proportion to their positions, on one axis or on two."""
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -204,8 +206,8 @@ class Pope(Scheme):
         return tf.concat([size * tf.cast(turn, x.dtype) for turn in (cosines, sines)], axis=3)
 
 
-AXIAL_WIDTH = Setting("axial_width", 16, "words of a line, for axial_rotary and axial_t5_bias",
-                      minimum=1)
+AXIAL_WIDTH = Setting("axial_width", 16, "words of a line, for axial_rotary, mixed_rotary and "
+                      "axial_t5_bias", minimum=1)
 
 
 def row_and_column(positions: tf.Tensor, width: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -213,6 +215,15 @@ def row_and_column(positions: tf.Tensor, width: int) -> tuple[tf.Tensor, tf.Tens
     positions = tf.cast(positions, tf.float32)
     rows = tf.floor(positions / width)
     return rows, positions - width * rows
+
+
+def depth_of_two_axes(hparams: HParams, scheme: str) -> int:
+    """The depth of a head; raises ValueError if its pairs cannot be halved."""
+    depth = head_depth(hparams)
+    if depth % 4:
+        raise ValueError(f"position={scheme} needs heads whose depth is a multiple of 4; here it "
+                         f"is {depth}")
+    return depth
 
 
 @register("axial_rotary")
@@ -230,11 +241,8 @@ class AxialRotary(Scheme):
 
     def __init__(self, hparams: HParams, side: str) -> None:
         super().__init__(hparams, side)
-        self._depth = head_depth(hparams)
+        self._depth = depth_of_two_axes(hparams, "axial_rotary")
         self._width, self._base = hparams.get("axial_width"), hparams.get("axial_base")
-        if self._depth % 4:
-            raise ValueError("position=axial_rotary needs heads whose depth is a multiple of 4; "
-                             f"here it is {self._depth}")
 
     def rotate(self, x: tf.Tensor, positions: tf.Tensor, layout: Layout, role: str) -> tf.Tensor:
         def turns() -> list[tf.Tensor]:
@@ -242,3 +250,60 @@ class AxialRotary(Scheme):
             both = [angles(at, self._depth // 2, self._base) for at in (columns, rows)]
             return [tf.concat(parts, axis=-1) for parts in zip(*both, strict=True)]
         return rotate(x, *self.shared_by_layers(positions.ref(), layout, turns))
+
+
+@register("mixed_rotary")
+class MixedRotary(Scheme):
+    """Rotary positions whose pairs turn with column and row, by learned rates (Heo et al. 2024).
+
+    Pair c of a head turns by x_c * column + y_c * row. Each layer has a variable of its rates,
+    [2, heads, 1, pairs], x before y. `RandomDirections` gives the initial values.
+    """
+    settings = (
+        AXIAL_WIDTH,
+        Setting("mixed_rotary_base", 10.0, "base of the initial wavelengths of mixed_rotary",
+                above=1),
+    )
+
+    def __init__(self, hparams: HParams, side: str) -> None:
+        super().__init__(hparams, side)
+        depth_of_two_axes(hparams, "mixed_rotary")
+
+    def rotate(self, x: tf.Tensor, positions: tf.Tensor, layout: Layout, role: str) -> tf.Tensor:
+        _, heads, _, depth = x.shape.as_list()
+
+        def turns() -> tuple[tf.Tensor, tf.Tensor]:
+            # Queries and keys of a layer have the same rates, also where they have other positions.
+            with tf.variable_scope("mixed_rotary", reuse=tf.AUTO_REUSE):
+                rates = tf.get_variable("rates", [2, heads, 1, depth // 2], x.dtype,
+                                        RandomDirections(self.hparams.get("mixed_rotary_base")))
+            of_column, of_row = tf.unstack(tf.cast(rates, tf.float32))
+            row, column = row_and_column(positions[:, None, :, None],
+                                         self.hparams.get("axial_width"))
+            radians = column * of_column + row * of_row      # [batch|1, heads, length, pairs]
+            return tf.cos(radians), tf.sin(radians)
+
+        name = tf.get_variable_scope().name, positions.ref()
+        return rotate(x, *self.shared_by_layers(name, layout, turns))
+
+
+class RandomDirections:
+    """Initial rates of `MixedRotary`: each head has a random direction a, from 0 to 2 pi.
+
+    Pair i of the first half has the rates (cos a, sin a) * base ** (-2 i / pairs). Pair i of the
+    second half has the same length and turns in the direction a + pi / 2.
+    """
+
+    def __init__(self, base: float) -> None:
+        self._base = base
+        self.seed: int | None = None                         # set by rpr.training.seeding
+
+    def __call__(self, shape: Sequence[int], dtype: tf.DType = tf.float32,
+                 partition_info: Any = None) -> tf.Tensor:
+        _, heads, _, pairs = shape
+        half = np.arange(pairs) // (pairs // 2)              # 0 or 1
+        sizes = self._base ** (-2.0 * (np.arange(pairs) % (pairs // 2)) / pairs)
+        directions = tf.random_uniform([heads, 1, 1], 0, 2 * math.pi, seed=self.seed)
+        directions += (half * math.pi / 2).astype(np.float32)
+        return tf.cast(tf.stack([tf.cos(directions), tf.sin(directions)])
+                       * sizes.astype(np.float32), dtype)

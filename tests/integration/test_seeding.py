@@ -70,15 +70,17 @@ def test_arms_draw_the_same_masks_at_the_same_places():
     assert not relative & mask_keys(tiny_models.hparams(**rates), seed=2)
 
 
-def test_initial_values_depend_on_seed_and_name_only():
-    def initial(position, seed=1, **overrides):
-        with tf.Graph().as_default(), tf.Session() as session:
-            tf.zeros([])                                     # moves the numbers of the operations
-            training_op(tiny_models.hparams(position=position, num_hidden_layers=1, **overrides),
-                        seed=seed)
-            session.run(tf.global_variables_initializer())
-            return session.run({variable.name: variable for variable in tf.trainable_variables()})
+def initial(position, seed=1, layers=1, **overrides):
+    """The initial values of a training by the variables' names."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.zeros([])                                         # moves the numbers of the operations
+        training_op(tiny_models.hparams(position=position, num_hidden_layers=layers, **overrides),
+                    seed=seed)
+        session.run(tf.global_variables_initializer())
+        return session.run({variable.name: variable for variable in tf.trainable_variables()})
 
+
+def test_initial_values_depend_on_seed_and_name_only():
     relative, absolute = initial("relative"), initial("sinusoid")
     common = relative.keys() & absolute.keys()
     assert len(common) > 20 and relative.keys() > absolute.keys()
@@ -96,6 +98,19 @@ def test_initial_values_depend_on_seed_and_name_only():
     assert not any(np.array_equal(*keys[name][:2]) for name in tables)
     reseeded = initial("relative", 2)
     assert any((value != reseeded[name]).any() for name, value in relative.items())
+
+
+def test_initial_rates_of_rotary_positions_depend_on_seed_and_name_only():
+    first, again, reseeded = (
+        {name: value for name, value in initial(position, seed, layers=2).items()
+         if "mixed_rotary" in name}
+        for position, seed in (("mixed_rotary", 1), ("mixed_rotary@1:none", 1),
+                               ("mixed_rotary", 2)))
+    assert len(first) == 4 and len(again) == 2               # layers of both stacks
+    assert len({value[0, head, 0, 0] for value in first.values() for head in range(2)}) == 8
+    for name, value in again.items():
+        np.testing.assert_array_equal(value, first[name])
+        assert (value != reseeded[name]).all()
 
 
 def test_relative_positions_without_keys_and_values_train_as_no_positions_do():

@@ -113,6 +113,7 @@ FLOAT32_OF_SCHEMES = {
                    "Transpose"},
     "cope": {"Ceil", "Cumsum", "Floor", "LessEqual", "Minimum", "Neg", "SelectV2", "Sigmoid",
              "SigmoidGrad", "ZerosLike"},
+    "mixed_rotary": {"AddN", "Neg", "Pack"},
     "path": {"AddN", "BatchMatMulV2", "ConcatV2", "IdentityN", "MatrixBandPart",
              "MatrixTriangularSolve", "Neg", "Pad", "Rsqrt", "RsqrtGrad", "Sigmoid", "SigmoidGrad",
              "Slice", "Square", "StridedSlice", "StridedSliceGrad", "Tile", "Transpose",

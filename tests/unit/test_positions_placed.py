@@ -146,7 +146,7 @@ def check_search(**overrides):
     assert checks.compare_search(tiny_models.hparams(num_hidden_layers=1, **overrides)) == ""
 
 
-@pytest.mark.parametrize("position", ["pope", "relative"])
+@pytest.mark.parametrize("position", ["pope", "relative", "mixed_rotary"])
 def test_positions_to_the_encoder_cached_and_whole(position):
     check_search(position="none", cross_position=position)
 

@@ -152,6 +152,21 @@ def axial_rotary(get, x, logits, q, k, v, causal):
     return softmax(np.where(np.tri(len(x), dtype=bool) | (not causal), logits, -np.inf)) @ v
 
 
+def mixed_rotary(get, x, logits, q, k, v, causal):
+    z = np.zeros_like(v)
+    column_rates, row_rates = get["mixed_rotary/rates"][:, :, 0]
+    for h in range(HEADS):
+        for i in range(len(x)):
+            e = np.zeros(i + 1 if causal else len(x))
+            for j, c in np.ndindex(len(e), DEPTH // 2):      # pairs (0, 2) and (1, 3)
+                turn = np.exp(1j * (column_rates[h, c] * (i % 3 - j % 3)
+                                    + row_rates[h, c] * (i // 3 - j // 3)))
+                query, key = (y[c] + 1j * y[c + DEPTH // 2] for y in (q[h, i], k[h, j]))
+                e[j] += (turn * query * key.conjugate()).real
+            z[h, i] = softmax(e) @ v[h, :len(e)]
+    return z
+
+
 def axial_t5_bias(get, x, logits, i, j, h, q, causal):
     bias = 0
     for name, distance in (("rows", j // 3 - i // 3), ("columns", j % 3 - i % 3)):
@@ -187,9 +202,11 @@ def dape_v2(get, x, logits, q, k, v, causal):
 FORMULAS = {"fire": fire, "kerple": kerple, "forgetting": forgetting, "cope": cope,
             "dape+alibi": dape, "dape_v2+alibi": dape_v2, "sandwich": sandwich, "path": path,
             "pope": pope, "stick_breaking": stick_breaking, "differential": differential,
-            "axial_rotary": axial_rotary, "axial_t5_bias": axial_t5_bias}
+            "axial_rotary": axial_rotary, "axial_t5_bias": axial_t5_bias,
+            "mixed_rotary": mixed_rotary}
 # Not a logit for each pair.
-WHOLE_LAYER = {"axial_rotary", "dape_v2+alibi", "path", "pope", "stick_breaking", "differential"}
+WHOLE_LAYER = {"axial_rotary", "mixed_rotary", "dape_v2+alibi", "path", "pope", "stick_breaking",
+               "differential"}
 SETTINGS = dict(num_heads=HEADS, hidden_size=HIDDEN, fire_threshold=3.0, cope_positions=4,
                 dape_width=5, fire_width=5, stick_breaking_remainder=True, path_rank=3,
                 dape_v2_width=5, sandwich_channels=6, axial_width=3, t5_num_buckets=4,
@@ -250,7 +267,8 @@ def test_a_layer_and_its_gradients_are_those_of_the_equations(position, side):
             v.initializer.inputs[1]: random.randn(*v.shape.as_list()) / 2 for v in variables})
         values = session.run({v.op.name.removeprefix("layer/"): v for v in variables})
         got, dx, *learned = session.run([z, *map(tf.convert_to_tensor, gradients)])
-    atol = 1e-5 if position in ("pope", "axial_rotary") else 1e-8        # angles are float32
+    float32 = position in ("pope", "axial_rotary", "mixed_rotary")       # its angles
+    atol = 1e-5 if float32 else 1e-8
     np.testing.assert_allclose(got, naive(position, values, x, causal), atol=atol)
     np.testing.assert_allclose(dx, gradient_by_differences(
         lambda moved: (naive(position, values, moved, causal) * dz).sum(), x), atol=1e-5)
@@ -265,7 +283,7 @@ def test_a_layer_and_its_gradients_are_those_of_the_equations(position, side):
 # Those alone: in the conformance kit.
 @pytest.mark.parametrize("position", [
     "dape+alibi", "dape_v2+alibi", "path+relative", "rotary@heads1:forgetting@heads2",
-    "forgetting@heads1:forgetting+alibi@heads2"])
+    "forgetting@heads1:forgetting+alibi@heads2", "mixed_rotary@heads1:axial_rotary"])
 def test_cached_steps_are_the_whole_sentence(position):
     n = 6
     with tf.Graph().as_default(), tf.Session() as session:
@@ -377,6 +395,61 @@ def test_xpos_is_rotary_with_a_decay_per_pair():
             expected += decay * sum(plain_q[0, 0, i, c] * plain_k[0, 0, j, c]
                                     for c in (pair, pair + 4))
         assert got_q[0, 0, i] @ got_k[0, 0, j] == pytest.approx(expected, rel=1e-5)
+
+
+def test_mixed_rotary_is_a_complex_product_with_given_rates():
+    """Heo et al. 2024, RoPE-Mixed: e^(i (x_c column + y_c row)) times the pair as a number.
+
+    Their code pairs the channels 2 c and 2 c + 1; here they are c and c + pairs.
+    """
+    width, n, pairs = 3, 8, 4
+    random = np.random.RandomState(0)
+    x, rates = random.randn(2, 2, n, 2 * pairs), random.randn(2, 2, 1, pairs)
+    column_of, row_of = np.arange(n) % width, np.arange(n) // width
+    turns = np.exp(1j * (column_of[:, None] * rates[0] + row_of[:, None] * rates[1]))
+    expected = turns * (x[..., 0::2] + 1j * x[..., 1::2])
+    with tf.Graph().as_default(), tf.Session() as session:
+        layout = Layout(n, n)
+        scheme = positions.build(tiny_models.hparams(
+            position="mixed_rotary", hidden_size=16, num_heads=2, axial_width=width), "inputs")
+        here = tf.constant(np.concatenate([x[..., 0::2], x[..., 1::2]], axis=3))
+        turned = [scheme.rotate(here, at, layout, role) for at, role in (
+            (layout.query_positions(), "query"), (layout.key_positions(), "key"),
+            (tf.reverse(tf.range(n)[None], [1]), "key"))]    # from the last to the first
+        variable, = tf.trainable_variables()                 # one for queries and keys
+        variable.load(rates, session)
+        *both, backwards = session.run(turned)
+    for got in both:
+        np.testing.assert_allclose(got[..., :pairs] + 1j * got[..., pairs:], expected, atol=1e-5)
+    np.testing.assert_allclose(
+        backwards[..., :pairs] + 1j * backwards[..., pairs:],
+        turns[:, ::-1] * (x[..., 0::2] + 1j * x[..., 1::2]), atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
+def test_initial_rates_of_mixed_rotary_have_a_random_direction_per_head(dtype):
+    heads, pairs, base = 500, 6, 10.0
+    with tf.Graph().as_default(), tf.Session() as session:
+        initializer = rotary.RandomDirections(base)
+        initializer.seed = 1
+        column, row = session.run(tf.cast(initializer([2, heads, 1, pairs], dtype), tf.float64))
+    rates = (column + 1j * row)[:, 0]
+    tolerance = 1e-6 if dtype == tf.float32 else 0.01
+    np.testing.assert_allclose(np.abs(rates), np.broadcast_to(
+        [base ** (-4 * (c % 3) / (2 * pairs)) for c in range(pairs)], rates.shape), rtol=tolerance)
+    directions = rates / np.abs(rates)
+    for c in range(pairs):
+        np.testing.assert_allclose(directions[:, c], directions[:, 0] * (1 if c < 3 else 1j),
+                                   atol=tolerance)
+    assert np.abs(np.mean(directions[:, 0] ** [[1], [2]], axis=1)).max() < 0.15   # uniform
+    assert len(np.unique(column[:, 0, 0])) > 100
+
+
+def test_two_axes_need_heads_whose_depth_is_a_multiple_of_4():
+    for position in ("axial_rotary", "mixed_rotary"):
+        with pytest.raises(ValueError, match=f"position={position} needs heads .* here it is 6"):
+            positions.build(tiny_models.hparams(
+                position=position, hidden_size=12, num_heads=2), "inputs")
 
 
 def test_a_sink_takes_its_share_of_the_weights():
