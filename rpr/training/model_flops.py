@@ -20,8 +20,8 @@ def model_flops(hparams: HParams, symbols: int, sentences: int, source: int, tar
 
     6 FLOPs per weight and position and 12 per pair of positions and channel (Chowdhery et al. 2022,
     appendix B), for encoder and decoder. Padding counts; normalization, softmax and position
-    schemes do not. A model with the hparam `answer_symbol` has no decoder, one with `decoder_only` no
-    encoder.
+    schemes do not. A model with the hparam `answer_symbol` has no decoder, one with `decoder_only`
+    no encoder.
 
     Args:
       hparams: the model's hyperparameters.
