@@ -175,8 +175,8 @@ def rows(path: str) -> list[dict[str, Any]]:
       a dict per run, with the keys `arm`, one per setting that differs between arms (None where
       the arm does not use it), `seed`, `state`, `bleu` and `chrf` (sacreBLEU, 0 to 100), `exact`
       (percent), the accuracy or edit distance of `run.metrics`, `loss` (development set, nats per
-      sub-word), `parameters`, `steps`, `steps_per_second`, `train_minutes` and `directory`. Unknown
-      values are None.
+      sub-word), `parameters`, `steps`, `steps_per_second`, `model_tflops` (model TFLOP/s), `mfu`,
+      `train_minutes` and `directory`. Unknown values are None.
     """
     from rpr.report import study_reader
     results = _read(path)
@@ -193,7 +193,8 @@ def rows(path: str) -> list[dict[str, Any]]:
                 "chrf": scores.get("chrf", {}).get("score"), "exact": run.exact,
                 **run.scores, "loss": run.loss,
                 "parameters": run.parameters, "steps": run.steps,
-                "steps_per_second": run.steps_per_second, "train_minutes": run.train_minutes,
+                "steps_per_second": run.steps_per_second, "model_tflops": run.model_tflops,
+                "mfu": run.mfu, "train_minutes": run.train_minutes,
                 "directory": os.path.join(path, run.path)})
     return found
 
