@@ -90,6 +90,14 @@ class LengthAddition(LengthTask):
         return list(str(sum(map(int, "".join(source).split("+")))))
 
 
+class LengthRaddition(LengthAddition):
+    """The same with all numbers backwards, from the lowest digit, such as 7 0 + 5 4: 2 5."""
+
+    def answer(self, source: list[str]) -> list[str]:
+        plus = source.index("+")
+        return super().answer([*source[:plus][::-1], "+", *source[plus + 1:][::-1]])[::-1]
+
+
 class LengthParity(LengthTask):
     """Whether the number of ones among zeros and ones is odd: 0 or 1."""
 
@@ -214,7 +222,8 @@ def _blocks(count: int) -> type[LengthTask]:
 
 
 _TASKS: tuple[type[LengthTask], ...] = (
-    LengthCopy, LengthReverse, LengthSort, LengthAddition, LengthParity, LengthCounting,
+    LengthCopy, LengthReverse, LengthSort, LengthAddition, LengthRaddition, LengthParity,
+    LengthCounting,
     _table_task("Rsc", "One symbol, as often as in the source", _SYMBOLS,
                 lambda rng, n: [rng.choice(_SYMBOLS)] * n, lambda source: source),
     _table_task("Rsc2x", "One symbol, twice as often as in the source", _SYMBOLS,
