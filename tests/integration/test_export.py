@@ -142,6 +142,7 @@ def test_a_saved_model_needs_only_tensorflow(request_of, trained, tmp_path):
      "sinusoid, learned, t5_bias, alibi and sums of these. TensorFlow can compute every model (the "
      "format saved_model, or the engine tensorflow)"),
     ("decoder_position=randomized", "decoder_position=randomized: "),
+    ("decoder_only=True", "decoder_only=True: CTranslate2 cannot compute it"),
     ("cross_position=alibi", "cross_position=alibi: "),
     ("compatibility=additive", "compatibility=additive: "),
     ("layer_preprocess_sequence=n,layer_postprocess_sequence=dan", "layer_preprocess_sequence=n")])
