@@ -63,6 +63,7 @@ def install() -> None:
     _batch_of_each_tower()
     _evaluation_without_batches()
     _beams_below_vocabulary()
+    _packed_language_models()
     _installed = True
 
 
@@ -308,6 +309,15 @@ def _beams_below_vocabulary() -> None:
                       *args, **kwargs)
 
     beam_search.beam_search = checked
+
+
+def _packed_language_models() -> None:
+    """T2T packs sources and targets, also where the examples of a language model have no source."""
+    from tensor2tensor.data_generators import generator_utils
+    pack = generator_utils.pack_dataset
+
+    generator_utils.pack_dataset = lambda dataset, length, keys, use_custom_ops: pack(
+        dataset, length, [key for key in keys if key in dataset.element_spec], use_custom_ops)
 
 
 def _evaluation_without_batches() -> None:

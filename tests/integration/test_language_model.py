@@ -2,16 +2,19 @@
 import json
 import os
 import re
+import types
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import tiny_models
 from conftest import ROOT, refused, rpr_command
+from tensor2tensor.utils import registry, trainer_lib
 
 import rpr
 from rpr.evaluation import ratio_metrics
 from rpr.inference import language_model
+from rpr.training import input_pipeline
 from rpr.utils.errors import UserError
 
 PAGE = (ROOT / "docs" / "language_models.md").read_text(encoding="utf-8")
@@ -165,3 +168,41 @@ def test_no_scheme_sees_later_tokens_without_an_encoder(position):
         one, two = (array[0, :, 0, 0] for array in session.run(logits))
     np.testing.assert_allclose(one[:5], two[:5], atol=1e-5)
     assert not np.allclose(one[5:], two[5:], atol=1e-3)
+
+
+@pytest.mark.parametrize("position", ["sinusoid", "relative", "forgetting"])
+def test_packed_lines_do_not_see_each_other(run, position):
+    """In batches of a packed training; a line begins with the end mark of the one before it."""
+    data_dir = str(run.parent / "data")
+    hparams = trainer_lib.create_hparams(
+        "rpr_tiny", f"batch_size=400,max_length=200,position={position},num_hidden_layers=1,"
+        "pack_dataset=True,use_custom_ops=False", data_dir=data_dir,
+        problem_name="lm_text_files_characters")
+    with tf.Graph().as_default(), tf.Session() as session:
+        batches = input_pipeline.reproducible_input(
+            hparams.problem, hparams, data_dir, lambda: input_pipeline.Stream(1, 0, 1))(
+                {}, types.SimpleNamespace(data_parallelism=None, train_distribute=None,
+                                          use_tpu=False, session_config=None))
+        iterator = tf.data.make_initializable_iterator(batches)
+        session.run(iterator.initializer)
+        packed = session.run(iterator.get_next()[0])
+        model = registry.model("rpr_transformer")(hparams, "eval", hparams.problem_hparams)
+        row = packed["targets_segmentation"].max(axis=1).argmax()
+        fed = {name: packed[name][row:row + 1] for name in (
+            "targets", "targets_segmentation", "targets_position")}
+        first, second = (np.flatnonzero(fed["targets_segmentation"][0] == n) for n in (1, 2))
+        ids = tf.placeholder(tf.int32, [1, None, 1, 1])
+        together, _ = model({**fed, "targets": ids})
+        with tf.variable_scope(tf.get_variable_scope(), reuse=True):
+            alone, _ = model({"targets": ids[:, :len(first)]})
+        session.run(tf.global_variables_initializer())
+        tiny_models.lively(session)
+        other = fed["targets"].copy()
+        other[0, first[:-1]] = 50
+        (usual, one), (changed, _) = (session.run(
+            [together[0, :, 0, 0], alone[0, :, 0, 0]], {ids: targets})
+            for targets in (fed["targets"], other))
+    np.testing.assert_allclose(usual[first], one, atol=1e-4)
+    assert fed["targets"][0, first[-1]].item() == 1 and len(second) > 5
+    np.testing.assert_allclose(changed[second], usual[second], atol=1e-4)
+    assert np.abs(changed[first] - usual[first]).max() > 1e-2
