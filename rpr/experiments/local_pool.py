@@ -2,7 +2,8 @@
 
 A process gets GPUs (CUDA_VISIBLE_DEVICES) or, on a machine without any, one core: TensorFlow starts
 as many threads as its process may use cores, and a small model gains nothing from a second one.
-GPUs are leased, so that several studies share them.
+Devices are leased, so that several studies share them. Cores whose leases others hold are used if
+no other is free.
 """
 import contextlib
 import os
@@ -20,7 +21,7 @@ from rpr.utils.errors import InvalidValue, UserError
 from rpr.utils.files import open_append
 from rpr.utils.processes import spawn, visible_gpus
 
-PREFIX = "\0rpr-gpu-"
+PREFIX = "\0rpr-"
 
 
 class Machine(NamedTuple):
@@ -29,18 +30,20 @@ class Machine(NamedTuple):
     Attributes:
       kind: "GPU" or "core".
       names: GPUs as CUDA_VISIBLE_DEVICES names them, or numbers of cores.
+      limit: the most that are used at the same time.
     """
     kind: str
     names: list[Any]
+    limit: int
 
     def max_parallel(self, runs: list[Run]) -> int:
         """How many of these runs can run at the same time."""
         gpus = max(run.worker_gpu for run in runs) if self.kind == "GPU" else 1
-        return min(len(runs), len(self.names) // gpus)
+        return min(len(runs), self.limit // gpus)
 
     def check(self, runs: Iterable[Run]) -> None:
         """Refuses runs that ask for more GPUs than there are."""
-        most = len(self.names) if self.kind == "GPU" else 1
+        most = self.limit if self.kind == "GPU" else 1
         for run in runs:
             if run.worker_gpu > most:
                 raise UserError(f"run.worker_gpu = {run.worker_gpu}: at most {most} here; this "
@@ -48,20 +51,17 @@ class Machine(NamedTuple):
 
 
 def this_machine(devices: int | None = None, cores: int | None = None) -> Machine:
-    """The machine's GPUs, at most `devices`; its cores, at most `cores`, if it has no GPU.
+    """The machine's GPUs, of which at most `devices` are used; its cores if it has no GPU.
 
-    If `cores` is given, no GPU is used.
+    If `cores`, the most of them that are used, is given, no GPU is used.
     """
-    gpus = visible_gpus()
-    if cores is not None or not gpus and devices is None:
-        return Machine("core", _limited("cores", sorted(os.sched_getaffinity(0)), cores))
-    return Machine("GPU", _limited("devices", gpus, devices))
-
-
-def _limited(kind: str, names: list[Any], limit: int | None) -> list[Any]:
+    names: list[Any] = visible_gpus()
+    kind, flag, limit = "GPU", "devices", devices
+    if cores is not None or not names and devices is None:
+        kind, flag, limit, names = "core", "cores", cores, sorted(os.sched_getaffinity(0))
     if limit is not None and not 1 <= limit <= len(names):
-        raise InvalidValue(kind, limit, f"there are {len(names)}")
-    return names[:limit]
+        raise InvalidValue(flag, limit, f"there are {len(names)}")
+    return Machine(kind, names, limit or len(names))
 
 
 class _Running(NamedTuple):
@@ -130,21 +130,25 @@ class Pool(contextlib.AbstractContextManager):
 
         Says once who holds the GPUs that a pool without processes waits for.
         """
+        kind, names, limit = self._machine
         taken = {name for job in self.running for name in job.names}
-        free = [name for name in self._machine.names if name not in taken]
-        if self._machine.kind == "core":
-            return (free[:1], []) if free else None
+        free = [name for name in names if name not in taken]
+        count = gpus if kind == "GPU" else 1
+        if len(taken) + count > limit:
+            return None
         leases: dict[Any, socket.socket] = {}
         for name in free:
-            lease = lease_gpu(name) if len(leases) < gpus else None
-            if lease:
-                leases[name] = lease
-        if len(leases) == gpus:
+            held = lease(kind, name) if len(leases) < count else None
+            if held:
+                leases[name] = held
+        if len(leases) == count:
             return list(leases), list(leases.values())
         _close(list(leases.values()))
+        if kind == "core":                            # two processes share it, slowly
+            return free[:1], []
         if not (self._told or self.running):
             self._told = True
-            holders = dict.fromkeys(filter(None, map(lease_holder, free)))
+            holders = dict.fromkeys(filter(None, (lease_holder(kind, name) for name in free)))
             say(f"waiting for GPUs, held by {', '.join(holders) or 'other processes'}")
         return None
 
@@ -154,14 +158,14 @@ def _close(leases: list[socket.socket]) -> None:
         lease.close()
 
 
-def lease_gpu(gpu: str) -> socket.socket | None:
-    """Leases a GPU, named as in CUDA_VISIBLE_DEVICES; None if another process holds its lease.
+def lease(kind: str, name: Any) -> socket.socket | None:
+    """Leases a device, see `Machine`; None if another process holds its lease.
 
     A lease is held until it is closed. Child processes may inherit it.
     """
     held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        held.bind(PREFIX + gpu)
+        held.bind(_address(kind, name))
     except OSError:
         held.close()
         return None
@@ -169,11 +173,15 @@ def lease_gpu(gpu: str) -> socket.socket | None:
     return held
 
 
-def lease_holder(gpu: str) -> str:
-    """Who holds the lease of a GPU: "process 12 of USER", or "" if nobody does."""
+def _address(kind: str, name: Any) -> str:
+    return f"{PREFIX}{kind.lower()}-{name}"
+
+
+def lease_holder(kind: str, name: Any) -> str:
+    """Who holds the lease of a device: "process 12 of USER", or "" if nobody does."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking, contextlib.suppress(OSError):
         asking.setblocking(False)
-        asking.connect(PREFIX + gpu)
+        asking.connect(_address(kind, name))
         pid, uid, _ = struct.unpack("3i", asking.getsockopt(
             socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
         with contextlib.suppress(KeyError):

@@ -10,8 +10,8 @@ from rpr.utils.errors import UserError
 
 def test_gpus_are_what_cuda_visible_devices_leaves(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 3")
-    assert local_pool.this_machine() == ("GPU", ["2", "3"])
-    assert local_pool.this_machine(devices=1) == ("GPU", ["2"])
+    assert local_pool.this_machine() == ("GPU", ["2", "3"], 2)
+    assert local_pool.this_machine(devices=1) == ("GPU", ["2", "3"], 1)
     assert local_pool.this_machine(cores=1).kind == "core"
     with pytest.raises(UserError, match="devices=3: there are 2"):
         local_pool.this_machine(devices=3)
@@ -19,7 +19,8 @@ def test_gpus_are_what_cuda_visible_devices_leaves(monkeypatch):
         local_pool.this_machine().check(
             [config.Run("p", "h", 100, checkpoint_steps=50, worker_gpu=4)])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    assert local_pool.this_machine() == ("core", sorted(os.sched_getaffinity(0)))
+    cores = sorted(os.sched_getaffinity(0))
+    assert local_pool.this_machine() == ("core", cores, len(cores))
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def show_devices(monkeypatch, tmp_path):
 
 
 def test_two_pools_never_lease_the_same_gpu(show_devices):
-    machine = local_pool.Machine("GPU", ["0", "1", "2"])
+    machine = local_pool.Machine("GPU", ["0", "1", "2"], 3)
     with local_pool.Pool(machine) as one, local_pool.Pool(machine) as other:
         assert one.start("a", [], show_devices, gpus=2)
         assert not other.start("b", [], show_devices, gpus=2)
@@ -46,7 +47,7 @@ def test_two_pools_never_lease_the_same_gpu(show_devices):
 
 
 def test_a_lease_ends_with_the_process_that_was_killed(show_devices):
-    machine = local_pool.Machine("GPU", ["0"])
+    machine = local_pool.Machine("GPU", ["0"], 1)
     with local_pool.Pool(machine) as one, local_pool.Pool(machine) as other:
         one.start("a", [], show_devices, gpus=1)
         one.running[0].process.kill()
@@ -57,7 +58,8 @@ def test_a_lease_ends_with_the_process_that_was_killed(show_devices):
 
 def test_each_process_has_a_core_of_its_own(show_devices, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")   # --cores on a machine with a GPU
-    machine = local_pool.Machine("core", sorted(os.sched_getaffinity(0)))
+    cores = sorted(os.sched_getaffinity(0))
+    machine = local_pool.Machine("core", cores, len(cores))
     with local_pool.Pool(machine) as workers:
         for core in machine.names:
             assert workers.start(core, [], show_devices, gpus=8)
@@ -66,6 +68,21 @@ def test_each_process_has_a_core_of_its_own(show_devices, monkeypatch):
             with open(f"/proc/{process}/environ") as variables:
                 assert "CUDA_VISIBLE_DEVICES=" in variables.read().split("\0")
         assert not workers.start("more", [], show_devices, gpus=1)
+
+
+def test_pools_of_fewer_processes_than_devices_avoid_each_other(show_devices):
+    for kind, names in (("core", sorted(os.sched_getaffinity(0))), ("GPU", ["0", "1"])):
+        if len(names) < 2:
+            continue
+        machine = local_pool.Machine(kind, names, 1)
+        with local_pool.Pool(machine) as one, local_pool.Pool(machine) as other, \
+                local_pool.Pool(machine._replace(names=names[:2])) as third:
+            for pool in (one, other):
+                assert pool.start("a", [], show_devices, gpus=1)
+                assert not pool.start("b", [], show_devices, gpus=1)
+            assert [pool.running[0].names for pool in (one, other)] == [names[:1], names[1:2]]
+            # Cores are shared rather than waited for.
+            assert third.start("a", [], show_devices, gpus=1) == (kind == "core")
 
 
 def test_another_user_cannot_take_a_leased_gpu(monkeypatch, tmp_path):
@@ -79,14 +96,14 @@ def test_another_user_cannot_take_a_leased_gpu(monkeypatch, tmp_path):
         child = os.fork()
         if not child:
             os.setuid(65534)
-            lease = local_pool.lease_gpu("0")
-            os.write(answer, f"{lease is not None} {local_pool.lease_holder('0')}".encode())
+            lease = local_pool.lease("GPU", "0")
+            os.write(answer, f"{lease is not None} {local_pool.lease_holder('GPU', '0')}".encode())
             os._exit(0)
         os.waitpid(child, 0)
         os.close(answer)
         with os.fdopen(found) as text:
             return text.read().split()
-    lease = local_pool.lease_gpu("0")
+    lease = local_pool.lease("GPU", "0")
     assert as_nobody() == ["False", "process", str(os.getpid()), "of", "root"]
     lease.close()
     assert as_nobody()[0] == "True"
