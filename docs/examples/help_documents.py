@@ -1,8 +1,8 @@
 """LibreOffice Help as text for a language model: python docs/examples/help_documents.py FOLDER
 
 FOLDER/train.txt and dev.txt have lines of 130 characters: the sentences of the corpus, which are in
-no order, one after the other. FOLDER/test.txt has the
-help pages of the test set, in lines of up to 2,047 characters.
+no order, one after the other. FOLDER/test.txt has the help pages of the test set, in lines of up to
+2,047 characters.
 """
 import gzip
 import itertools
