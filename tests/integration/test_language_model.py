@@ -2,6 +2,8 @@
 import json
 import os
 import re
+import subprocess
+import sys
 import types
 
 import numpy as np
@@ -206,3 +208,14 @@ def test_packed_lines_do_not_see_each_other(run, position):
     assert fed["targets"][0, first[-1]].item() == 1 and len(second) > 5
     np.testing.assert_allclose(changed[second], usual[second], atol=1e-4)
     assert np.abs(changed[first] - usual[first]).max() > 1e-2
+
+
+def test_the_text_of_the_study_of_contexts(tmp_path):
+    """All training lines are cut at 128 tokens; test lines are longer, and of one page."""
+    example = ROOT / "docs" / "examples" / "help_documents.py"
+    subprocess.run([sys.executable, example, tmp_path], check=True)
+    lines = {split: (tmp_path / f"{split}.txt").read_text(encoding="ascii").splitlines()
+             for split in ("train", "dev", "test")}
+    assert min(map(len, lines["train"][:-1])) >= 128
+    assert max(map(len, lines["test"])) <= 2047 and len(lines["test"]) >= 49
+    assert "max_target_seq_length=128" in (ROOT / "gin" / "lm_extrapolation.gin").read_text()
