@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from absl import flags
 from conftest import refused
 from tensor2tensor.bin import t2t_decoder, t2t_trainer
 
@@ -21,7 +22,10 @@ def test_a_flag_that_is_shown_is_read():
     ours = [path.read_text(encoding="utf-8") for path in Path(rpr.__file__).parent.rglob("*.py")
             if path.name != "launcher.py"]            # which lists names and ranges
     sources = "\n".join([*ours, *map(inspect.getsource, CALLED)])
-    unread = [name for name in launcher._shown("$")
+    # Another test may have imported T2T's problems, some of which define flags of their own.
+    shown = [name for name in launcher._shown("$") if "data_generators" not in (
+        flags.FLAGS.find_module_defining_flag(name))]
+    unread = [name for name in shown
               if not re.search(rf"\b(FLAGS|flags|request)\.{name}\b|[\"']{name}[\"']", sources)]
     assert unread == []
 
