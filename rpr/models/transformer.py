@@ -15,6 +15,7 @@ from rpr import positions
 from rpr.models import incremental, losses, pretrained_embeddings, transformer_stacks
 from rpr.models.declarations import T2T_POSITIONS, add_position_hparams, check_ranges
 from rpr.models.losses import cast_to_activations
+from rpr.positions.scheme import check_length
 from rpr.problems.graphs import split_edges
 from rpr.utils.interfaces import HParams
 
@@ -199,7 +200,13 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
         """See `IncrementalDecoder`: the sources, where the decoder reads them."""
         if not self._hparams.get("decoder_only", False):
             return None
-        return tf.reshape(features["inputs"], tf.shape(features["inputs"])[:2])
+        sources = tf.reshape(features["inputs"], tf.shape(features["inputs"])[:2])
+        longest = positions.build(self._hparams, "targets").longest
+        if longest is None:
+            return sources
+        with check_length(tf.shape(sources)[1] + 1, longest,
+                          self._hparams.get("decoder_position") or self._hparams.position):
+            return tf.identity(sources)
 
     def prepare_features(self, features: dict) -> dict:
         """See `IncrementalDecoder`. Edges in a line of text are split off from `inputs`."""

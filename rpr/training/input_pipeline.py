@@ -234,6 +234,8 @@ def _order(problem: Problem, hparams: HParams, lengths: np.ndarray, towers: int,
            few_shapes: bool) -> DataOrder:
     """The order of the examples that T2T would use, in T2T's buckets or in few."""
     sides, lengths = lengths[:, 1:], lengths[:, 0]
+    if hparams.get("decoder_only"):                   # one sequence
+        lengths = sides.sum(axis=1)
     used = (lengths >= hparams.min_length) & (lengths <= problem.max_length(hparams))
     if used.sum() < towers:
         raise UserError(f"{used.sum()} training examples have {hparams.min_length} to "

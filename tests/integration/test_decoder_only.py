@@ -87,8 +87,13 @@ def test_hypotheses_end_where_the_decoder_has_no_more_positions():
         model = tiny_models.make(hparams, "infer")
         found = model.infer(tiny_models.features(sources(), sources()), beam_size=1,
                             decode_length=50)["outputs"]
+        with tf.variable_scope(tf.get_variable_scope(), reuse=True):
+            too_long = model.infer(tiny_models.features(sources(padding=5), sources()), beam_size=1,
+                                   decode_length=50)["outputs"]
         session.run(tf.global_variables_initializer())
         assert session.run(found).shape[1] <= 12 - min(LENGTHS)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="rows for max_length=12"):
+            session.run(too_long)
 
 
 def test_settings_of_an_encoder_have_no_effect():

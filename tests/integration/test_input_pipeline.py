@@ -145,3 +145,12 @@ def test_the_benchmark_of_the_input_reads_batches(text):
          "--hparams_set=rpr_tiny", "--batches=10"], capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
     assert found["batches_per_second"] > 0 and 0 < found["target_padding"] < 1
+
+
+def test_a_decoder_alone_counts_source_and_target_together(text):
+    batches = read(text, 20, decoder_only=True, max_length=50, batch_size=200)
+    sums = [((batch["inputs"] > 0).sum(axis=1) + (batch["targets"] > 0).sum(axis=1)).ravel()
+            for batch in batches]
+    assert max(map(np.max, sums)) <= 50
+    assert all(len(of_batch) * of_batch.max() <= 200 for of_batch in sums)
+    assert any(len(of_batch) > 4 for of_batch in sums)
