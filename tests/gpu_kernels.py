@@ -34,13 +34,16 @@ def lacking_in(directory):
     return sorted(names)
 
 
-def large_copies(graph, positions):
+def large_copies(graph, positions, sentences=None):
     """Tensors that are copied between host and device and have more than two values per position
-    of the batch. A dimension that is not known counts as all positions."""
+    of the batch. A dimension that is not known counts as all positions; with `sentences`, a first
+    one counts as these, and any other as the positions of one."""
+    first, other = (sentences, positions // sentences) if sentences else (positions, positions)
     large = []
     for tensor, consumer, to_host in gpu_placement.crossings(graph, table()):
         shape = [math.inf] if tensor.shape.rank is None else [
-            positions if size is None else size for size in tensor.shape.as_list()]
+            (other if axis else first) if size is None else size
+            for axis, size in enumerate(tensor.shape.as_list())]
         if math.prod(shape) > 2 * positions and not _is_input(tensor, consumer):
             large.append(f"{tensor.dtype.name} {tensor.shape} to {'host' if to_host else 'device'}:"
                          f" {tensor.op.type} {tensor.op.name} -> {consumer.type} {consumer.name}")

@@ -187,7 +187,7 @@ def test_weights_of_float32_decode_in_half_precision(model, hparams_set, overrid
                     fetches["decoded"] = built.infer(features_of(overrides, "inputs"),
                                                      decode_length=2, beam_size=beams)["outputs"]
             assert gpu_kernels.lacking(graph) == []
-            assert gpu_kernels.large_copies(graph, SENTENCES.size) == []
+            assert gpu_kernels.large_copies(graph, SENTENCES.size, len(SENTENCES)) == []
             session.run(tf.global_variables_initializer())
             tiny_models.lively(session)
             found[precision] = session.run(fetches)
