@@ -208,7 +208,7 @@ def attention(options: argparse.Namespace) -> Result:
 
 def training_step(size: str, options: argparse.Namespace, words: int = 4096,
                   precision: str = "float32") -> Result:
-    """bench_step.py, beside PyTorch if torch can be imported."""
+    """Training steps by bench_step.py, of PyTorch too if torch can be imported."""
     small = options.device == "cpu"
     variants = "absolute,relative" + ",t2t,t2t_relative" * (precision == "float32") + (
         ",torch,torch_compiled" if importlib.util.find_spec("torch") else "")

@@ -20,11 +20,13 @@ def lines(name: str) -> list[str]:
 
 
 def pieces(text: str, length: int) -> list[str]:
+    """The text in pieces of so many characters, without spaces at their ends."""
     cut = [text[start:start + length].strip() for start in range(0, len(text), length)]
     return [piece for piece in cut if piece]
 
 
 def main() -> None:
+    """Writes the files."""
     folder = pathlib.Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     for split in ("train", "dev"):

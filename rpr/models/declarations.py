@@ -28,8 +28,7 @@ MODEL_HPARAMS = (
     Setting("masked_softmax", False, "softmax over the unmasked keys only; a fully masked query "
             "attends to nothing"),
     Setting("loss_per_sentence", False, "each sentence has the same weight in the loss"),
-    Setting("decoder_only", False, "whether the decoder reads the source before the target; there "
-            "is no encoder"),
+    Setting("decoder_only", False, "no encoder: the decoder reads the source and then the target"),
     Setting("answer_symbol", 0, "without a decoder: symbol of the source in whose places the "
             "encoder answers; 0: with a decoder", minimum=0),
     Setting("learning_rate_restart_steps", 1000, "steps until the first restart of cosine_restarts",

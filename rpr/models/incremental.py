@@ -10,6 +10,7 @@ from tensor2tensor.layers import common_layers, modalities
 
 from rpr import positions
 from rpr.models import beam_search, losses
+from rpr.positions.scheme import check_length
 
 # A step takes a tensor, the caches and the sources; it returns a tensor and the caches after it.
 Step = Callable[..., tuple[tf.Tensor, Any]]
@@ -96,10 +97,25 @@ class IncrementalDecoder:
             *self.init_step(features, beam_size), self.search_lengths(features, decode_length),
             beam_size, top_beams, alpha, self.prompts(features))
 
+    @property
+    def reads_sources(self) -> bool:
+        """Whether the decoder reads a source before its target."""
+        return False
+
     def prompts(self, features: dict[str, tf.Tensor]) -> tf.Tensor | None:
-        """What a search reads before the hypotheses: None, or see `beam_search.search`."""
-        del features
-        return None
+        """The sources if the decoder reads them, see `beam_search.search`; else None.
+
+        At run time, a source for which the decoder lacks positions is an error.
+        """
+        if not self.reads_sources:
+            return None
+        sources = tf.reshape(features["inputs"], tf.shape(features["inputs"])[:2])
+        longest = positions.build(self._hparams, "targets").longest
+        if longest is None:
+            return sources
+        with check_length(tf.shape(sources)[1] + 1, longest,
+                          self._hparams.get("decoder_position") or self._hparams.position):
+            return tf.identity(sources)
 
     def search_lengths(self, features: dict[str, tf.Tensor], decode_length: int) -> tf.Tensor:
         """The most tokens of each sentence's hypotheses: int32 [batch].
@@ -110,7 +126,7 @@ class IncrementalDecoder:
         inputs = features["inputs"]                          # with or without T2T's last axis
         words = tf.cast(tf.not_equal(inputs, 0), tf.int32)
         words = tf.reduce_sum(words, axis=list(range(1, inputs.shape.ndims)))
-        before = 0 if self.prompts(features) is None else words
+        before = words if self.reads_sources else 0
         return self.within_positions(
             before + words + features.get("decode_length", decode_length)) - before
 

@@ -15,7 +15,6 @@ from rpr import positions
 from rpr.models import incremental, losses, pretrained_embeddings, transformer_stacks
 from rpr.models.declarations import T2T_POSITIONS, add_position_hparams, check_ranges
 from rpr.models.losses import cast_to_activations
-from rpr.positions.scheme import check_length
 from rpr.problems.graphs import split_edges
 from rpr.utils.interfaces import HParams
 
@@ -159,7 +158,7 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
     def body(self, features: dict) -> tf.Tensor:
         """T2T's, with the features passed on to the decoder. Shapes as `targets`."""
         hparams, memory, cross_bias = self._hparams, None, None
-        if self.has_input and hparams.get("decoder_only", False):
+        if self.reads_sources:
             return self._decode_after_source(features)
         if self.has_input:
             memory, cross_bias = self.encode(
@@ -178,6 +177,11 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
         y = self.decode(x, memory, cross_bias, bias, hparams, features=features)
         return tf.reshape(y, common_layers.shape_list(targets))
 
+    @property
+    def reads_sources(self) -> bool:
+        """See `IncrementalDecoder`."""
+        return self.has_input and bool(self._hparams.get("decoder_only"))
+
     def _decode_after_source(self, features: dict) -> tf.Tensor:
         """The outputs for the targets that follow the sources in one sequence, as `body`."""
         hparams, shape = self._hparams, common_layers.shape_list(features["targets"])
@@ -195,18 +199,6 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
         y = self.decode(x, None, None, bias, hparams, features={
             "targets_raw": transformer_stacks.append(input_ids, target_ids, words)})
         return tf.reshape(tf.gather(y, words + tf.range(shape[1])[None], batch_dims=1), shape)
-
-    def prompts(self, features: dict) -> tf.Tensor | None:
-        """See `IncrementalDecoder`: the sources, where the decoder reads them."""
-        if not self._hparams.get("decoder_only", False):
-            return None
-        sources = tf.reshape(features["inputs"], tf.shape(features["inputs"])[:2])
-        longest = positions.build(self._hparams, "targets").longest
-        if longest is None:
-            return sources
-        with check_length(tf.shape(sources)[1] + 1, longest,
-                          self._hparams.get("decoder_position") or self._hparams.position):
-            return tf.identity(sources)
 
     def prepare_features(self, features: dict) -> dict:
         """See `IncrementalDecoder`. Edges in a line of text are split off from `inputs`."""
@@ -276,7 +268,7 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
     def init_body_step(self, features: dict, beams: int) -> tuple[Callable, Any, Any]:
         """See `IncrementalDecoder`. A language model takes the batch size from `targets`."""
         hparams, memory, bias = self._hparams, None, None
-        if self.has_input and not hparams.get("decoder_only", False):
+        if self.has_input and not self.reads_sources:
             inputs = self._prepare_inputs_for_decode(features)[0]
             with tf.variable_scope("body"):
                 memory, bias = self.encode(inputs, features["target_space_id"], hparams, features)

@@ -248,7 +248,8 @@ def _order(problem: Problem, hparams: HParams, lengths: np.ndarray, towers: int,
     if few_shapes:
         lengths = sides.max(axis=1)
         boundaries = few_boundaries(sides[used])
-        sizes = [max(1, hparams.batch_size // longest) * towers for longest in (
+        together = 2 if hparams.get("decoder_only") else 1   # sides of that length in a row
+        sizes = [max(1, hparams.batch_size // (together * longest)) * towers for longest in (
             *(boundary - 1 for boundary in boundaries), int(lengths[used].max()))]
     if hparams.use_fixed_batch_size:                  # a count of sentences
         boundaries = boundaries if few_shapes else []

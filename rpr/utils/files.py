@@ -86,7 +86,7 @@ def write_json(path: str, value: Any) -> None:
 
 
 def remove_temporary_files(directory: str) -> None:
-    """Removes what killed writers left in a directory; writers that live lock their files."""
+    """Removes the files of killed writers in a directory. Those of living writers are locked."""
     if os.path.islink(directory) or not os.path.isdir(directory):
         return
     for entry in os.scandir(directory):

@@ -55,9 +55,10 @@ def events(path: str, every: int = 1) -> Iterator[Event]:
 
 
 def read(path: str, most_train: int | None = None) -> list[Event]:
-    """The events of a metrics file, oldest first; none if there is no file. Refuses a damaged one.
+    """The events of a metrics file, oldest first; none if there is no file.
 
-    With more than `most_train` `train` events, only evenly spaced ones are returned.
+    A damaged file is refused. With more than `most_train` `train` events, only evenly spaced ones
+    are returned.
     """
     if not os.path.exists(path):
         return []

@@ -154,3 +154,6 @@ def test_a_decoder_alone_counts_source_and_target_together(text):
     assert max(map(np.max, sums)) <= 50
     assert all(len(of_batch) * of_batch.max() <= 200 for of_batch in sums)
     assert any(len(of_batch) > 4 for of_batch in sums)
+    for batch in read(text, 5, few_shapes=True, decoder_only=True, max_length=50, batch_size=200):
+        assert batch["inputs"].shape[0] * (
+            batch["inputs"].shape[1] + batch["targets"].shape[1]) <= 200
