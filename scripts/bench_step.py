@@ -13,9 +13,10 @@ weights. Their hparams are equal except for positions:
                 them, instead of keys from the seed, the batch and the place in the model; not among
                 the defaults. `relative` / `relative_stateful` is the cost of reproducible masks
   torch, torch_compiled  the absolute model in plain PyTorch (scripts/torch_step.py), eager and with
-                torch.compile, where torch can be imported; not among the defaults
+                torch.compile, in a process of --torch_python; not among the defaults
   rotary, fire, ...  any other value of the hparam `position`; a side on which it cannot be used has
                 relative positions
+  absolute_xla, relative_xla, t2t_xla, ...  the same, compiled as by `rpr train --xla_compile`
 
 Shapes: `base:N` is rpr_base with 32,768 symbols and sentences of up to N words, `big:N` is
 rpr_big_ende with as many symbols, `small:N` rpr_small with 4,096, `tiny:N` rpr_tiny with 64. A
@@ -25,7 +26,8 @@ T2T's batches of the embedded corpus.
 `CPU ms` is the median CPU time of all cores together; on a busy machine it is more reliable than
 wall-clock time. `of peak` is the rate of the step's matrix products, relative to the rate of one
 large product that is measured in the same rounds. The products are counted in the graph that
-TensorFlow runs, with the shapes that it reports. `MFU` is the share of model FLOPs per second
+TensorFlow runs, with the shapes that it reports; for compiled steps and PyTorch's they are the
+model FLOPs. `MFU` is the share of model FLOPs per second
 (rpr.training.model_flops) in the dense peak of the card, by a table of names or --peak.
 
 Start: wall-clock seconds from the command to the first training step of rpr_small, for `rpr train`
@@ -35,9 +37,10 @@ and for T2T's main program with the patches without which it does not start.
   scripts/bench_step.py --shapes=small:30 --starts=0
 """
 import argparse
+import concurrent.futures
 import contextlib
 import gzip
-import importlib.util
+import json
 import math
 import os
 import pathlib
@@ -63,12 +66,15 @@ from tensor2tensor.utils import registry, trainer_lib  # noqa: E402
 
 from rpr import positions  # noqa: E402
 from rpr.nn.dropout import reproducible_masks  # noqa: E402
-from rpr.training import model_flops  # noqa: E402
+from rpr.training import devices, model_flops  # noqa: E402
 from rpr.utils import files, processes  # noqa: E402
 
 VARIANTS = ("absolute", "relative", "t2t", "t2t_relative")
 STATEFUL = "relative_stateful"
 OTHERS = (STATEFUL, "torch", "torch_compiled")        # not among the defaults
+XLA = "_xla"                                          # how the names of compiled variants end
+TORCH_HPARAMS = ("hidden_size", "filter_size", "num_heads", "num_hidden_layers", "label_smoothing",
+                 "layer_preprocess_sequence", "layer_prepostprocess_dropout")
 SETS = {"big": ("rpr_big_ende", 32768), "base": ("rpr_base", 32768), "small": ("rpr_small", 4096),
         "tiny": ("rpr_tiny", 64)}
 PADDING = {"inputs": 0.26, "targets": 0.08}       # by how much the shortest is shorter
@@ -99,8 +105,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict]:
             if shape.split(":")[0] == name:
                 records += _steps(args, shape, steps, seconds)
         for step in steps.values():
-            if isinstance(step, TrainingStep):
-                step.session.close()
+            step.close()
     if args.starts:
         records += _starts(args)
     if args.json:
@@ -123,16 +128,21 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
     parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--peak", type=float, help="dense peak of the device in TFLOP/s, for MFU")
+    parser.add_argument("--torch_python", default=sys.executable,
+                        help="the Python that has PyTorch (this one)")
     parser.add_argument("--json", help="file for the records")
     args = parser.parse_args(argv)
     if args.words < 1:
         parser.error(f"--words={args.words}: at least 1")
     for value in args.variants:
-        if value not in (*VARIANTS, *OTHERS) and not _sides(registry.hparams("rpr_small"), value):
-            parser.error(f"--variants={value}: allowed are {', '.join((*VARIANTS, *OTHERS))} and "
-                         "position schemes (rpr list schemes)")
-        if value.startswith("torch") and not importlib.util.find_spec("torch"):
-            parser.error(f"--variants={value}: PyTorch is not installed")
+        name = value.removesuffix(XLA)
+        if value not in OTHERS and name not in VARIANTS and not sides(
+                registry.hparams("rpr_small"), name):
+            parser.error(f"--variants={value}: allowed are {', '.join(OTHERS)}; and, also with "
+                         f"{XLA}, {', '.join(VARIANTS)} and position schemes (rpr list schemes)")
+        if value.startswith("torch") and not has_torch(args.torch_python):
+            parser.error(f"--variants={value}: {args.torch_python} has no PyTorch; see "
+                         "--torch_python")
     for shape in args.shapes:
         name, _, length = shape.partition(":")
         if name not in SETS or not length.isdigit() or int(length) < 4:
@@ -141,16 +151,18 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
+def has_torch(python: str) -> bool:
+    """Whether a Python can import PyTorch."""
+    return not subprocess.run([python, "-c", "import torch"], capture_output=True).returncode
+
+
 def _step(args, variant, name, symbols):
     """A function of a batch that is a training step of a variant."""
-    if not variant.startswith("torch"):
-        return TrainingStep(args, variant, name, symbols, args.precision)
-    import torch_step
-    return torch_step.TorchStep(_hparams("absolute", name), symbols, args.device,
-                                variant == "torch_compiled", args.precision == "bfloat16")
+    return (TorchStep if variant.startswith("torch") else TrainingStep)(
+        args, variant, name, symbols, args.precision)
 
 
-def _sides(hparams, position):
+def sides(hparams, position):
     """{the hparam of a side: position} for the sides on which it can be used."""
     found = {}
     hparams.position = position
@@ -163,9 +175,10 @@ def _sides(hparams, position):
 
 def _hparams(variant, name):
     """The hparams of a variant: those of the registered set, in T2T's words for T2T's model."""
+    variant = variant.removesuffix(XLA)
     if variant not in (*VARIANTS, *OTHERS):
         hparams = registry.hparams(name)
-        hparams.override_from_dict(_sides(registry.hparams(name), variant))
+        hparams.override_from_dict(sides(registry.hparams(name), variant))
         return hparams
     is_relative = variant in ("relative", STATEFUL)
     hparams = registry.hparams(name if is_relative else f"{name}_absolute")
@@ -190,7 +203,11 @@ class TrainingStep:
     """One model with its graph and session; a call is one training step."""
 
     def __init__(self, args, variant, name, symbols, precision="float32"):
-        with tf.Graph().as_default():
+        config, is_compiled = trainer_lib.create_session_config(), variant.endswith(XLA)
+        if is_compiled:
+            devices.compile_with_xla(config)
+        with tf.Graph().as_default(), tf.variable_scope(
+                tf.get_variable_scope(), use_resource=is_compiled):
             tf.set_random_seed(1)
             with tf.device(f"/{args.device}:0"):
                 self.ids = {side: tf.placeholder(tf.int32, [None, None, 1, 1]) for side in PADDING}
@@ -201,12 +218,19 @@ class TrainingStep:
                     _, losses = model(dict(self.ids, target_space_id=tf.constant(1)))
                 train = model.optimize(losses["training"])
             self.fetches = [losses["training"], train]
-            self.session = tf.Session(config=trainer_lib.create_session_config())
+            self.session = tf.Session(config=config)
             self.session.run(tf.global_variables_initializer())
 
-    def __call__(self, batch):
+    def __call__(self, batch: dict[str, np.ndarray]) -> tuple[float, float]:
+        """Wall-clock and CPU seconds of a step."""
+        wall, work = time.perf_counter(), time.process_time()
         loss, _ = self.session.run(self.fetches, self._feed(batch))
         assert math.isfinite(loss)
+        return time.perf_counter() - wall, time.process_time() - work
+
+    def close(self) -> None:
+        """Releases weights and threads."""
+        self.session.close()
 
     def _feed(self, batch):
         return {self.ids[side]: batch[side] for side in batch}
@@ -214,6 +238,38 @@ class TrainingStep:
     def trace(self, batch):
         """The metadata of one traced step, see scripts/step_trace.py."""
         return step_trace.trace(self.session, self.fetches, self._feed(batch))
+
+
+class TorchStep:
+    """A model of scripts/torch_step.py, in a process of its own; a call is one training step."""
+
+    def __init__(self, args, variant, name, symbols, precision):
+        hparams = _hparams("absolute", name)
+        self._folder = tempfile.TemporaryDirectory()
+        self._paths = {}                              # {id of a batch: the file that holds it}
+        self._process = subprocess.Popen(
+            [args.torch_python, pathlib.Path(__file__).with_name("torch_step.py"), json.dumps({
+                "hparams": {key: hparams.get(key) for key in TORCH_HPARAMS}, "symbols": symbols,
+                "device": args.device, "compiled": variant == "torch_compiled",
+                "half": precision == "bfloat16"})],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def __call__(self, batch: dict[str, np.ndarray]) -> tuple[float, float]:
+        """Wall-clock and CPU seconds of a step."""
+        if id(batch) not in self._paths:
+            self._paths[id(batch)] = f"{self._folder.name}/{len(self._paths)}.npz"
+            np.savez(self._paths[id(batch)], **batch)
+        print(self._paths[id(batch)], file=self._process.stdin, flush=True)
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise SystemExit(f"scripts/torch_step.py ended with {self._process.wait()}")
+        wall, work = map(float, answer.split())
+        return wall, work
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._process.communicate()
+        self._folder.cleanup()
 
 
 def random_batch(shape: str, words: int) -> dict[str, np.ndarray]:
@@ -235,21 +291,23 @@ def _steps(args, shape, steps, seconds):
     name, symbols = SETS[shape.split(":")[0]]
     needed = model_flops.model_flops(_hparams("absolute", name), symbols, len(batch["inputs"]),
                                      *(batch[side].shape[1] for side in PADDING))
-    flops = {variant: needed if variant.startswith("torch")
+    flops = {variant: needed if variant.startswith("torch") or variant.endswith(XLA)
              else step_trace.product_flops(step.trace(batch)) for variant, step in steps.items()}
     dense = args.peak * 1e12 if args.peak else model_flops.dense_peak(args.precision == "bfloat16")
     peak()
-    for variant, step in steps.items():
-        if variant.startswith("torch"):
-            step(batch)                                       # the first call compiles
-    once = sum(step_trace.timed(step, batch) for step in steps.values())
+    with concurrent.futures.ThreadPoolExecutor() as pool:     # first steps compile
+        for variant, (first, _) in zip(
+                steps, pool.map(lambda step: step(batch), steps.values()), strict=True):
+            if first > 2:
+                print(f"{shape:10} {variant:13} first step after {first:.0f} s", flush=True)
+    once = sum(step(batch)[0] for step in steps.values())
     times, work, peaks = {variant: [] for variant in steps}, {variant: [] for variant in steps}, []
     for _ in range(min(50, max(3, int(seconds / once) - 2))):
         peaks.append(peak())
         for variant, step in steps.items():
-            before = time.process_time()
-            times[variant].append(step_trace.timed(step, batch))
-            work[variant].append(time.process_time() - before)
+            wall, cpu = step(batch)
+            times[variant].append(wall)
+            work[variant].append(cpu)
     medians = {variant: statistics.median(values) for variant, values in times.items()}
     peak, records = statistics.median(peaks), []
     for variant, values in times.items():

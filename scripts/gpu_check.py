@@ -5,19 +5,21 @@
   scripts/gpu_check.py --parts=kernels,exactness
   scripts/gpu_check.py --device=cpu            a small version, to test this program
 
-Each part runs in a separate process with a time limit: `peer` and `compiled` 10 minutes together,
-all 43. If one fails, its error is recorded and the others go on; the exit code is then 1. The file
-is written again after each part. The table is for docs/gpus.md.
+Each part runs in a separate process with a time limit: the first three
+10 minutes together, all 63. If one fails, its error is recorded and the others go on; the exit code
+is then 1. The file is written again after each part. The table is for docs/gpus.md.
 
   versions    driver, GPUs, libraries
-  peer        a training step of base in bfloat16, 16,384 positions; PyTorch's if it is installed
+  half        bench_step.py, base in bfloat16, 16,384 positions: absolute and relative, with and
+              without XLA; PyTorch's where --torch_python has it
+  short, big  the same of base with 4,096 positions, of big with 16,384
+  full        float32, base with 4,096 positions: the same and T2T's
   compiled    `rpr train --xla_compile` in bfloat16, twice: the second finds compiled programs
   kernels     traced training and beam-search steps of each scheme: what runs on the host and what
               is copied between host and device; whether tests/data lists the right GPU kernels
   exactness   log probabilities and gradients of each scheme in float32, TF32, bfloat16 and float16,
               against float32 on the CPU; for comparison, what rounding the weights again changes
   attention   bench_attention.py: absolute, relative, T2T's relative
-  base, big   bench_step.py: a training step of absolute and relative, ours and T2T's
   memory      of a training step of base and big
   training, bfloat16, float16    200 steps of base through `rpr train`, in float32 and the others
   decoding    bench_decoding.py: beam search, sentences per second
@@ -25,7 +27,6 @@ is written again after each part. The table is for docs/gpus.md.
 """
 import argparse
 import functools
-import importlib.util
 import json
 import math
 import multiprocessing
@@ -90,11 +91,12 @@ def versions(options: argparse.Namespace) -> Result:
 
 def _schemes(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """{name: hparams} of the schemes to check; `relative` also with the algorithm for a large k."""
-    if options.device == "cpu":
-        return {"relative": {"position": "relative"}}
-    return {name: {"position": name} for name in positions.SCHEMES} | {
-        "relative, k = 128": {"position": "relative", "max_relative_position": 128},
-        "relative, additive": {"position": "relative", "compatibility": "additive"}}
+    names = options.schemes or (["relative"] if options.device == "cpu" else positions.SCHEMES)
+    hparams = registry.hparams("rpr_base")
+    schemes = {name: bench_step.sides(hparams, name) for name in names}
+    return schemes if options.schemes or options.device == "cpu" else schemes | {
+        "relative, k = 128": {"max_relative_position": 128},
+        "relative, additive": {"compatibility": "additive"}}
 
 
 def _model(options: argparse.Namespace, mode: str, scheme: dict[str, Any], dtype: str) -> Any:
@@ -206,17 +208,17 @@ def attention(options: argparse.Namespace) -> Result:
                    and record["ratio_to_absolute"]], records)
 
 
-def training_step(size: str, options: argparse.Namespace, words: int = 4096,
-                  precision: str = "float32") -> Result:
-    """Training steps by bench_step.py, of PyTorch too if torch can be imported."""
+def training_step(shape: str, words: int, precision: str, options: argparse.Namespace) -> Result:
+    """Training steps by bench_step.py; PyTorch's in half precision, T2T's in float32."""
     small = options.device == "cpu"
-    variants = "absolute,relative" + ",t2t,t2t_relative" * (precision == "float32") + (
-        ",torch,torch_compiled" if importlib.util.find_spec("torch") else "")
+    others = ("t2t,t2t_relative" if precision == "float32" else
+              "torch,torch_compiled" if bench_step.has_torch(options.torch_python) else "")
+    variants = ",".join(filter(None, ("absolute,relative,absolute_xla,relative_xla", others)))
     records = bench_step.main([
         f"--device={options.device}", "--starts=0", f"--precision={precision}",
-        *(["--shapes=tiny:6", "--words=24", "--seconds=0", "--variants=relative"] if small
-          else [f"--shapes={size}:32,{size}:256", f"--words={words}", "--seconds=25",
-                f"--variants={variants}"])])
+        f"--torch_python={options.torch_python}",
+        *(["--shapes=tiny:6", "--words=24", "--seconds=0", "--variants=relative"] if small else
+          [f"--shapes={shape}", f"--words={words}", "--seconds=15", f"--variants={variants}"])])
     return Result([(f"step, {record['shape']}, {record['words']:,} positions, {precision}, "
                     f"{record['variant']}", f"{record['seconds'] * 1e3:.1f} ms, MFU "
                     f"{record['mfu'] or math.nan:.3f}") for record in records], records)
@@ -308,21 +310,24 @@ def devices(options: argparse.Namespace) -> Result:
                    for name, events in records.items()], records)
 
 
-# {name: (function, seconds)}: about twice what they took on an H200 with 16 CPU cores, or more;
-# `devices`, `peer` and `compiled` were not run
+def _step(shape: str, words: int, precision: str) -> Callable[[argparse.Namespace], Result]:
+    return functools.partial(training_step, shape, words, precision)
+
+
+# {name: (function, seconds)}, in the order of what they are worth
 PARTS: dict[str, tuple[Callable[[argparse.Namespace], Result], int]] = {
-    "versions": (versions, 20),
-    "peer": (functools.partial(training_step, "base", words=16384, precision="bfloat16"), 230),
-    "compiled": (compiled, 350), "kernels": (kernels, 300), "exactness": (exactness, 360),
-    "attention": (attention, 60), "base": (functools.partial(training_step, "base"), 240),
-    "big": (functools.partial(training_step, "big"), 300), "memory": (memory, 80),
-    "training": (functools.partial(training, "float32"), 150),
+    "versions": (versions, 20), "half": (_step("base:32", 16384, "bfloat16"), 300),
+    "short": (_step("base:32", 4096, "bfloat16"), 240),
+    "big": (_step("big:32", 16384, "bfloat16"), 300),
+    "full": (_step("base:32", 4096, "float32"), 240), "compiled": (compiled, 600),
+    "exactness": (exactness, 700), "kernels": (kernels, 600), "attention": (attention, 60),
+    "memory": (memory, 80), "training": (functools.partial(training, "float32"), 150),
     "bfloat16": (functools.partial(training, "bfloat16"), 120),
     "float16": (functools.partial(training, "float16"), 120),
     "decoding": (decoding, 130), "devices": (devices, 90)}
 
 # Left out on the CPU: they would repeat another part, or measure nothing.
-GPU_ONLY = ("peer", "compiled", "big", "bfloat16", "float16", "devices")
+GPU_ONLY = ("short", "big", "full", "compiled", "bfloat16", "float16", "devices")
 
 
 def run_part(function: Callable[[argparse.Namespace], Result], seconds: float,
@@ -375,6 +380,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["gpu", "cpu"], default="gpu")
+    parser.add_argument("--torch_python", default=sys.executable,
+                        help="the Python that has PyTorch (this one)")
+    parser.add_argument("--schemes", type=lambda text: text.split(","),
+                        help="those to check in kernels and exactness (all)")
     parser.add_argument("--out", default="gpu_check.json", help="the file to write (%(default)s)")
     parser.add_argument("--parts", type=lambda text: text.split(","),
                         help=f"some of {', '.join(PARTS)} (all)")

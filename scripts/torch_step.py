@@ -1,5 +1,17 @@
-"""A training step in plain PyTorch, for comparison: shapes, weights and optimizer as rpr's absolute
-model. PyTorch is not a dependency of the project; `import torch_step` fails without it."""
+"""Training steps in plain PyTorch, for comparison: shapes, weights and optimizer as rpr's absolute
+model. PyTorch is not a dependency of the project, and its Python may be another than this one.
+
+  python torch_step.py '{"hparams": {...}, "symbols": 32768, "device": "gpu", ...}'
+
+builds the model. Each line of standard input is the path of a batch (.npz with int32 `inputs` and
+`targets`, [sentences, length, 1, 1]); after a step with it, its seconds and its CPU seconds are
+printed.
+"""
+import functools
+import json
+import sys
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -98,17 +110,20 @@ class TorchStep:
       half: compute in bfloat16, with float32 weights, by autocast.
     """
 
-    def __init__(self, hparams: Any, symbols: int, device: str, compiled: bool, half: bool) -> None:
+    def __init__(self, hparams: dict[str, Any], symbols: int, device: str, compiled: bool,
+                 half: bool) -> None:
         torch.manual_seed(1)
         torch.backends.cuda.matmul.allow_tf32 = True         # as TensorFlow does
         self._device = torch.device("cuda" if device == "gpu" else "cpu")
-        model = _Loss(hparams, symbols).to(self._device)
+        model = _Loss(SimpleNamespace(**hparams), symbols).to(self._device)
         self._half = half
         self._optimizer = torch.optim.Adam(
             model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=device == "gpu")
-        self._loss = torch.compile(model) if compiled else model
+        self._loss = torch.compile(model, dynamic=False) if compiled else model
 
-    def __call__(self, batch: dict[str, np.ndarray]) -> None:
+    def __call__(self, batch: dict[str, np.ndarray]) -> tuple[float, float]:
+        """Wall-clock and CPU seconds of a step."""
+        wall, work = time.perf_counter(), time.process_time()
         inputs, targets = (torch.from_numpy(batch[side][:, :, 0, 0].astype(np.int64))
                            .to(self._device) for side in ("inputs", "targets"))
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._half):
@@ -117,3 +132,20 @@ class TorchStep:
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         assert np.isfinite(loss.item())                      # waits for the device
+        return time.perf_counter() - wall, time.process_time() - work
+
+
+@functools.cache
+def _batch(path: str) -> dict[str, np.ndarray]:
+    with np.load(path) as arrays:
+        return dict(arrays)
+
+
+def main() -> None:
+    step = TorchStep(**json.loads(sys.argv[1]))
+    for line in sys.stdin:
+        print(*step(_batch(line.rstrip("\n"))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

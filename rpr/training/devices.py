@@ -177,7 +177,7 @@ def _check_precision(hparams: HParams) -> None:
                         f"{hparams.activation_dtype}: one of the two")
 
 
-def _compile(session: tf.ConfigProto) -> None:
+def compile_with_xla(session: tf.ConfigProto) -> None:
     """Makes XLA compile what a session runs."""
     session.graph_options.optimizer_options.global_jit_level = tf.OptimizerOptions.ON_2
     # TF_XLA_FLAGS was read when TensorFlow looked for devices. Without lazy compilation, no step
@@ -198,7 +198,7 @@ def run_config(request: DeviceRequest, hparams: HParams, threads: int) -> tf.est
     session.intra_op_parallelism_threads = threads
     session.inter_op_parallelism_threads = request.inter_op_threads or threads
     if request.compiled:
-        _compile(session)
+        compile_with_xla(session)
         # A step that also writes summaries would be another program.
         config = config.replace(save_summary_steps=0)
     # By default, TensorFlow rewrites a graph twice, for seconds; the second time finds nothing.

@@ -10,12 +10,12 @@ def bench(*argv):
 
 
 def test_it_measures_steps_beside_t2t(tmp_path):
-    done = bench("--shapes=tiny:6", "--words=24", "--variants=absolute,t2t,cope", "--seconds=0",
-                 "--starts=0", f"--json={tmp_path}/records")
+    done = bench("--shapes=tiny:6", "--words=24", "--variants=absolute,absolute_xla,t2t,cope",
+                 "--seconds=0", "--starts=0", f"--json={tmp_path}/records")
     assert not done.returncode, done.stderr
     records = json.loads((tmp_path / "records").read_text())
     steps = {x["variant"]: x for x in records if x["what"] == "training step"}
-    assert set(steps) == {"absolute", "t2t", "cope"}
+    assert set(steps) == {"absolute", "absolute_xla", "t2t", "cope"}
     assert all(min(x["seconds"], x["cpu_seconds"]) > 0 and 0 < x["share_of_peak"] < 1
                for x in steps.values())
     # The products by hand, of a model of 2 + 2 layers, 24 places a side: projections, attention,

@@ -66,6 +66,6 @@ def test_a_part_that_fails_is_recorded_and_the_others_go_on(tmp_path, gpu_check,
     assert "| explode | failed: ValueError: no such device |" in capfd.readouterr().out
 
 
-def test_the_parts_take_at_most_43_minutes_and_the_first_ones_10(gpu_check):
+def test_the_parts_take_at_most_63_minutes_and_the_first_ones_10(gpu_check):
     seconds = [seconds for _, seconds in gpu_check.PARTS.values()]
-    assert sum(seconds) <= 43 * 60 and sum(seconds[:3]) <= 10 * 60
+    assert sum(seconds) <= 63 * 60 and sum(seconds[:3]) <= 10 * 60
