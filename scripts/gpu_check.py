@@ -7,11 +7,10 @@
 
 Each part runs in a separate process with a time limit: the first three
 10 minutes together, all 63. If one fails, its error is recorded and the others go on; the exit code
-is then 1. The file is written again after each part. The table is for docs/gpus.md.
+is then 1. The file is written again after each part.
 
   versions    driver, GPUs, libraries
-  half        bench_step.py, base in bfloat16, 16,384 positions: absolute and relative, with and
-              without XLA; PyTorch's where --torch_python has it
+  half        steps of base in bfloat16, 16,384 positions, with and without XLA, and PyTorch's
   short, big  the same of base with 4,096 positions, of big with 16,384
   full        float32, base with 4,096 positions: the same and T2T's
   compiled    `rpr train --xla_compile` in bfloat16, twice: the second finds compiled programs
@@ -92,8 +91,7 @@ def versions(options: argparse.Namespace) -> Result:
 def _schemes(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """{name: hparams} of the schemes to check; `relative` also with the algorithm for a large k."""
     names = options.schemes or (["relative"] if options.device == "cpu" else positions.SCHEMES)
-    hparams = registry.hparams("rpr_base")
-    schemes = {name: bench_step.sides(hparams, name) for name in names}
+    schemes = {name: bench_step.sides(registry.hparams("rpr_base"), name) for name in names}
     return schemes if options.schemes or options.device == "cpu" else schemes | {
         "relative, k = 128": {"max_relative_position": 128},
         "relative, additive": {"compatibility": "additive"}}
@@ -210,14 +208,14 @@ def attention(options: argparse.Namespace) -> Result:
 
 def training_step(shape: str, words: int, precision: str, options: argparse.Namespace) -> Result:
     """Training steps by bench_step.py; PyTorch's in half precision, T2T's in float32."""
-    small = options.device == "cpu"
     others = ("t2t,t2t_relative" if precision == "float32" else
               "torch,torch_compiled" if bench_step.has_torch(options.torch_python) else "")
     variants = ",".join(filter(None, ("absolute,relative,absolute_xla,relative_xla", others)))
     records = bench_step.main([
         f"--device={options.device}", "--starts=0", f"--precision={precision}",
         f"--torch_python={options.torch_python}",
-        *(["--shapes=tiny:6", "--words=24", "--seconds=0", "--variants=relative"] if small else
+        *(["--shapes=tiny:6", "--words=24", "--seconds=0", "--variants=relative"]
+          if options.device == "cpu" else
           [f"--shapes={shape}", f"--words={words}", "--seconds=15", f"--variants={variants}"])])
     return Result([(f"step, {record['shape']}, {record['words']:,} positions, {precision}, "
                     f"{record['variant']}", f"{record['seconds'] * 1e3:.1f} ms, MFU "
@@ -310,16 +308,13 @@ def devices(options: argparse.Namespace) -> Result:
                    for name, events in records.items()], records)
 
 
-def _step(shape: str, words: int, precision: str) -> Callable[[argparse.Namespace], Result]:
-    return functools.partial(training_step, shape, words, precision)
-
-
+_STEP = functools.partial(functools.partial, training_step)
 # {name: (function, seconds)}, in the order of what they are worth
 PARTS: dict[str, tuple[Callable[[argparse.Namespace], Result], int]] = {
-    "versions": (versions, 20), "half": (_step("base:32", 16384, "bfloat16"), 300),
-    "short": (_step("base:32", 4096, "bfloat16"), 240),
-    "big": (_step("big:32", 16384, "bfloat16"), 300),
-    "full": (_step("base:32", 4096, "float32"), 240), "compiled": (compiled, 600),
+    "versions": (versions, 20), "half": (_STEP("base:32", 16384, "bfloat16"), 300),
+    "short": (_STEP("base:32", 4096, "bfloat16"), 240),
+    "big": (_STEP("big:32", 16384, "bfloat16"), 300),
+    "full": (_STEP("base:32", 4096, "float32"), 240), "compiled": (compiled, 600),
     "exactness": (exactness, 700), "kernels": (kernels, 600), "attention": (attention, 60),
     "memory": (memory, 80), "training": (functools.partial(training, "float32"), 150),
     "bfloat16": (functools.partial(training, "bfloat16"), 120),
@@ -332,10 +327,7 @@ GPU_ONLY = ("short", "big", "full", "compiled", "bfloat16", "float16", "devices"
 
 def run_part(function: Callable[[argparse.Namespace], Result], seconds: float,
              options: argparse.Namespace) -> dict[str, Any]:
-    """Runs a part in a separate process: {"seconds", "rows", "records"} or {"seconds", "error"}.
-
-    This process has no TensorFlow session and has not touched a GPU, so it can be forked.
-    """
+    """Runs a part in a separate process: {"seconds", "rows", "records"} or {"seconds", "error"}."""
     start = time.monotonic()
     receiver, sender = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(
@@ -380,10 +372,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["gpu", "cpu"], default="gpu")
-    parser.add_argument("--torch_python", default=sys.executable,
-                        help="the Python that has PyTorch (this one)")
-    parser.add_argument("--schemes", type=lambda text: text.split(","),
-                        help="those to check in kernels and exactness (all)")
+    parser.add_argument("--torch_python", default=sys.executable, help="it has PyTorch")
+    parser.add_argument("--schemes", type=lambda x: x.split(","), help="of exactness, kernels")
     parser.add_argument("--out", default="gpu_check.json", help="the file to write (%(default)s)")
     parser.add_argument("--parts", type=lambda text: text.split(","),
                         help=f"some of {', '.join(PARTS)} (all)")
