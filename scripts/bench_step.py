@@ -27,8 +27,8 @@ T2T's batches of the embedded corpus.
 wall-clock time. `of peak` is the rate of the step's matrix products, relative to the rate of one
 large product that is measured in the same rounds. The products are counted in the graph that
 TensorFlow runs, with the shapes that it reports; for compiled steps and PyTorch's they are the
-model FLOPs. `MFU` is the share of model FLOPs per second
-(rpr.training.model_flops) in the dense peak of the card, by a table of names or --peak.
+model FLOPs. `MFU` is the share of model FLOPs per second (rpr.training.model_flops) in the dense
+peak of the card, by a table of names or --peak.
 
 Start: wall-clock seconds from the command to the first training step of rpr_small, for `rpr train`
 and for T2T's main program with the patches without which it does not start.
@@ -39,11 +39,13 @@ and for T2T's main program with the patches without which it does not start.
 import argparse
 import concurrent.futures
 import contextlib
+import functools
 import gzip
 import json
 import math
 import os
 import pathlib
+import shutil
 import statistics
 import subprocess
 import sys
@@ -52,6 +54,7 @@ import time
 from collections.abc import Sequence
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")    # PyTorch's process needs memory too
 
 import rpr  # noqa: E402
 
@@ -151,9 +154,11 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
+@functools.cache
 def has_torch(python: str) -> bool:
-    """Whether a Python can import PyTorch."""
-    return not subprocess.run([python, "-c", "import torch"], capture_output=True).returncode
+    """Whether there is such a Python and it can import PyTorch."""
+    return bool(shutil.which(python)) and not subprocess.run(
+        [python, "-c", "import torch"], capture_output=True).returncode
 
 
 def _step(args, variant, name, symbols):
@@ -246,7 +251,7 @@ class TorchStep:
     def __init__(self, args, variant, name, symbols, precision):
         hparams = _hparams("absolute", name)
         self._folder = tempfile.TemporaryDirectory()
-        self._paths = {}                              # {id of a batch: the file that holds it}
+        self._batch, self._number = None, 0           # what the process was last given
         self._process = subprocess.Popen(
             [args.torch_python, pathlib.Path(__file__).with_name("torch_step.py"), json.dumps({
                 "hparams": {key: hparams.get(key) for key in TORCH_HPARAMS}, "symbols": symbols,
@@ -256,10 +261,10 @@ class TorchStep:
 
     def __call__(self, batch: dict[str, np.ndarray]) -> tuple[float, float]:
         """Wall-clock and CPU seconds of a step."""
-        if id(batch) not in self._paths:
-            self._paths[id(batch)] = f"{self._folder.name}/{len(self._paths)}.npz"
-            np.savez(self._paths[id(batch)], **batch)
-        print(self._paths[id(batch)], file=self._process.stdin, flush=True)
+        if batch is not self._batch:
+            self._batch, self._number = batch, self._number + 1
+            np.savez(f"{self._folder.name}/{self._number}.npz", **batch)
+        print(f"{self._folder.name}/{self._number}.npz", file=self._process.stdin, flush=True)
         answer = self._process.stdout.readline()
         if not answer:
             raise SystemExit(f"scripts/torch_step.py ended with {self._process.wait()}")
@@ -299,7 +304,7 @@ def _steps(args, shape, steps, seconds):
         for variant, (first, _) in zip(
                 steps, pool.map(lambda step: step(batch), steps.values()), strict=True):
             if first > 2:
-                print(f"{shape:10} {variant:13} first step after {first:.0f} s", flush=True)
+                print(f"{shape:10} {variant:13} first step took {first:.0f} s", flush=True)
     once = sum(step(batch)[0] for step in steps.values())
     times, work, peaks = {variant: [] for variant in steps}, {variant: [] for variant in steps}, []
     for _ in range(min(50, max(3, int(seconds / once) - 2))):

@@ -5,9 +5,9 @@
   scripts/gpu_check.py --parts=kernels,exactness
   scripts/gpu_check.py --device=cpu            a small version, to test this program
 
-Each part runs in a separate process with a time limit: the first three
-10 minutes together, all 63. If one fails, its error is recorded and the others go on; the exit code
-is then 1. The file is written again after each part.
+Each part runs in a separate process with a time limit: the first three 10 minutes together, all 63.
+If one fails, its error is recorded and the others go on; the exit code is then 1. The file is
+written again after each part. The table is for docs/gpus.md.
 
   versions    driver, GPUs, libraries
   half        steps of base in bfloat16, 16,384 positions, with and without XLA, and PyTorch's
@@ -308,18 +308,18 @@ def devices(options: argparse.Namespace) -> Result:
                    for name, events in records.items()], records)
 
 
-_STEP = functools.partial(functools.partial, training_step)
 # {name: (function, seconds)}, in the order of what they are worth
 PARTS: dict[str, tuple[Callable[[argparse.Namespace], Result], int]] = {
-    "versions": (versions, 20), "half": (_STEP("base:32", 16384, "bfloat16"), 300),
-    "short": (_STEP("base:32", 4096, "bfloat16"), 240),
-    "big": (_STEP("big:32", 16384, "bfloat16"), 300),
-    "full": (_STEP("base:32", 4096, "float32"), 240), "compiled": (compiled, 600),
-    "exactness": (exactness, 700), "kernels": (kernels, 600), "attention": (attention, 60),
-    "memory": (memory, 80), "training": (functools.partial(training, "float32"), 150),
+    "versions": (versions, 20),
+    "half": (functools.partial(training_step, "base:32", 16384, "bfloat16"), 300),
+    "short": (functools.partial(training_step, "base:32", 4096, "bfloat16"), 240),
+    "big": (functools.partial(training_step, "big:32", 16384, "bfloat16"), 300),
+    "full": (functools.partial(training_step, "base:32", 4096, "float32"), 240),
+    "compiled": (compiled, 600), "exactness": (exactness, 700), "kernels": (kernels, 600),
+    "attention": (attention, 60), "memory": (memory, 80), "decoding": (decoding, 130),
+    "training": (functools.partial(training, "float32"), 150),
     "bfloat16": (functools.partial(training, "bfloat16"), 120),
-    "float16": (functools.partial(training, "float16"), 120),
-    "decoding": (decoding, 130), "devices": (devices, 90)}
+    "float16": (functools.partial(training, "float16"), 120), "devices": (devices, 90)}
 
 # Left out on the CPU: they would repeat another part, or measure nothing.
 GPU_ONLY = ("short", "big", "full", "compiled", "bfloat16", "float16", "devices")
@@ -330,6 +330,7 @@ def run_part(function: Callable[[argparse.Namespace], Result], seconds: float,
     """Runs a part in a separate process: {"seconds", "rows", "records"} or {"seconds", "error"}."""
     start = time.monotonic()
     receiver, sender = multiprocessing.Pipe(duplex=False)
+    # This process has no TensorFlow session and has not touched a GPU, so it can be forked.
     process = multiprocessing.get_context("fork").Process(
         target=_run_in_child, args=(function, options, sender, os.getpid()))
     process.start()
@@ -372,17 +373,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["gpu", "cpu"], default="gpu")
-    parser.add_argument("--torch_python", default=sys.executable, help="it has PyTorch")
+    parser.add_argument("--torch_python", default=sys.executable, help="one that has PyTorch")
     parser.add_argument("--schemes", type=lambda x: x.split(","), help="of exactness, kernels")
     parser.add_argument("--out", default="gpu_check.json", help="the file to write (%(default)s)")
-    parser.add_argument("--parts", type=lambda text: text.split(","),
-                        help=f"some of {', '.join(PARTS)} (all)")
+    parser.add_argument("--parts", type=lambda x: x.split(","), help=", ".join(PARTS) + " (all)")
     options = parser.parse_args(argv)
     options.parts = options.parts or [name for name in PARTS
                                       if options.device == "gpu" or name not in GPU_ONLY]
-    for name in options.parts:
-        if name not in PARTS:
-            parser.error(f"--parts={name}: allowed are {', '.join(PARTS)}")
+    for flag, names, known in (("parts", options.parts, PARTS),
+                               ("schemes", options.schemes or (), positions.SCHEMES)):
+        for name in set(names) - set(known):
+            parser.error(f"--{flag}={name}: allowed are {', '.join(known)}")
     options.folder = processes.temporary_directory("gpu-check")
     results: dict[str, dict[str, Any]] = {}
     for name in options.parts:

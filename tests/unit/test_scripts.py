@@ -53,6 +53,9 @@ def test_bad_input_ends_in_one_line(command, says):
     (["bench_attention.py", "--heads=-1"], "--heads=-1: at least 1"),
     (["bench_data.py", "datagen", "--folder=x", "--pairs=-1"], "--pairs: '-1': must be"),
     (["bench_step.py", "--words=0"], "--words=0: at least 1"),
+    (["bench_step.py", "--variants=torch", "--torch_python=nothing"],
+     "--variants=torch: nothing has no PyTorch; see --torch_python"),
+    (["gpu_check.py", "--schemes=tape"], "--schemes=tape: allowed are none, sinusoid"),
     (["small_vectors.py", "x", "--dimension=0"], "--dimension=0: at least 1"),
 ])
 def test_a_wrong_use_is_explained(command, says):
