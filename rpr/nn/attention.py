@@ -52,7 +52,9 @@ def attention(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, bias: tf.Tensor | None =
     if q.dtype in HALF_PRECISION:
         logits = tf.cast(logits, tf.float32)
     if bias is not None:
-        logits += tf.cast(bias, logits.dtype)
+        # Not logits + bias: in a graph without gradients TensorFlow and oneDNN make one operation
+        # of the product and such a sum, and it is slow; see docs/performance.md.
+        logits -= -1.0 * tf.cast(bias, logits.dtype)
     weights = tf.cast(normalize(logits), q.dtype)
     if on_weights:
         on_weights(weights, logits)

@@ -254,3 +254,18 @@ def test_it_is_registered_under_its_name_and_t2ts_scope():
     assert issubclass(transformer.RprTransformer, t2t_transformer.Transformer)
     with tf.Graph().as_default():
         assert tiny_models.make(tiny_models.hparams()).name == "transformer"
+
+
+def test_an_evaluation_has_no_slow_operation_of_onednn():
+    """Without gradients TensorFlow makes one operation of a product and the sum with a mask."""
+    with tf.Graph().as_default(), tf.Session(config=tf.ConfigProto()) as session:
+        ids = {side: tf.placeholder(tf.int32, [None, None, 1, 1]) for side in ("inputs", "targets")}
+        logits, _ = tiny_models.make(tiny_models.hparams("rpr_tiny_absolute"), EVAL)(
+            {**ids, "target_space_id": tf.constant(1)})
+        session.run(tf.global_variables_initializer())
+        metadata = tf.RunMetadata()
+        session.run(logits, {ids["inputs"]: INPUTS, ids["targets"]: TARGETS},
+                    tf.RunOptions(output_partition_graphs=True), metadata)
+    operations = {node.op for graph in metadata.partition_graphs for node in graph.node}
+    assert any("BatchMatMul" in name for name in operations)
+    assert not any("Fused" in name for name in operations)
