@@ -1,17 +1,22 @@
 #!/usr/bin/env python3
-"""Writes the pages of the records in docs/results/, and the generated part of docs/results.md.
+"""Writes the pages of the records in docs/results/, and the generated parts of two pages.
 
     scripts/make_results_page.py            # after adding or renewing a record
     scripts/make_results_page.py --check    # exit code 1 if a page disagrees with its record
 
 A record is a directory with the results.json that `rpr report` wrote for a study, and its plots;
 the results of other test sets and tokenizers are in its reports/NAME. Its page, README.md, has all
-of them; docs/results.md has the most important columns.
+of them. Studies of translations are in docs/results.md, with the most important columns. All others
+are in docs/length_results.md, by length, and beside what docs/predictions/ says of them.
 """
 import argparse
+import csv
+import json
 import os
 import sys
 from pathlib import Path
+
+import verdicts
 
 from rpr.report import columns, tables
 from rpr.report.results import RECORD_FILE, StudyResults, load_record
@@ -28,7 +33,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if a "
                         "page disagrees with its record")
     args = parser.parse_args()
-    pages = render(ROOT / "docs" / "results.md", ROOT / "docs" / "results")
+    pages = render(ROOT / "docs", ROOT / "docs" / "results")
     changed = {path: text for path, text in pages.items()
                if not path.exists() or path.read_text(encoding="utf-8") != text}
     if args.check:
@@ -38,42 +43,65 @@ def main() -> int:
     return 0
 
 
-def render(page: Path, records: Path) -> dict[Path, str]:
+def render(docs: Path, records: Path) -> dict[Path, str]:
     """The text of every page.
 
     Args:
-      page: docs/results.md, a text with the lines `BEGIN` and `END`.
+      docs: directory of results.md and length_results.md, texts with the lines `BEGIN` and `END`.
       records: directory of the records.
     """
-    before, rest = page.read_text(encoding="utf-8").split(BEGIN)
-    found = [path.parent for path in sorted(records.glob(f"*/{RECORD_FILE}"))]
-    body = "\n\n".join(map(summary, found)) or "There is no record yet."
-    return {page: f"{before}{BEGIN}\n\n{body}\n\n{END}{rest.split(END)[1]}",
-            **{record / "README.md": record_page(record) for record in found}}
+    found = {path.parent: load_record(str(path.parent))
+             for path in sorted(records.glob(f"*/{RECORD_FILE}"))}
+    pages = {}
+    for name, section in (("results.md", summary), ("length_results.md", by_length)):
+        before, rest = (docs / name).read_text(encoding="utf-8").split(BEGIN)
+        body = "\n\n".join(section(record, results) for record, results in found.items()
+                           if (results.metric == "bleu") == (section is summary))
+        pages[docs / name] = (f"{before}{BEGIN}\n\n{body or 'There is no record yet.'}\n\n{END}"
+                              f"{rest.split(END)[1]}")
+    return pages | {record / "README.md": record_page(record, results)
+                    for record, results in found.items()}
 
 
-def summary(record: Path) -> str:
-    """One record in docs/results.md: heading, facts and a small table."""
-    results = load_record(str(record))
+def heading(record: Path, results: StudyResults) -> list[str]:
+    """The first lines of a section: heading and facts."""
     here = os.path.relpath(record, record.parents[1])
+    return [f"### {record.name}", "",
+            f"{facts(results)}; [all columns, notes and curves]({here}/README.md).", ""]
+
+
+def summary(record: Path, results: StudyResults) -> str:
+    """One record in docs/results.md: heading, facts and a small table."""
     shown = columns.columns(results)
     names = [column for column in shown if column.key == "model"]
     names = names or [column for column in shown if column.group == "arm"]
-    return "\n".join([
-        f"### {record.name}", "",
-        f"{facts(results)}; [all columns, notes and curves]({here}/README.md).", "",
-        *tables.markdown_rows([*names, *(each for each in shown
-                                         if each.key in (*SUMMARY, results.metric))])])
+    return "\n".join([*heading(record, results), *tables.markdown_rows(
+        [*names, *(each for each in shown if each.key in SUMMARY)])])
 
 
-def record_page(record: Path) -> str:
+def by_length(record: Path, results: StudyResults) -> str:
+    """One record in docs/length_results.md: heading, facts, scores by length, verdicts."""
+    lines = heading(record, results)
+    for title, shown in columns.more_tables(results):
+        lines += [f"{tables.markdown_text(title)}:", "", *tables.markdown_rows(shown)]
+    arms = {arm["name"]: arm for arm in json.loads(
+        (record / RECORD_FILE).read_text(encoding="utf-8"))["arms"]}
+    for path in sorted((ROOT / "docs" / "predictions").glob("*.csv")):
+        with path.open(encoding="utf-8") as text:
+            rows = [row for row in csv.DictReader(text) if row["problem"] == results.problem]
+        if rows:
+            lines += ["", f"What [{path.name}](predictions/README.md#{path.stem}csv) says of all "
+                      "longer sources:", "", *verdicts.table(rows, arms)]
+    return "\n".join(lines)
+
+
+def record_page(record: Path, results: StudyResults) -> str:
     """The page of one record: facts, tables with notes, and figures."""
-    results = load_record(str(record))
     kept = (record / "runs.tar.xz").exists()
     lines = [f"# {record.name}", "",
              "<!-- Generated by scripts/make_results_page.py. Do not edit. -->", "",
              f"{facts(results)}; [{RECORD_FILE}]({RECORD_FILE}). Other studies: "
-             "[results](../../results.md)."
+             "[results](../../results.md), [longer sequences](../../length_results.md)."
              + ("" if kept else " The translations were not kept, so they cannot be scored again."),
              "", tables.to_markdown(results).rstrip()]
     for figure in sorted(record.glob("plots/*.png")):
