@@ -14,7 +14,7 @@ from rpr.inference.inspector import Inspector, Translation, draw_attention, unti
 from rpr.inference.model_session import ModelSession
 from rpr.t2t.trained_model import find_trained_model
 from rpr.utils import files
-from rpr.utils.console import say, terminal
+from rpr.utils.console import Task, say, terminal
 from rpr.utils.errors import InvalidValue, UserError
 from rpr.utils.interfaces import ModelRequest
 
@@ -126,7 +126,11 @@ def perplexity(argv: list[str]) -> None:
     from rpr.inference.language_model import LanguageModel
     model = LanguageModel(find_trained_model(request))
     say(model.checkpoint, style="dim")
-    losses = model.losses(test_sets.read_lines(args.input), args.window, args.stride)
+    lines, losses = test_sets.read_lines(args.input), list["np.ndarray"]()
+    with Task("losses", len(lines), "lines") as task:
+        for first in range(0, len(lines), 256):
+            losses += model.losses(lines[first:first + 256], args.window, args.stride)
+            task.update(len(losses))
     for name in ratio_metrics.LOSS_METRICS:
         print(ratio_metrics.make_metric(name).corpus_score(ratio_metrics.loss_counts(losses))[1])
     _print_by_position(losses)

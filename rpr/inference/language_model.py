@@ -15,6 +15,7 @@ from rpr.t2t.trained_model import TrainedModel
 from rpr.utils.errors import InvalidValue, UserError
 
 _START_ID = 0                                         # T2T's symbol before the first
+_BATCH_TOKENS = 4096                                  # of windows that are read together
 
 
 class _Window(NamedTuple):
@@ -58,23 +59,24 @@ class LanguageModel:
         """The ids of a text with the end mark."""
         return [*self._vocabulary.encode(text.strip()), EOS_ID]
 
-    def losses(self, texts: Iterable[str], window: int | None = None, stride: int | None = None,
-               batch_size: int = 32) -> list[np.ndarray]:
+    def losses(self, texts: Iterable[str], window: int | None = None, stride: int | None = None
+               ) -> list[np.ndarray]:
         """The loss of each token of each text, its end mark included: float32 [tokens], in nats.
 
-        A text longer than `window` (None: no limit) is read in windows of so many tokens,
-        `batch_size` of them together. Each begins `stride` tokens (None: a window) after the one
-        before it. Losses count in the first window that has the token, so that with a small stride
-        every token has about `window` tokens before it, and with stride = window the first tokens
-        of a window have none. Refuses texts longer than the model's positions.
+        A text longer than `window` (None: no limit) is read in windows of so many tokens. Each
+        begins `stride` tokens (None: a window) after the one before it. Losses count in the first
+        window that has the token, so that with a small stride every token has about `window` tokens
+        before it, and with stride = window the first tokens of a window have none. Refuses texts
+        longer than the model's positions.
         """
         sentences = [self.encode(text) for text in texts]
         results = [np.zeros(len(ids), np.float32) for ids in sentences]
         windows = [each for index, ids in enumerate(sentences)
                    for each in _windows(index, len(ids), window, stride)]
-        windows.sort(key=lambda each: each.end - each.start)
-        for first in range(0, len(windows), batch_size):
-            batch = windows[first:first + batch_size]
+        windows.sort(key=lambda each: each.start - each.end)
+        while windows:
+            size = max(_BATCH_TOKENS // (windows[0].end - windows[0].start), 1)
+            batch, windows = windows[:size], windows[size:]
             found = self._run(self._losses, [sentences[each.text][each.start:each.end]
                                              for each in batch])
             for each, row in zip(batch, found, strict=True):
