@@ -32,6 +32,9 @@ def main(argv: list[str]) -> None:
         return
     model = _model(flags, rest)
     hparams = trained_model.build_hparams(model)
+    if flags.xla_compile and "use_pad_remover" in hparams:
+        # Else the number of words is the size of tensors, and each number has its own program.
+        hparams.use_pad_remover = False
     trainer_lib.set_random_seed(flags.random_seed)
     request = _request(flags, model, hparams)
     output_dir = request.output_dir

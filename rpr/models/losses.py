@@ -105,13 +105,14 @@ def _loss(top_out: Any, targets: tf.Tensor, model_hparams: Any, vocab_size: int,
           weights_fn: Any) -> tuple[tf.Tensor, tf.Tensor]:
     """The loss of a modality with T2T's signature: the weighted sum, and the sum of the weights."""
     del vocab_size
-    weights = tf.reshape(weights_fn(targets), [-1])
-    counted = tf.where(tf.not_equal(weights, 0))             # [words that count, 1]
     hidden = top_out.a.shape[-1]
-    words = tf.ensure_shape(
-        tf.gather_nd(tf.reshape(top_out.a, [-1, hidden]), counted), [None, hidden])
-    labels = tf.cast(tf.gather_nd(tf.reshape(targets, [-1]), counted), tf.int32)
-    total = smoothed_cross_entropy(words, top_out.b, labels, tf.gather_nd(weights, counted),
+    words, labels = tf.reshape(top_out.a, [-1, hidden]), tf.reshape(targets, [-1])
+    weights = counted_weights = tf.reshape(weights_fn(targets), [-1])
+    if model_hparams.get("use_pad_remover", True):
+        counted = tf.where(tf.not_equal(weights, 0))         # [words that count, 1]
+        words = tf.ensure_shape(tf.gather_nd(words, counted), [None, hidden])
+        labels, counted_weights = (tf.gather_nd(x, counted) for x in (labels, weights))
+    total = smoothed_cross_entropy(words, top_out.b, tf.cast(labels, tf.int32), counted_weights,
                                    model_hparams.label_smoothing)
     return total, tf.reduce_sum(weights)
 

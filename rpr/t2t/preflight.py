@@ -21,7 +21,7 @@ TRAINED_WITH = "rpr.json"
 _BOOLEANS = ("true", "True", "false", "False", "1", "0")
 
 # Hparams that change neither the model, its training nor its results.
-_REPORTING = {"summarize_grads", "summarize_vars"}
+_REPORTING = {"summarize_grads", "summarize_vars", "use_pad_remover"}     # off if compiled
 # Hparams that decoding may change.
 _DECODING = _REPORTING | {
     "activation_dtype", "batch_size", "max_length", "sampling_method", "sampling_temp",

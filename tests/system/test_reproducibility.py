@@ -114,17 +114,20 @@ def test_resumed_from_a_checkpoint_on_two_devices_it_ends_as_undisturbed(mode, t
 
 
 def test_compiled_and_resumed_it_ends_as_undisturbed(text, tmp_path, monkeypatch):
-    """XLA on a CPU, one shape."""
-    mode = ["--hparams=batch_size=256,min_length=32,max_length=32,num_hidden_layers=1,"
+    """XLA on a CPU, one shape: no step has a program of its own, however many words it has."""
+    mode = ["--hparams=batch_size=256,min_length=26,max_length=32,num_hidden_layers=1,"
             "position=sinusoid", "--xla_compile"]
     train(text, tmp_path / "whole", *mode)
     resumed = resumed_copy(tmp_path / "whole", tmp_path / "resumed", 10)
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")
+    monkeypatch.setenv("XLA_FLAGS", f"--xla_dump_to={tmp_path}/xla --xla_dump_hlo_as_text")
     rpr_command("train", *text.flags, "--model=rpr_transformer", "--hparams_set=rpr_tiny",
                 f"--output_dir={resumed}", "--train_steps=20", "--schedule=train",
                 "--local_eval_frequency=10", "--iterations_per_loop=10", *mode, forked=False)
     assert_equal(resumed, tmp_path / "whole", 20)
     assert "Compiled cluster using XLA" in (resumed / "train.log").read_text()
+    programs = list((tmp_path / "xla").glob("*.before_optimizations.txt"))
+    assert len([path for path in programs if path.stat().st_size > 100_000]) < 10
     line = refused("train", *text.flags, "--model=rpr_transformer", "--hparams_set=rpr_tiny",
                    mode[0], f"--output_dir={resumed}")
     assert "was trained with xla_compile=True" in line
