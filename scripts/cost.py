@@ -62,21 +62,15 @@ class Cost(NamedTuple):
     kept: int
 
 
-def sizes(tensor: tf.Tensor, tokens: int) -> list[int]:
-    """The shape of a tensor; the loss leaves out padding, so there the number of words is not known
-    statically, but is `tokens` in a batch without padding."""
-    return [tokens if size is None else size for size in tensor.shape.as_list()]
-
-
-def product_flops(op: tf.Operation, tokens: int) -> int:
+def product_flops(op: tf.Operation) -> int:
     """2 m n k for a matrix product, times the batch; 0 for any other operation."""
     if op.type not in ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"):
         return 0
     if op.outputs[0].shape.rank is None:
         raise SystemExit(f"cost.py: no static shape: {op.name}")
     transposed = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
-    inner = sizes(op.inputs[0], tokens)[-2 if transposed else -1]
-    return 2 * math.prod(sizes(op.outputs[0], tokens)) * inner
+    inner = op.inputs[0].shape.as_list()[-2 if transposed else -1]
+    return 2 * math.prod(op.outputs[0].shape.as_list()) * inner
 
 
 def buffer_of(tensor: tf.Tensor) -> tf.Tensor:
@@ -119,11 +113,11 @@ def count(hparams_set: str, tokens: int | None = None) -> Cost:
         backward = step - forward
         buffers = {buffer_of(tensor) for op in backward for tensor in op.inputs
                    if tensor.op in forward}
-        kept = sum(math.prod(sizes(tensor, tokens)) * tensor.dtype.size for tensor in buffers
+        kept = sum(math.prod(tensor.shape.as_list()) * tensor.dtype.size for tensor in buffers
                    if tensor.op.type not in ("ReadVariableOp", "VarHandleOp")
                    and tensor.shape.rank is not None)
         return Cost(sum(math.prod(v.shape.as_list()) for v in tf.trainable_variables()),
-                    sum(product_flops(op, tokens) for op in step), kept)
+                    sum(product_flops(op) for op in step), kept)
 
 
 def measure(hparams_set: str, tokens: int) -> tuple[int, int]:

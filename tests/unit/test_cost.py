@@ -24,9 +24,9 @@ def test_flops_and_parameters_are_those_counted_by_hand(cost):
     attention = 4 * d * d + 2 * length * d            # projections; logits and their application
     feed_forward = 2 * d * f
     encoder, decoder = attention + feed_forward, 2 * attention + feed_forward
-    products = layers * (encoder + decoder) + d * cost.VOCABULARY
+    logits = (tokens + 1) * d * cost.VOCABULARY       # the loss appends a row
     parameters, flops, kept = cost.count("rpr_tiny_absolute")
-    assert flops == 3 * 2 * tokens * products
+    assert flops == 3 * 2 * (tokens * layers * (encoder + decoder) + logits)
     norms, biases = layers * 5 + 2, layers * 2
     assert parameters == (layers * (4 * d * d + feed_forward + 8 * d * d + feed_forward)
                           + norms * 2 * d + biases * (f + d) + (cost.VOCABULARY + 32) * d)

@@ -104,21 +104,21 @@ def float32_ops(inputs):
 
 # Casts, the softmax in float32 with the bias, the mask, sums of many gradients, and reading shapes.
 FLOAT32_BY_DESIGN = {"Cast", "Softmax", "UnsortedSegmentSum", "AddV2", "Add", "Sub", "Mul", "Sum",
-                     "Identity", "Reshape", "Shape", "BroadcastGradientArgs"}
+                     "Neg", "Identity", "Reshape", "Shape", "BroadcastGradientArgs"}
 # Sums of gates, norms, a triangular solve, and angles.
 FLOAT32_OF_SCHEMES = {
     "differential": {"AddN", "Mean", "RealDiv", "Rsqrt", "RsqrtGrad", "Square", "Tile"},
-    "forgetting": {"AddN", "ConcatV2", "Cumsum", "ExpandDims", "Neg", "SelectV2", "Sigmoid",
+    "forgetting": {"AddN", "ConcatV2", "Cumsum", "ExpandDims", "SelectV2", "Sigmoid",
                    "Pad", "Slice", "Softplus", "SoftplusGrad", "StridedSlice", "StridedSliceGrad",
                    "Transpose"},
-    "cope": {"Ceil", "Cumsum", "Floor", "LessEqual", "Minimum", "Neg", "SelectV2", "Sigmoid",
+    "cope": {"Ceil", "Cumsum", "Floor", "LessEqual", "Minimum", "SelectV2", "Sigmoid",
              "SigmoidGrad", "ZerosLike"},
-    "mixed_rotary": {"AddN", "Neg", "Pack"},
+    "mixed_rotary": {"AddN", "Pack"},
     "path": {"AddN", "BatchMatMulV2", "ConcatV2", "IdentityN", "MatrixBandPart",
-             "MatrixTriangularSolve", "Neg", "Pad", "Rsqrt", "RsqrtGrad", "Sigmoid", "SigmoidGrad",
+             "MatrixTriangularSolve", "Pad", "Rsqrt", "RsqrtGrad", "Sigmoid", "SigmoidGrad",
              "Slice", "Square", "StridedSlice", "StridedSliceGrad", "Tile", "Transpose",
              "ZerosLike"},
-    "pope": {"AddN", "Neg", "SelectV2", "Sigmoid", "Softplus"}}
+    "pope": {"AddN", "SelectV2", "Sigmoid", "Softplus"}}
 # The derivative of a leaky ReLU jumps: near 0 a rounded input may be on its other side. Most values
 # show none of it.
 JUMPS = "dape", "dape_v2"
