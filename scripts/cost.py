@@ -66,7 +66,7 @@ def product_flops(op: tf.Operation) -> int:
     """2 m n k for a matrix product, times the batch; 0 for any other operation."""
     if op.type not in ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"):
         return 0
-    if op.outputs[0].shape.rank is None:
+    if not op.outputs[0].shape.is_fully_defined():
         raise SystemExit(f"cost.py: no static shape: {op.name}")
     transposed = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
     inner = op.inputs[0].shape.as_list()[-2 if transposed else -1]

@@ -76,3 +76,17 @@ def write_clipping_study(folder):
             {"max_relative_position": k}, 25.5 if k else None,
             {seed: f"runs/k{k}-{seed}" for seed in (1, 2)})
     write_study(folder, arms, "max_relative_position=16")
+
+
+def write_pair(folder, name, shares, **fields):
+    """A study of two arms with two seeds each, and a setting of runs that the second changes."""
+    arms = {}
+    for arm, share in shares.items():
+        for seed in (1, 2):
+            run = write_run(folder / name, f"runs/{arm}-{seed}", share, seed)
+            changes = fields if arm != next(iter(shares)) else {}
+            with open(run / "config.gin", "a") as config:
+                config.writelines(f"run.{field} = {value!r}\n" for field, value in changes.items())
+        arms[arm] = (changes, None, {seed: f"runs/{arm}-{seed}" for seed in (1, 2)})
+    write_study(folder / name, arms, next(iter(shares)))
+    return str(folder / name)

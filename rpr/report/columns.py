@@ -279,8 +279,8 @@ def _notes_on_differences(results: StudyResults) -> list[Note]:
     if results.baseline_arm.by_test_set:
         text += ", all test sets together"
     if bases == {"sentences"}:
-        return [Note(("difference",), f"{difference} over the {text}. There is no p-value, "
-                     "since one seed does not show how much scores vary between seeds.")]
+        return [Note(("difference",), f"{difference} over the {text}. One seed per arm "
+                     "does not show how much scores vary between seeds, so there is no p-value.")]
     lines = [Note(("difference", "p"), f"{difference}; p: two-sided test. Both account for other "
                   f"seeds and other test {units} ({text}).")]
     if "sentences" in bases:

@@ -1,0 +1,59 @@
+"""Reports of several studies, or of a study and a run of another one."""
+import pytest
+from report_runs import read_scored, write_clipping_study, write_pair, write_run
+
+from rpr.report import comparison, study_reader
+from rpr.utils.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def clipping(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("studies") / "clipping"
+    write_clipping_study(folder)
+    return folder, read_scored(folder)
+
+
+def test_a_study_is_compared_with_a_run_of_another_one(clipping, tmp_path):
+    folder, results = clipping
+    write_run(tmp_path, "other", 0.3)
+    compared = read_scored(folder, against=tmp_path / "other")
+    assert compared.baseline.endswith("other") and len(compared.arms) == 6
+    assert compared.arms[1].bleu_difference.difference == pytest.approx(
+        results.arms[0].bleu.mean - compared.arms[0].bleu.mean)
+    write_run(tmp_path, "begun", done=False)
+    with pytest.raises(UserError, match="begun: the run is not done"):
+        study_reader.read_study(str(folder), against=str(tmp_path / "begun"))
+    with pytest.raises(UserError, match="there is no run in it"):
+        study_reader.read_study(str(folder), against=str(tmp_path))
+
+
+def test_a_run_of_another_study_is_an_arm_of_its_own_whatever_its_name(clipping, tmp_path,
+                                                                       monkeypatch):
+    folder, results = clipping
+    write_run(tmp_path, "max_relative_position=0", 0.3)
+    monkeypatch.chdir(tmp_path)
+    compared = read_scored(folder, against="max_relative_position=0")
+    assert compared.baseline == str(tmp_path / "max_relative_position=0")
+    assert len({arm.name for arm in compared.arms}) == len(compared.arms) == 6
+    assert compared.arms[2].bleu == results.arms[1].bleu
+    assert compared.arms[2].bleu_difference.p is None        # the baseline has one seed
+
+
+def test_studies_are_compared_with_all_their_seeds(tmp_path):
+    one = write_pair(tmp_path, "one", {"base": 0.2, "beam": 0.1}, beam_size=8)
+    two = write_pair(tmp_path, "two", {"base": 0.3, "sum": 0.4}, hparams="position=rope")
+    joined = study_reader.read_study(one, others=[two])
+    comparison.score_runs(joined, one)
+    assert joined.title == "one and two" and joined.baseline == "base"
+    assert [arm.name for arm in joined.arms] == ["base", "beam", "two: base", "sum"]
+    assert all(len(arm.done) == 2 for arm in joined.arms) and joined.arms[3].letters
+    assert [arm.settings["beam_size"] for arm in joined.arms] == [4, 8, 4, 4]
+    alone = read_scored(two)
+    assert joined.arms[3].bleu == alone.arms[1].bleu
+    compared = study_reader.read_study(one, against=two, chosen=["beam", "two: base"])
+    assert [arm.name for arm in compared.arms] == ["two: base", "beam"]
+    assert compared.baseline == "two: base" and len(compared.baseline_arm.done) == 2
+    with pytest.raises(UserError, match="arms=x: one of base, beam, two: base, sum"):
+        study_reader.read_study(one, others=[two], chosen=["base,x"])
+    with pytest.raises(UserError, match="a run lies in .*beam-1' twice"):
+        study_reader.read_study(one, against=f"{one}/runs/beam-1")
