@@ -5,8 +5,8 @@
     scripts/verdicts.py docs/predictions/length_ruoss.csv runs/length_ruoss/even_pairs
 
 Reads results.json of each study or record, and prints a Markdown table for each. A prediction is
-right if the mean over seeds is in its range. An arm agrees with the publication if the published
-figure, if there is one, is in the 95% interval of the mean over seeds (Student's t).
+right if the mean over seeds is in its range. The last column says whether the published figure, if
+there is one, is inside the 95% interval of the mean over seeds (Student's t).
 """
 import argparse
 import csv
@@ -51,7 +51,8 @@ def table(predictions: Sequence[Mapping[str, str]], arms: Mapping[str, Any]) -> 
       predictions: rows with `arm`, `published`, `low` and `high`.
       arms: the arms of results.json by name.
     """
-    yield "| arm | published | predicted | measured [95%] | seeds | largest | prediction | paper |"
+    yield ("| arm | published | predicted | measured [95%] | seeds | largest | prediction "
+           "| published is |")
     yield "| --- | ---: | ---: | ---: | ---: | ---: | --- | --- |"
     for row in predictions:
         shown = f"| {row['arm']} | {row['published']} | {row['low']}–{row['high']} "
@@ -62,14 +63,14 @@ def table(predictions: Sequence[Mapping[str, str]], arms: Mapping[str, Any]) -> 
             continue
         mean = statistics.mean(runs)
         right = float(row["low"]) <= mean <= float(row["high"])
-        interval, agrees = "", "one seed"
+        interval, place = "", "one seed"
         if len(runs) > 1:
             half = (-special.stdtrit(len(runs) - 1, 0.025) * statistics.stdev(runs)
                     / len(runs) ** 0.5)
             interval = f" [{mean - half:.1f}, {mean + half:.1f}]"
-            agrees = "agrees" if abs(float(row["published"] or "nan") - mean) <= half else "differs"
+            place = "inside" if abs(float(row["published"] or "nan") - mean) <= half else "outside"
         yield (shown + f"| {mean:.1f}{interval} | {len(runs)} | {max(runs):.1f} "
-               f"| {'right' if right else 'wrong'} | {agrees if row['published'] else ''} |")
+               f"| {'right' if right else 'wrong'} | {place if row['published'] else ''} |")
 
 
 if __name__ == "__main__":
