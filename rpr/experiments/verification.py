@@ -60,18 +60,18 @@ def _compare(run_dir: RunDirectory, repeated: RunDirectory, steps: int) -> Compa
     losses, new_losses = _losses(run_dir), _losses(repeated)
     common = sorted(step for step in losses.keys() & new_losses.keys() if step <= steps)
     for step in common:
-        if losses[step] != new_losses[step]:
-            differences.append((step, f"the loss at step {step} was {losses[step]!r} and is "
-                                f"{new_losses[step]!r}"))
+        before, now = repr(losses[step]), repr(new_losses[step])      # NaN equals itself
+        if before != now:
+            differences.append((step, f"the loss at step {step} was {before} and is {now}"))
     tensors = metrics_log.read_checksums(run_dir.model)
     new_tensors = metrics_log.read_checksums(repeated.model)
     checkpoints = sorted(step for step in tensors.keys() & new_tensors.keys() if step <= steps)
     for step in checkpoints:
-        before, now = tensors[step], new_tensors[step]
-        different = [name for name in sorted(before.keys() | now.keys())
-                     if before.get(name) != now.get(name)]
+        known, found = tensors[step], new_tensors[step]
+        different = [name for name in sorted(known.keys() | found.keys())
+                     if known.get(name) != found.get(name)]
         if different:
-            differences.append((step, f"{len(different)} of {len(before)} tensors differ at step "
+            differences.append((step, f"{len(different)} of {len(known)} tensors differ at step "
                                 f"{step}; the first is {different[0]}"))
     if not common and not any(checkpoints):
         raise InvalidValue("steps", steps, "the run recorded no loss and no checkpoint up to "

@@ -1,5 +1,6 @@
 """`rpr verify` names the first difference; a run says in which environment it is resumed."""
 import json
+import math
 
 import pytest
 
@@ -36,6 +37,11 @@ def test_the_first_difference_is_named(losses, tensors, difference, tmp_path):
     repeated = recorded(tmp_path / "repeated", losses, tensors)
     result = verification._compare(run, repeated, 20)
     assert result == verification.Comparison(2, [0, 20], 2, difference)
+
+
+def test_losses_that_are_nan_in_both_are_equal(tmp_path):
+    runs = [recorded(tmp_path / name, {10: math.nan}, {}) for name in ("run", "repeated")]
+    assert verification._compare(*runs, 10) == verification.Comparison(1, [], 0, "")
 
 
 def test_a_run_that_did_not_come_so_far_is_refused(tmp_path):
