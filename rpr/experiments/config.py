@@ -377,5 +377,7 @@ def _check_arm(name: Any, changes: dict[Any, Any]) -> None:
                 raise UserError(f"study: arm {name!r}: {setting_name} = {shown(item)}: it must be "
                                 f"a number up to {_LARGEST:,}")
             _check_text(str(item), f"study: arm {name!r}: {setting_name}")
+        if setting_name == "hparams" and not isinstance(value, str):
+            raise UserError(f"study: arm {name!r}: hparams = {shown(value)}: must be text")
         if setting_name in _OF_ALL_ARMS:
             raise UserError(f"study: arm {name!r} sets {_OF_ALL_ARMS[setting_name]}")

@@ -63,6 +63,7 @@ def test_what_may_change_in_a_run_does_not_change_its_directory():
     (dict(grid={"a": 1}), ["study.grid", "'a'"]),
     (dict(arms={**ARMS, "x": 1}), ["study.arms", "'x'"]),
     (dict(arms={**ARMS, "x": {"seed": 1}}), ["'x'", "study.seeds"]),
+    (dict(arms={**ARMS, "x": {"hparams": None}}), ["'x'", "hparams = None", "text"]),
     (dict(grid={"a": (1,)}, arms={**ARMS, "a=1": {}}), ["'a=1'", "already"]),
     (dict(tune={"a": 1}), ["study.tune", "'a'"]),
     (dict(tune={"train_steps": (1, 2)}), ["study.tune", "train_steps", "setting of a run"]),
