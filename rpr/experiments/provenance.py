@@ -98,7 +98,7 @@ def with_usr_dir(run: Run, usr_dir: str | None, gin_file: str) -> Run:
     A file in a run or study directory may come from somebody else and must not choose which code
     runs: if it alone names a usr_dir, it is refused.
     """
-    if usr_dir is None:
+    if not usr_dir:
         if run.usr_dir and gin_files.is_record(gin_file):
             raise InvalidValue("t2t_usr_dir", None, f"{gin_file} was made with code of your own, "
                                f"in {run.usr_dir}")

@@ -210,8 +210,9 @@ def test_a_record_does_not_choose_which_code_runs(tmp_path):
     described = dataclasses.replace(RUN, usr_dir=str(tmp_path))
     assert provenance.with_usr_dir(described, None, "mine.gin") == described
     for name in ("config.gin", "study.gin"):
-        with pytest.raises(UserError, match=f"t2t_usr_dir is missing: .* in {tmp_path}$"):
-            provenance.with_usr_dir(described, None, f"runs/x/{name}")
+        for given in (None, ""):
+            with pytest.raises(UserError, match=f"t2t_usr_dir is missing: .* in {tmp_path}$"):
+                provenance.with_usr_dir(described, given, f"runs/x/{name}")
         assert provenance.with_usr_dir(described, str(tmp_path), name) == described
 
 
