@@ -1,5 +1,6 @@
 """The test of arms on scores that were computed elsewhere: one number for each arm and seed."""
 import csv
+import io
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -53,7 +54,7 @@ def read_scores(path: str, arm: str, seed: str, score: str, tables: Sequence[str
     found: dict[tuple[str, str, str], list[float]] = {}
     rows = None
     try:
-        rows = csv.DictReader(content.decode("utf-8-sig").splitlines(), strict=True)
+        rows = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True)
         columns = rows.fieldnames or []
         for name, column in (("arm", arm), ("seed", seed), ("score", score),
                              *(("tables", column) for column in tables)):
@@ -61,6 +62,8 @@ def read_scores(path: str, arm: str, seed: str, score: str, tables: Sequence[str
                 raise InvalidValue(name, column, f"must be a column of {path}: "
                                    f"{', '.join(columns)}")
         for row in rows:
+            if None in row:                           # such as a decimal comma
+                raise ValueError("more fields than columns")
             key = ", ".join(row[column] or "" for column in tables), row[arm], row[seed]
             value = float(row[score] or "nan")
             if None in key or not math.isfinite(value):

@@ -65,6 +65,7 @@ def test_an_arm_with_one_seed_is_shown_and_not_tested(tmp_path):
     ("scheme,run,accuracy\na,1,x\n", "line 2: could not convert string to float: 'x'"),
     ("scheme,run,accuracy\na,1,1e999\n", "line 2: '1e999' is not a score"),
     ("scheme,run,accuracy\na\n", "line 2: None is not a score"),
+    ("scheme,run,accuracy\na,1,27,5\n", "line 2: more fields than columns"),
     ("scheme,run,accuracy\n", "no rows"),
     ("scheme,run,accuracy\n\xff\xfe", "codec can't decode"),
 ])
@@ -72,6 +73,13 @@ def test_damaged_files_are_refused_in_one_line(tmp_path, text, problem):
     (tmp_path / "x.csv").write_bytes(text.encode("latin-1"))
     line = refused("judge", tmp_path / "x.csv", "--arm=scheme", "--seed=run", "--score=accuracy")
     assert problem in line and "x.csv" in line
+
+
+def test_only_a_line_feed_ends_a_row(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text('scheme,run,accuracy\n"a\nb",1,2\nab,1,3\nc\u2028d,1,4\n', encoding="utf-8")
+    scores = judging.read_scores(str(path), "scheme", "run", "accuracy")
+    assert scores == {"": {"a\nb": {"1": 2}, "ab": {"1": 3}, "c\u2028d": {"1": 4}}}
 
 
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="others' results are not part of the project")
