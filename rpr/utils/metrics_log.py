@@ -30,7 +30,8 @@ Event = dict[str, Any]
 
 _TAIL = 1 << 16                                       # bytes of the last hundreds of events
 _SCHEMA = {"event": str, "step?": int, "parameters?": int, "cut?": (int, None),
-           "loss?": (AnyFloat, None), "steps_per_second?": (float, None),
+           "loss?": (AnyFloat, None), "neg_log_perplexity?": (AnyFloat, None),
+           "steps_per_second?": (float, None),
            "model_tflops?": (float, None), "mfu?": (float, None),
            "approx_bleu_score?": (float, None), "time?": (float, None)}
 _TRAIN = b'{"event": "train"'

@@ -59,7 +59,8 @@ def test_a_line_that_is_no_event_is_named(tmp_path):
         metrics_log.read(str(path))
     for fields, told in (('"step": -1', "step is -1"), ('"loss": 1' + "0" * 400, "loss is 1000"),
                          ('"time": 1e999', "time is inf"), ('"cut": 2.5', "cut is 2.5"),
-                         ('"steps_per_second": NaN', "steps_per_second is nan")):
+                         ('"steps_per_second": NaN', "steps_per_second is nan"),
+                         ('"neg_log_perplexity": "x"', "neg_log_perplexity is 'x'")):
         path.write_text(f'{{"event": "train", {fields}}}\n')
         with pytest.raises(UserError, match=f"line 1 is damaged: {told}.*; remove the line"):
             metrics_log.read(str(path))
