@@ -117,7 +117,8 @@ def _spelled(error: UserError, command: str, argv: Sequence[str]) -> str:
              if name.startswith("-") and "=" not in name}
     if isinstance(error, InvalidPath):
         for name, value in given.items():
-            if os.path.abspath(os.path.expanduser(value)) == os.path.abspath(error.path):
+            if value and (os.path.abspath(os.path.expanduser(value))
+                          == os.path.abspath(error.path)):
                 return f"--{name}={error}"
     if not isinstance(error, InvalidValue):
         return str(error)

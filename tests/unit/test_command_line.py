@@ -23,6 +23,8 @@ from rpr.utils.errors import InvalidPath, InvalidValue, UserError
     (InvalidPath("in", "it is empty"), "t2t-decoder", ["--decode_from_file", "in"],
      "--decode_from_file=in: it is empty"),
     (InvalidPath("in", "it is empty"), "rpr decode", ["--wait", "run", "x"], "in: it is empty"),
+    (InvalidPath(".", "it is empty"), "rpr report", [".", "--skip_model_analysis"],
+     ".: it is empty"),
     (UserError("x is damaged"), "rpr run", ["x"], "x is damaged"),
 ])
 def test_a_name_or_path_is_spelled_as_its_user_does(error, command, argv, line, capsys):
