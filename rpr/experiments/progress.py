@@ -8,6 +8,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from rpr.experiments.run_directory import last_stage
 from rpr.experiments.run_directory import state as state_of
 from rpr.experiments.sharing import training
 from rpr.experiments.studies import StudyRun
@@ -54,7 +55,7 @@ def of(study_run: StudyRun) -> Progress:
     reasons = [entry.get("reason", "") for entry in status.values() if entry["state"] == "failed"]
     now = time.time()
     return Progress(
-        state, next(reversed(status), ""), train.get("step", 0), train.get("steps_per_second"),
+        state, last_stage(status), train.get("step", 0), train.get("steps_per_second"),
         train.get("loss"), (scores.get("bleu", {}).get("score") if "step" in scores
                             else bleu and 100 * bleu),
         sum(entry.get("seconds", now - entry.get("started", now) if state == "running" else 0.0)

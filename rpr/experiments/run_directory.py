@@ -282,6 +282,11 @@ def state(run_dir: RunDirectory) -> str:
     return "failed" if failed else "waiting"
 
 
+def last_stage(status: dict[str, dict[str, Any]]) -> str:
+    """The stage of a status that began last, as training does again for more steps; "" if none."""
+    return max(reversed(status), key=lambda name: status[name].get("started", 0.0), default="")
+
+
 def find_model(path: str, data_dir: str | None = None, usr_dir: str | None = None
                ) -> tuple[Run, ModelRequest]:
     """The run of a run directory, and its model; of an unfinished run, the last checkpoint's.

@@ -379,7 +379,7 @@ def _progress_note(state: str, status: dict[str, Any], events: list[metrics_log.
         if state == "failed" and entry["state"] == "failed":
             reason = entry.get("reason", "").strip().splitlines()
             return f"{stage}: {reason[-1] if reason else 'exit code ' + str(entry.get('code'))}"
-    stage = next(reversed(status), "")
+    stage = run_directory.last_stage(status)
     step = next((event["step"] for event in reversed(events)
                  if event["event"] == "train" and "step" in event), 0)
     return f"train, step {step:,}" if stage == "train" else stage

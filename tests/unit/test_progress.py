@@ -1,5 +1,6 @@
 """The table that follows a study, on terminals of any size."""
 import io
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -75,6 +76,15 @@ def test_a_finished_run_is_not_read_again(tmp_path, monkeypatch):
     assert view._progress["a"].bleu == 12.5
     monkeypatch.setattr(progress, "of", None)
     view._show()
+
+
+def test_a_training_that_goes_on_to_more_steps_is_the_stage_that_runs(tmp_path):
+    run_dir = run_directory.RunDirectory(str(tmp_path))
+    status = {name: {"state": "done", "started": 10.0 + at, "seconds": 1.0}
+              for at, name in enumerate(("datagen", "train", "decode", "score"))}
+    status["train"] = {"state": "running", "started": 50.0}
+    (tmp_path / "status.json").write_text(json.dumps(status))
+    assert progress.of(SimpleNamespace(name="a", run_dir=run_dir)).stage == "train"
 
 
 def test_a_damaged_file_is_a_failure_with_its_reason(tmp_path):
