@@ -346,7 +346,7 @@ def make_buckets(lengths: np.ndarray, ends: Sequence[int] = ()) -> list[Bucket]:
     in ascending order, and each sentence falls into exactly one.
     """
     if ends:
-        lows = [1, *(end + 1 for end in ends)]
+        lows = [min(1, int(lengths.min())), *(end + 1 for end in ends)]
         chosen = [_bucket(low, high, lengths)
                   for low, high in zip(lows, [*ends, int(lengths.max())], strict=True)]
         return [bucket for bucket in chosen if bucket.sentences]
