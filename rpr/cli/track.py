@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from rpr.cli.arguments import Parser
+from rpr.evaluation import ALL_METRICS
 from rpr.experiments import gin_files, studies
 from rpr.experiments.run_directory import RunDirectory
 from rpr.utils import files, metrics_log
@@ -98,9 +99,11 @@ def _send(run_dir: RunDirectory, tracker: str, library: Any, project: str) -> in
     before = sent.get(tracker, {"id": None, "events": 0, "scores": None})
     events = list(metrics_log.events(run_dir.metrics))
     scores = run_dir.read_scores()
-    bleu = scores["bleu"]["score"] if "bleu" in scores and "step" in scores else None
+    final = {f"test/{name}": scores[name]["score"] for name in ALL_METRICS
+             if name in scores and "step" in scores}
+    first = next(iter(final.values()), None)
     new = events[before["events"]:]
-    if not new and bleu == before["scores"]:
+    if not new and first == before["scores"]:
         return 0
     settings = dataclasses.asdict(gin_files.load_run(run_dir.config))
     run = _TRACKERS[tracker](library, project, os.path.basename(run_dir.path), settings,
@@ -113,13 +116,12 @@ def _send(run_dir: RunDirectory, tracker: str, library: Any, project: str) -> in
                   and math.isfinite(value)}
         if index >= before["events"] and values:
             run.log(values, step)
-    if bleu is not None and bleu != before["scores"]:
-        run.log({f"test/{name}": scores[name]["score"] for name in ("bleu", "chrf", "ter")
-                 if name in scores}, scores["step"])
+    if final and first != before["scores"]:
+        run.log(final, scores["step"])
     run.end()
-    sent[tracker] = {"id": run.id, "events": len(events), "scores": bleu}
+    sent[tracker] = {"id": run.id, "events": len(events), "scores": first}
     files.write_json(note, sent)
-    return len(new) + (bleu != before["scores"])
+    return len(new) + (first != before["scores"])
 
 
 def main_parser() -> Parser:

@@ -1,4 +1,5 @@
 """How the command line names what checks refuse, and what --help shows."""
+import json
 import os
 import subprocess
 import sys
@@ -7,7 +8,9 @@ import pytest
 from conftest import refused, rpr_command
 
 from rpr import cli
+from rpr.cli import track
 from rpr.cli.arguments import Parser
+from rpr.experiments.run_directory import RunDirectory
 from rpr.utils.errors import InvalidPath, InvalidValue, UserError
 
 
@@ -59,6 +62,21 @@ def test_help_shows_flags_that_work_and_their_nearest():
         assert f"--{name}" not in text
     assert "--train_steps" in text and "--optionally_use_dist_strat" in text
     assert "nearest: --train_steps" in refused("train", "--train_step=3")
+
+
+def test_a_tracker_gets_the_scores_in_every_metric_once(tmp_path, monkeypatch):
+    sent = []
+    monkeypatch.setitem(track._TRACKERS, "mine", lambda *_: track._Tracked(
+        "id", lambda values, step: sent.append((values, step)), lambda: None))
+    run_dir = RunDirectory(str(tmp_path))
+    (tmp_path / "config.gin").write_text(
+        "run.problem = 'p'\nrun.hparams_set = 'h'\nrun.train_steps = 1000\n")
+    for scores in ({"accuracy": {"score": 90.0}, "edit_distance": {"score": 5.0}},
+                   {"bleu": {"score": 20.0}, "accuracy": {"score": 80.0}}):
+        (tmp_path / "scores.json").write_text(json.dumps({"step": 1000, **scores}))
+        assert [track._send(run_dir, "mine", None, "p") for _ in range(2)] == [1, 0]
+    assert sent == [({"test/accuracy": 90.0, "test/edit_distance": 5.0}, 1000),
+                    ({"test/bleu": 20.0, "test/accuracy": 80.0}, 1000)]
 
 
 @pytest.mark.parametrize("line, words", [("rpr stu", "study"), ("rpr study --sm", "--smoke")])
