@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rpr.evaluation import ALL_METRICS
 from rpr.evaluation.significance import ArmScore, Comparison
 from rpr.report.columns import (
     SYMBOLS,
@@ -253,7 +254,7 @@ def write_events(results: StudyResults, path: str) -> None:
     from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2, summary_v2
     states = {"done": api_pb2.STATUS_SUCCESS, "failed": api_pb2.STATUS_FAILURE,
               "running": api_pb2.STATUS_RUNNING}
-    tags = {"test/BLEU": "bleu", "test/chrF": "chrf", "steps_per_second": "steps_per_second"}
+    tags = [f"test/{ALL_METRICS[name]}" for name in results.metrics] + ["steps_per_second"]
     settings: dict[str, Sequence[Any]] = {"arm": [plain(arm.name) for arm in results.arms]}
     for name in dict.fromkeys(name for arm in results.arms for name in arm.settings):
         settings[plain(name)] = _of_one_type([arm.settings.get(name) for arm in results.arms])
@@ -268,8 +269,9 @@ def write_events(results: StudyResults, path: str) -> None:
         for run in arm.runs:
             is_outside = run.path.startswith(os.pardir)   # compared with, but of another study
             if run.state in states and not is_outside:
-                scores = [Summary.Value(tag=tag, simple_value=value) for tag, field in tags.items()
-                          if (value := getattr(run, field)) is not None]
+                found = [*map(run.score, results.metrics), run.steps_per_second]
+                scores = [Summary.Value(tag=tag, simple_value=value) for tag, value
+                          in zip(tags, found, strict=True) if value is not None]
                 data = plugin_data_pb2.HParamsPluginData(
                     session_end_info=plugin_data_pb2.SessionEndInfo(status=states[run.state]))
                 end = Summary.Value(tag=metadata.SESSION_END_INFO_TAG, tensor=metadata.NULL_TENSOR,

@@ -6,10 +6,11 @@ import json
 import numpy as np
 import pytest
 from report_runs import REFERENCE, SOURCE, damage, read_scored, write_run, write_study
+from tensorboard.backend.event_processing import event_file_loader
 
 from rpr.evaluation import significance
 from rpr.evaluation.ratio_metrics import make_metric
-from rpr.report import columns, plots, tables
+from rpr.report import columns, plots, study_reader, tables
 from rpr.report.results import BEYOND, load_record
 
 TRAINED = 12
@@ -100,6 +101,17 @@ def test_files_have_the_values_of_each_seed_and_the_record_is_read_again(study):
     assert float(bad["beyond_difference"]) == results.arms[1].difference(BEYOND).difference
     assert [name for name, _ in plots.draw_study(results)] == [
         "curves", "ranking", "accuracy_by_length"]
+
+
+def test_tensorboard_gets_the_scores_in_these_metrics(study):
+    folder, results = study
+    tables.write_events(results, str(folder))
+    run = results.arms[1].runs[0]
+    sent = {value.tag: value.simple_value for event in event_file_loader.LegacyEventFileLoader(
+        str(folder / run.path / tables.EVENTS)).Load() for value in event.summary.value}
+    assert [sent["test/accuracy"], sent["test/edit distance"]] == pytest.approx(
+        [run.scores["accuracy"], run.scores["edit_distance"]])
+    assert "test/BLEU" not in sent
 
 
 def test_the_heat_map_has_the_mean_of_each_arm_and_length(study):
