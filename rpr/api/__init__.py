@@ -178,20 +178,15 @@ def rows(path: str) -> list[dict[str, Any]]:
       sub-word), `parameters`, `steps`, `steps_per_second`, `model_tflops` (model TFLOP/s), `mfu`,
       `train_minutes` and `directory`. Unknown values are None.
     """
-    from rpr.report import study_reader
     results = _read(path)
     settings = list(dict.fromkeys(name for arm in results.arms for name in arm.settings))
     found = []
     for arm in results.arms:
         for run in arm.all_runs:
-            scores = {}
-            if run.state == "done":
-                scores = study_reader.run_directory_of(path, run).read_scores()
             found.append({
                 "arm": arm.name, **{name: arm.settings.get(name) for name in settings}, **run.tuned,
-                "seed": run.seed, "state": run.state, "bleu": run.bleu,
-                "chrf": scores.get("chrf", {}).get("score"), "exact": run.exact,
-                **run.scores, "loss": run.loss,
+                "seed": run.seed, "state": run.state, "bleu": run.bleu, "chrf": run.chrf,
+                "exact": run.exact, **run.scores, "loss": run.loss,
                 "parameters": run.parameters, "steps": run.steps,
                 "steps_per_second": run.steps_per_second, "model_tflops": run.model_tflops,
                 "mfu": run.mfu, "train_minutes": run.train_minutes,

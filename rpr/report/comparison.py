@@ -68,7 +68,6 @@ def score_runs(results: StudyResults, path: str, measure: Measure | None = None,
     if results.looks:
         fill_verdicts(results, path)
     runs = {name: gin_files.load_run(run_dir.config) for name, run_dir in run_dirs.items()}
-    results.metrics = list(next(iter(runs.values())).metrics or FIELDS)
     if results.metric in LOSS_METRICS:
         _score_losses(results, runs, run_dirs, measure)
         return

@@ -4,6 +4,7 @@
 Tables, figures and pages only read these classes, so they can also be made from a results.json.
 """
 import dataclasses
+import math
 import os
 import statistics
 from collections.abc import Iterable
@@ -316,10 +317,15 @@ class StudyResults:
 
     def featured(self, most: int) -> list[ArmResult]:
         """At most so many arms with finished runs: the baseline and the best, in their order."""
+        sign = 1 if self.metric in LOWER_IS_BETTER else -1
+
         def place(arm: ArmResult) -> tuple[bool, float]:
-            score = arm.score(self.metric)
-            best = score.mean if score else max(run.bleu or 0.0 for run in arm.done)
-            return arm.name != self.baseline, best if self.metric in LOWER_IS_BETTER else -best
+            score = arm.score(self.metric)            # None before the runs are scored
+            recorded = [score.mean] if score else [
+                found for run in arm.done if (found := run.score(self.metric)) is not None]
+            return arm.name != self.baseline, min((sign * each for each in recorded),
+                                                  default=math.inf)
+
         done = [arm for arm in self.arms if arm.done]
         best = [id(arm) for arm in sorted(done, key=place)[:most]]
         return [arm for arm in done if id(arm) in best]

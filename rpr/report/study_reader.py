@@ -12,7 +12,7 @@ from rpr.evaluation.metrics import METRICS
 from rpr.experiments import gin_files, run_directory, studies
 from rpr.experiments.config import Run
 from rpr.experiments.run_directory import RunDirectory
-from rpr.report.results import ArmResult, RunResult, StudyResults, unique
+from rpr.report.results import FIELDS, ArmResult, RunResult, StudyResults, unique
 from rpr.utils import files, metrics_log
 from rpr.utils.errors import InvalidPath, InvalidValue, UserError
 
@@ -94,10 +94,9 @@ def read_study(path: str, baseline: str | None = None, against: str | None = Non
 def fill_speeds(results: StudyResults) -> None:
     """Fills in the speeds relative to the baseline's, for arms that ran on the same machines."""
     def machines(arm: ArmResult) -> list[str]:
-        found = [results.environments[run.environment] for run in arm.runs
-                 if run.environment is not None]
-        names = sorted(str([record.get(name) for name in ("cpu", "cores", "gpus")])
-                       for record in found)
+        names = sorted(str([results.environments[run.environment].get(name)
+                            for name in ("cpu", "cores", "gpus")])
+                       for run in arm.runs if run.environment is not None)
         return names[:1] if len(set(names)) == 1 else names
 
     speed = results.baseline_arm.steps_per_second
@@ -278,13 +277,13 @@ def _clear_unused(values: dict[str, dict[str, Any]], positions: dict[str, tuple[
 
 
 def _describe_study(results: StudyResults, path: str) -> None:
-    """Fills in what the study is about: problem, corpus, date, environments and gin file."""
-    problems = set()
+    """Fills in what the study is about: problem, metrics, corpus, date, environments, gin file."""
+    configs = []
     dates = []
     for run in [run for arm in results.arms for run in arm.all_runs]:
         run_dir = run_directory_of(path, run)
         if os.path.exists(run_dir.config):
-            problems.add(gin_files.load_run(run_dir.config).problem)
+            configs.append((run.state, gin_files.load_run(run_dir.config)))
         started = run_dir.read_status().get("score", {}).get("started")
         if started:
             try:
@@ -300,8 +299,12 @@ def _describe_study(results: StudyResults, path: str) -> None:
             if environment not in results.environments:
                 results.environments.append(environment)
             run.environment = results.environments.index(environment)
+    problems = {config.problem for _, config in configs}
     if len(problems) == 1:
         results.problem = problems.pop()
+    done = [config for state, config in configs if state == "done"]
+    if done:
+        results.metrics = list(done[0].metrics or FIELDS)
     results.date = f"{max(dates):%Y-%m-%d}" if dates else ""
     results.checks = files.read_json(os.path.join(path, "checks.json"), _CHECKS).get("checks", [])
     study_gin = os.path.join(path, gin_files.STUDY_FILE)
@@ -322,7 +325,7 @@ def _read_run(study_dir: str, path: str, seed: int | None = None) -> RunResult:
     run = RunResult(path, seed, "done" if done else run_directory.state(run_dir))
     run.steps, run.exact = scores.get("step"), scores.get("exact")
     if done:
-        run.bleu = scores.get("bleu", {}).get("score")
+        run.bleu, run.chrf = (scores.get(name, {}).get("score") for name in FIELDS)
         run.scores = {name: scores[name]["score"] for name in ALL_METRICS
                       if name in scores and name not in METRICS}
     run.seconds = {stage: entry["seconds"] for stage, entry in status.items()

@@ -135,3 +135,15 @@ def test_the_smallest_edit_distance_is_the_best(tmp_path):
     good, bad = results.arms
     assert good.score("edit_distance").mean < bad.score("edit_distance").mean
     assert (good.letters, results.featured(1)[0].name) == ("a", "good")
+
+
+@pytest.mark.parametrize("metric, best", [("bleu", "b"), ("chrf", "b"), ("accuracy", "b"),
+                                          ("edit_distance", "c"), ("perplexity", "c")])
+def test_the_models_to_draw_are_the_best_by_what_was_recorded(tmp_path, metric, best):
+    for name, score in (("a", 5.0), ("b", 7.0), ("c", 1.0)):
+        run = write_run(tmp_path, name)
+        with open(run / "config.gin", "a") as config:
+            config.write(f"run.metrics = ('{metric}',)\n")
+        (run / "scores.json").write_text(json.dumps({"step": 1000, metric: {"score": score}}))
+    unscored = study_reader.read_study(str(tmp_path), "a")
+    assert [arm.name for arm in unscored.featured(2)] == ["a", best]
