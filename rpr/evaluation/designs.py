@@ -9,6 +9,8 @@ from scipy import special
 
 from rpr.evaluation.significance import LEVEL, Comparison, Part, RunScores, critical_value
 
+DIFFERENCE = 0.5                                      # in points: a true one that is to be detected
+POWER = 0.8                                           # the probability of detecting it
 MOST_SEEDS = 1000                                     # that `seeds_needed` considers
 
 
@@ -35,30 +37,27 @@ def with_choice(settings: Sequence[Sequence[RunScores]], losses: Sequence[Sequen
             in zip(settings[0], values + (mean - values.mean()), strict=True)]
 
 
-def may_be_small(comparison: Comparison, difference: float = 0.5) -> bool:
-    """Whether the interval has a difference of at most so many points, in either direction."""
+def may_be_small(comparison: Comparison) -> bool:
+    """Whether the interval has a difference of at most `DIFFERENCE`, in either direction."""
     low, high = comparison.low, comparison.high
-    return low is None or high is None or low <= difference and high >= -difference
+    return low is None or high is None or low <= DIFFERENCE and high >= -DIFFERENCE
 
 
-def seeds_needed(comparisons: Sequence[Comparison], difference: float = 0.5,
-                 power: float = 0.8, quantile: float | None = None) -> int | None:
-    """Seeds per arm that detect a difference at p <= 0.05, at the variance observed.
+def seeds_needed(comparisons: Sequence[Comparison], quantile: float | None = None) -> int | None:
+    """Seeds per arm that detect `DIFFERENCE` at p <= 0.05, at the variance observed.
 
     Only arms whose difference may be that small count: very different arms also differ more from
     sentence to sentence. The study that is planned has two arms.
 
     Args:
       comparisons: those by one metric, whose variances are averaged; single runs are left out.
-      difference: true difference in points.
-      power: probability of detecting it.
       quantile: plan for this quantile of the variance over seeds instead, given what was observed.
 
     Returns:
       seeds per arm; None where nothing shows the variance over seeds, or where even `MOST_SEEDS`
       are too few.
     """
-    observed = _of_close_arms(comparisons, difference)
+    observed = _of_close_arms(comparisons)
     if not observed:
         return None
     seed_variance = statistics.fmean(comparison.seed_variance or 0.0 for comparison in observed)
@@ -67,24 +66,21 @@ def seeds_needed(comparisons: Sequence[Comparison], difference: float = 0.5,
         seed_variance *= freedom / float(special.chdtri(freedom, quantile))
     sentences = _sentence_variance(observed)
     for seeds in range(2, MOST_SEEDS + 1):
-        if _is_detected([Part(seed_variance / seeds, 2 * (seeds - 1)), sentences], difference,
-                        power):
+        if _is_detected([Part(seed_variance / seeds, 2 * (seeds - 1)), sentences]):
             return seeds
     return None
 
 
-def is_test_set_too_small(comparisons: Sequence[Comparison], difference: float = 0.5,
-                          power: float = 0.8) -> bool:
-    """Whether no number of seeds detects a difference; arguments as in `seeds_needed`."""
-    observed = _of_close_arms(comparisons, difference)
-    return bool(observed) and not _is_detected([_sentence_variance(observed)], difference,
-                                               power)
+def is_test_set_too_small(comparisons: Sequence[Comparison]) -> bool:
+    """Whether no number of seeds detects `DIFFERENCE`."""
+    observed = _of_close_arms(comparisons)
+    return bool(observed) and not _is_detected([_sentence_variance(observed)])
 
 
-def _of_close_arms(comparisons: Sequence[Comparison], difference: float) -> list[Comparison]:
+def _of_close_arms(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """Those that show a variance over seeds, of arms whose difference may be that small."""
     return [comparison for comparison in comparisons
-            if comparison.seed_variance is not None and may_be_small(comparison, difference)]
+            if comparison.seed_variance is not None and may_be_small(comparison)]
 
 
 def _sentence_variance(comparisons: Sequence[Comparison]) -> Part:
@@ -95,6 +91,6 @@ def _sentence_variance(comparisons: Sequence[Comparison]) -> Part:
                 statistics.fmean(comparison.sentence_freedom for comparison in comparisons))
 
 
-def _is_detected(parts: Sequence[Part], difference: float, power: float) -> bool:
-    quantiles = critical_value(parts, LEVEL) + critical_value(parts, 2 * (1 - power))
-    return quantiles * math.sqrt(sum(part.variance for part in parts)) <= difference
+def _is_detected(parts: Sequence[Part]) -> bool:
+    quantiles = critical_value(parts, LEVEL) + critical_value(parts, 2 * (1 - POWER))
+    return quantiles * math.sqrt(sum(part.variance for part in parts)) <= DIFFERENCE
