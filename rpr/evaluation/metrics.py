@@ -17,14 +17,14 @@ from rpr.evaluation.ter import count_edits
 from rpr.utils.errors import InvalidValue
 from rpr.utils.moses import LowerCaseTokenizer
 
-METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}  # name in JSON: in text
 NGRAM_ORDER = 4                                       # of BLEU, as in sacreBLEU
 # Tokenized, lower-cased BLEU, as published for Multi30k: lower case, punctuation normalized, Moses
 # tokens (the corpus' own files *.lc.norm.tok.*), then BLEU without further tokenization.
 MOSES = "moses_lowercase"
 CHRF_BETA, CHRF_ORDER = 2, 6
 MOST_CACHED_WORDS = 2 ** 16
-COUNTS = {"bleu": 2 + 2 * NGRAM_ORDER, "chrf": 3 * CHRF_ORDER, "ter": 2}
+# The number of statistics per sentence of each metric.
+METRICS = {"bleu": 2 + 2 * NGRAM_ORDER, "chrf": 3 * CHRF_ORDER, "ter": 2}
 
 
 class Metric:
@@ -56,7 +56,7 @@ class Metric:
                                    f"tokenize={MOSES} needs it, for example en-de")
             self._moses = LowerCaseTokenizer(target)
         self._sacrebleu.num_refs = references
-        self.counts = COUNTS[name]
+        self.counts = METRICS[name]
         self._is_13a = getattr(self._sacrebleu, "tokenizer_signature", "") == "13a"
         self._cached_tokens = functools.lru_cache(MOST_CACHED_WORDS)(
             lambda word: self._sacrebleu._preprocess_segment(word).split())

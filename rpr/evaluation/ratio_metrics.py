@@ -26,8 +26,6 @@ from rpr.evaluation.test_sets import read_lines
 from rpr.utils import schema
 from rpr.utils.errors import InvalidPath, InvalidValue
 
-NAMES = tuple(name for name in ALL_METRICS if name not in METRICS)
-
 
 def make_metric(name: str, references: int = 1, tokenize: str | None = None,
                 language_pair: str | None = "") -> Metric:
@@ -43,7 +41,7 @@ def make_metric(name: str, references: int = 1, tokenize: str | None = None,
     """
     if name not in ALL_METRICS:
         raise InvalidValue("metrics", name, f"one of {', '.join(ALL_METRICS)}")
-    if name in NAMES:
+    if name not in METRICS:
         return RatioMetric(name, references)
     return Metric(name, references, tokenize if name == "bleu" else None, language_pair)
 
