@@ -197,8 +197,7 @@ def dev_stages(run: Run, run_dir: RunDirectory, step: int) -> list[Stage]:
 
 def _language_pair(run: Run) -> list[str]:
     """The flag by which `rpr score` chooses the tokenizer for the problem's own texts."""
-    return ([f"--language_pair={run.language_pair}"]
-            if run.language_pair and not run.test_set else [])
+    return [f"--language_pair={run.language_pair}"] if run.language_pair else []
 
 
 def dev_texts(run: Run, run_dir: RunDirectory) -> tuple[str, str]:

@@ -374,6 +374,11 @@ def test_the_target_language_chooses_the_tokenizer_of_own_text(run_dir):
                 if stage.name == "score")
     for argv in (scoring.argv, run_directory.dev_stages(chinese, run_dir, 50)[1].argv):
         assert "--language_pair=en-zh" in argv and any("--reference=" in arg for arg in argv)
+    with_sacrebleu = dataclasses.replace(chinese, test_set="wmt20", test_sets=("more",))
+    scoring, = (stage for stage in run_directory.stages(with_sacrebleu, run_dir)
+                if stage.name == "score more")
+    for argv in (scoring.argv, run_directory.dev_stages(with_sacrebleu, run_dir, 50)[1].argv):
+        assert "--language_pair=en-zh" in argv and any("--reference=" in arg for arg in argv)
     with pytest.raises(UserError, match="run.test_set = 'wmt14': run.language_pair is missing"):
         dataclasses.replace(RUN, test_set="wmt14")
     with pytest.raises(UserError, match="run.language_pair = 'Chinese': two language codes"):
