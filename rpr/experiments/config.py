@@ -210,6 +210,8 @@ class Run:
             self._refuse_if(
                 not set(self.metrics) <= set(LOSS_METRICS), "metrics",
                 f"{' and '.join(LOSS_METRICS)} are of language models, and go with no other metric")
+            self._refuse_if(any(":" in name for name in self.test_sets), "test_sets",
+                            "a language model has test sets of its problem only, without :PAIR")
             for name in ("test_set", "bleu_frequency"):
                 if getattr(self, name):
                     raise UserError(f"run.{name}: a language model translates nothing; leave it "

@@ -96,6 +96,13 @@ def test_a_wrong_line_is_refused_by_name(line, words):
         assert word in str(error.value)
 
 
+def test_a_language_model_has_no_test_set_of_sacrebleu():
+    given = {"train_steps": 100, "checkpoint_steps": 50, "metrics": ("perplexity",)}
+    assert config.Run("lm", "h", test_sets=("late",), **given).is_language_model
+    with pytest.raises(UserError, match="run.test_sets = .*wmt14:en-de.*language model"):
+        config.Run("lm", "h", test_sets=("late", "wmt14:en-de"), **given)
+
+
 def test_a_missing_setting_is_named(tmp_path):
     path = tmp_path / "x.gin"
     path.write_text("run.problem = 'p'\n")
