@@ -123,6 +123,10 @@ def _score_losses(args: argparse.Namespace, names: list[str]) -> None:
     if not set(names) <= set(LOSS_METRICS) or args.reference or args.test_set:
         raise InvalidValue("metrics", args.metrics, "losses of rpr perplexity have no other "
                            "metrics and no reference")
+    unused = {"documents": args.documents, f"paired_{args.test}": args.test,
+              "samples": args.samples, "tokenize": args.tokenize}
+    for name in filter(unused.get, unused):
+        raise UserError(f"--{name}: not with losses of rpr perplexity")
     _check_json(args, args.hypotheses)
     results = scoring.score_losses({path: read_losses(path) for path in args.hypotheses}, names)
     _show(args, results, "jackknife" if len(results) > 1 else None, None)

@@ -8,8 +8,10 @@ from conftest import rpr_command
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rpr.cli import score
 from rpr.evaluation import scoring
 from rpr.evaluation.ratio_metrics import count_edits, make_metric
+from rpr.utils.errors import UserError
 
 NAMES = ("accuracy", "token_accuracy", "edit_distance")
 _WORDS = st.lists(st.sampled_from("abc"), max_size=6)
@@ -53,6 +55,13 @@ def test_empty_lines():
     np.testing.assert_array_equal(counts, [[0, 0], [1, 0]])
     assert make_metric("edit_distance").scores(counts).tolist() == [0, 100]
     assert make_metric("token_accuracy").scores(np.zeros(2)) == 100
+
+
+@pytest.mark.parametrize("flag", ["--documents=x", "--paired_bootstrap", "--samples=10",
+                                  "--tokenize=char"])
+def test_flags_that_losses_have_no_use_for_are_refused(flag):
+    with pytest.raises(UserError, match=f"^{flag.partition('=')[0]}: not with losses"):
+        score.main(["a", "b", "--metrics=perplexity", flag])
 
 
 def test_rpr_score_has_accuracy_with_a_paired_test(tmp_path):
