@@ -117,7 +117,7 @@ def _leave_own_test_set(results: StudyResults, run_dirs: Mapping[str, RunDirecto
                 run_dirs[run.path].refuse_links(name)
                 metrics = run_dirs[run.path].record_of("metrics.jsonl", name)
                 cut.append(metrics_log.last(metrics).get("decode", {}).get("cut"))
-            run.scores, run.exact = {}, None
+            run.scores, run.exact, run.bleu, run.chrf = {}, None, None, None
             run.cut = None if None in cut else sum(number or 0 for number in cut)
 
 

@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing import event_file_loader
 
 from rpr.evaluation import significance
 from rpr.evaluation.ratio_metrics import make_metric
-from rpr.report import columns, plots, study_reader, tables
+from rpr.report import columns, comparison, plots, study_reader, tables
 from rpr.report.results import BEYOND, load_record
 
 TRAINED = 12
@@ -135,6 +135,17 @@ def test_the_smallest_edit_distance_is_the_best(tmp_path):
     good, bad = results.arms
     assert good.score("edit_distance").mean < bad.score("edit_distance").mean
     assert (good.letters, results.featured(1)[0].name) == ("a", "good")
+
+
+def test_recorded_scores_are_not_taken_for_those_of_another_test_set(tmp_path):
+    run = write_run(tmp_path, "a")
+    with open(run / "config.gin", "a") as config:     # the metrics of a finished run may change
+        config.write("run.metrics = ('accuracy',)\nrun.test_sets = ('more',)\n")
+    (run / "scores.json").write_text('{"step": 1000, "bleu": {"score": 20}, "chrf": {"score": 30}}')
+    for kind in ("source", "reference", "hypotheses"):
+        (run / f"{kind}.more.txt").write_text((run / f"{kind}.test.txt").read_text())
+    found, = read_scored(tmp_path, "a", measure=comparison.Measure("more")).arms[0].runs
+    assert (found.bleu, found.chrf, list(found.scores)) == (None, None, ["accuracy"])
 
 
 @pytest.mark.parametrize("metric, best", [("bleu", "b"), ("chrf", "b"), ("accuracy", "b"),
