@@ -106,7 +106,7 @@ def parse(argv: list[str], program: str, hidden: str = "$", example: str = ""
         for names, reason in _REFUSED.items():
             if flag.present and flag.value != flag.default and re.match(names, name):
                 raise InvalidValue(name, flag.value, reason)
-    unknown = [arg for arg in rest if arg.startswith("-") and not arg.startswith("--hp_")]
+    unknown = [arg for arg in rest if re.match(r"-(?!-hp_|[.\d])", arg)]     # nor a number
     if unknown:
         near = nearest(unknown[0].partition("=")[0], [f"--{name}" for name in _shown(hidden)])
         raise UserError(f"{unknown[0]}: no such flag{near}; --help lists them")

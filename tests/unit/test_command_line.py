@@ -64,6 +64,13 @@ def test_help_shows_flags_that_work_and_their_nearest():
     assert "nearest: --train_steps" in refused("train", "--train_step=3")
 
 
+def test_a_negative_hparam_is_not_a_flag(tmp_path):
+    line = refused("train", f"--output_dir={tmp_path}/m", f"--data_dir={tmp_path}",
+                   "--model=rpr_transformer", "--problem=translate_text_files",
+                   "--hparams_set=rpr_tiny", "--hp_dropout", "-0.5")
+    assert "dropout=-0.5" in line and "no such flag" not in line
+
+
 def test_a_tracker_gets_the_scores_in_every_metric_once(tmp_path, monkeypatch):
     sent = []
     monkeypatch.setitem(track._TRACKERS, "mine", lambda *_: track._Tracked(
