@@ -66,7 +66,8 @@ def resolve(run: Run, changes: dict[str, Any], seed: int) -> Run:
     A setting is a field of `Run` or, failing that, a hparam.
     """
     fields = {name: value for name, value in changes.items() if name in _FIELDS}
-    own = {name: value if isinstance(value, str) else str(value).replace(" ", "")    # as T2T's
+    own = {name: value if isinstance(value, str) else            # T2T's lists have brackets
+           str(list(value) if isinstance(value, tuple) else value).replace(" ", "")
            for name, value in changes.items() if name not in _FIELDS}
     if own or "hparams" not in fields:
         hparams = hparam_values(fields.get("hparams", run.hparams))

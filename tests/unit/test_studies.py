@@ -23,10 +23,10 @@ def test_a_grid_is_the_product_of_its_settings():
 
 def test_a_setting_is_a_field_of_the_run_or_a_hparam():
     run = studies.resolve(BASE, {"average_checkpoints": 2, "max_length": 30, "relative_keys": False,
-                               "widths": [1, 2]}, seed=7)
+                               "rates": (0.5, 1), "widths": [1, 2]}, seed=7)
     assert (run.average_checkpoints, run.seed, run.problem) == (2, 7, "p")
-    assert run.hparams == ("boundaries=[1,2],dropout=0.1,max_length=30,relative_keys=False,"
-                           "widths=[1,2]")
+    assert run.hparams == ("boundaries=[1,2],dropout=0.1,max_length=30,rates=[0.5,1],"
+                           "relative_keys=False,widths=[1,2]")
 
 
 def test_an_arm_may_set_hparams_as_text_and_by_name():
