@@ -300,21 +300,6 @@ def test_a_linked_study_gin_is_not_shown(tmp_path):
     assert study_reader.read_study(str(tmp_path / "study")).study_gin == ""
 
 
-def test_chosen_arms_may_have_commas_in_their_names(clipping, tmp_path):
-    arms = {}
-    for name in ("a=1,b=2", "a=1", "b=2"):
-        write_run(tmp_path, name)
-        arms[name] = ({}, None, {1: name})
-    write_study(tmp_path, arms, "b=2")
-
-    def names(*chosen):
-        results = study_reader.read_study(str(tmp_path), chosen=chosen)
-        return [arm.name for arm in results.arms], results.baseline
-    assert names("a=1,b=2") == (["a=1,b=2"], "a=1,b=2")
-    assert names("b=2,a=1") == (["a=1", "b=2"], "b=2")
-    assert names("a=1,b=2", "a=1") == (["a=1,b=2", "a=1"], "a=1,b=2")
-
-
 def test_the_configuration_of_runs_is_that_of_all_or_differs(tmp_path):
     folder = write_pair(tmp_path, "one", {"base": 0.2, "other": 0.1}, beam_size=8,
                         hparams="relative_keys=False,max_length=20", alpha=0.0)

@@ -1,6 +1,6 @@
-"""Reports of several studies, or of a study and a run of another one."""
+"""Reports of several studies, of a study and a run of another one, and of chosen arms."""
 import pytest
-from report_runs import read_scored, write_clipping_study, write_pair, write_run
+from report_runs import read_scored, write_clipping_study, write_pair, write_run, write_study
 
 from rpr.report import comparison, study_reader
 from rpr.utils.errors import UserError
@@ -57,3 +57,18 @@ def test_studies_are_compared_with_all_their_seeds(tmp_path):
         study_reader.read_study(one, others=[two], chosen=["base,x"])
     with pytest.raises(UserError, match="a run lies in .*beam-1' twice"):
         study_reader.read_study(one, against=f"{one}/runs/beam-1")
+
+
+def test_chosen_arms_may_have_commas_in_their_names(tmp_path):
+    arms = {}
+    for name in ("a=1,b=2", "a=1", "b=2"):
+        write_run(tmp_path, name)
+        arms[name] = ({}, None, {1: name})
+    write_study(tmp_path, arms, "b=2")
+
+    def names(*chosen):
+        results = study_reader.read_study(str(tmp_path), chosen=chosen)
+        return [arm.name for arm in results.arms], results.baseline
+    assert names("a=1,b=2") == (["a=1,b=2"], "a=1,b=2")
+    assert names("b=2,a=1") == (["a=1", "b=2"], "b=2")
+    assert names("a=1,b=2", "a=1") == (["a=1,b=2", "a=1"], "a=1,b=2")
