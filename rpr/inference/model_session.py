@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 from tensor2tensor.utils import registry
 
 from rpr import positions
-from rpr.models import incremental
+from rpr.models import declarations, incremental
 from rpr.t2t import checkpoints, preflight
 from rpr.utils.errors import UserError
 from rpr.utils.interfaces import HParams
@@ -59,10 +59,10 @@ class ModelSession:
         if "inputs" not in problem.modality:
             raise UserError("the problem has no source text")
         preflight.check_reads_source(hparams)
-        # The most positions that each side's position scheme has; None: no limit.
-        self._longest = {
-            side: positions.build(hparams, side).longest if "position" in hparams else None
-            for side in ("inputs", "targets")}
+        # The most positions that the scheme of each stack has; None: no limit.
+        self._longest = {side: positions.build(hparams, side).longest
+                         for side in declarations.sides(hparams) if "position" in hparams}
+        self._in_one_row = bool(hparams.get("decoder_only"))     # source and target
         self._symbols = dict(problem.vocab_size)
         if problem.get("edges_in_text", False):       # edges are numbers, not symbols
             self._symbols["inputs"] = 2**31
@@ -125,8 +125,10 @@ class ModelSession:
         They do not depend on the other sentences. Ids after the first end mark mean nothing. Zeros
         follow a hypothesis that was cut at its length limit.
         """
-        return self._session.run(
-            self._hypotheses, {self._inputs: self._as_features("inputs", inputs)})
+        features = self._as_features("inputs", inputs)
+        if self._in_one_row:
+            self._check_length("targets", features.shape[1] + 1, "inputs with the first target")
+        return self._session.run(self._hypotheses, {self._inputs: features})
 
     def attention(self, inputs: Sentences, targets: Sentences) -> AttentionWeights:
         """Teacher-forced attention weights of all layers and heads; arguments as of `logits`.
@@ -162,6 +164,9 @@ class ModelSession:
         if len(features[0]) != len(features[1]):
             raise UserError(f"{len(features[0])} inputs and {len(features[1])} targets: there "
                             "must be as many")
+        if self._in_one_row:
+            self._check_length("targets", sum(each.shape[1] for each in features),
+                               "inputs and targets together")
         return dict(zip((self._inputs, self._targets), features, strict=True))
 
     def _as_features(self, name: str, sentences: Sentences) -> np.ndarray:
@@ -178,11 +183,14 @@ class ModelSession:
             raise UserError(f"{name}: 0 is padding and must not precede other ids of a sentence")
         if largest >= self._symbols[name] or any((row < 0).any() for row in rows):
             raise UserError(f"{name}: ids must be from 0 to {self._symbols[name] - 1}")
-        longest, limit = max(map(len, rows)), self._longest[name]
-        if limit is not None and longest > limit:
-            raise UserError(f"{name}: a sentence of {longest} ids; the model's position scheme has "
-                            f"positions for max_length={limit}")
+        self._check_length(name, max(map(len, rows)), name)
         return pad(rows)
+
+    def _check_length(self, side: str, length: int, what: str) -> None:
+        limit = self._longest.get(side)
+        if limit is not None and length > limit:
+            raise UserError(f"{what}: a sentence of {length} ids; the model's position scheme has "
+                            f"positions for max_length={limit}")
 
 
 def pad(sentences: Sentences) -> np.ndarray:

@@ -124,6 +124,13 @@ def add_position_hparams(hparams: HParams, position: str, max_relative_position:
     return hparams
 
 
+def sides(hparams: HParams) -> tuple[str, ...]:
+    """The stacks of a model, as `positions.build` takes them: encoder, decoder, or both."""
+    if hparams.get("answer_symbol"):
+        return ("inputs",)
+    return ("targets",) if hparams.get("decoder_only") else ("inputs", "targets")
+
+
 def _transformer_settings() -> tuple[Setting, ...]:
     return (*POSITION_HPARAMS, *positions.declared_settings(), *MODEL_HPARAMS)
 

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from tensor2tensor.layers import common_layers, modalities
 
 from rpr import positions
-from rpr.models import beam_search, losses
+from rpr.models import beam_search, declarations, losses
 from rpr.positions.scheme import check_length
 
 # A step takes a tensor, the caches and the sources; it returns a tensor and the caches after it.
@@ -110,7 +110,7 @@ class IncrementalDecoder:
         if not self.reads_sources:
             return None
         sources = tf.reshape(features["inputs"], tf.shape(features["inputs"])[:2])
-        longest = positions.build(self._hparams, "targets").longest
+        longest = self._longest
         if longest is None:
             return sources
         with check_length(tf.shape(sources)[1] + 1, longest,
@@ -132,5 +132,10 @@ class IncrementalDecoder:
 
     def within_positions(self, length: int | tf.Tensor) -> int | tf.Tensor:
         """The length, or the number of the decoder's positions if that is smaller."""
-        longest = positions.build(self._hparams, "targets").longest
-        return length if longest is None else tf.minimum(length, longest)
+        return length if self._longest is None else tf.minimum(length, self._longest)
+
+    @property
+    def _longest(self) -> int | None:
+        """The number of the decoder's positions; None: there is no limit, or no decoder."""
+        return (positions.build(self._hparams, "targets").longest
+                if "targets" in declarations.sides(self._hparams) else None)

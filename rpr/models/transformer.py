@@ -13,7 +13,12 @@ from tensor2tensor.utils import learning_rate as t2t_learning_rate
 
 from rpr import positions
 from rpr.models import incremental, losses, pretrained_embeddings, transformer_stacks
-from rpr.models.declarations import T2T_POSITIONS, add_position_hparams, check_ranges
+from rpr.models.declarations import (
+    T2T_POSITIONS,
+    add_position_hparams,
+    check_ranges,
+    sides,
+)
 from rpr.models.losses import cast_to_activations
 from rpr.problems.graphs import split_edges
 from rpr.utils.interfaces import HParams
@@ -80,7 +85,7 @@ def checked_hparams(hparams: HParams) -> HParams:
         raise ValueError("decoder_only=True: source and target are read with one table; it needs "
                          "shared_embedding_and_softmax_weights=True")
     _check_heads(hparams)
-    for side in ("inputs",) if symbol else ("targets",) if decoder_only else ("inputs", "targets"):
+    for side in sides(hparams):
         positions.build(hparams, side)                       # raises for a bad scheme
     return hparams
 

@@ -271,6 +271,20 @@ def test_ids_that_cannot_be_read_raise_one_line(short_network, call, says):
     assert "\n" not in str(raised.value)
 
 
+def test_a_model_with_one_stack_needs_no_position_scheme_for_the_other():
+    encoder = rpr.build("ruoss2023", "position=randomized+rotary,randomized_evaluation=True,"
+                        "num_encoder_layers=1", vocabulary_size=20)
+    assert encoder.search([[5, 2, 1]])[0].shape[0] == 1
+    decoder = rpr.build("rpr_tiny", "position=path+learned,decoder_only=True,max_length=12,"
+                        "num_hidden_layers=1", vocabulary_size=20)
+    assert decoder.search([[5] * 10 + [1]])[0].shape == (1, 1)
+    assert decoder.logits([[5, 6, 1]], [[7] * 9]).shape == (1, 9, 20)
+    for call, says in ((lambda: decoder.search([[5] * 11 + [1]]), "first target: .* of 13"),
+                       (lambda: decoder.logits([[5, 6, 1]], [[7] * 10]), "together: .* of 13 ids")):
+        with pytest.raises(UserError, match=says):
+            call()
+
+
 def test_a_plain_import_loads_no_tensorflow():
     code = ("import sys, rpr; rpr.results, rpr.load, rpr.build\n"
             "assert not {'tensorflow', 'tensor2tensor', 'pandas'} & set(sys.modules)")
