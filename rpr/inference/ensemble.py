@@ -100,10 +100,12 @@ def decode(features: dict[str, tf.Tensor], models: Sequence[tuple[Any, Any]],
         raise UserError(f"the models of an ensemble have {', '.join(map(str, sizes))} target "
                         "symbols; the numbers must be equal (vocab_divisor)")
     beams = decode_hparams.beam_size
-    parts = []
+    parts, limits = [], []
     for model, scope in models:
         with tf.variable_scope(scope, auxiliary_name_scope=False), tf.variable_scope(model.name):
-            parts.append(model.init_step(model.prepare_features(features), beams))
+            prepared = model.prepare_features(features)
+            parts.append(model.init_step(prepared, beams))
+            limits.append(model.search_lengths(prepared, decode_hparams.extra_length))
     model_steps, initial_caches, initial_sources = map(list, zip(*parts, strict=True))
 
     def ensemble_step(ids: tf.Tensor, caches: list[Any], sources: list[Any]
@@ -118,8 +120,7 @@ def decode(features: dict[str, tf.Tensor], models: Sequence[tuple[Any, Any]],
             next_caches.append(cache)
         return mean_log_probabilities(logits), next_caches
 
-    lengths = functools.reduce(tf.minimum, [
-        model.search_lengths(features, decode_hparams.extra_length) for model, _ in models])
+    lengths = functools.reduce(tf.minimum, limits)
     return beam_search.search(
         ensemble_step, initial_caches, initial_sources, lengths, beams,
         beams if decode_hparams.return_beams else 1, decode_hparams.alpha)

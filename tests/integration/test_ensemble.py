@@ -97,6 +97,20 @@ def test_a_model_with_itself_is_the_model(models, member, beams):
         np.testing.assert_array_equal(ids_alone[:end], ids_twice[:end])
 
 
+def test_edges_in_a_line_do_not_make_hypotheses_longer():
+    """Words 4 and 5, an end mark, and an edge between them."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        with tf.variable_scope("member_0") as scope:
+            model = tiny_models.make(tiny_models.hparams(
+                position="graph", num_edge_labels=3, num_hidden_layers=1), "infer")
+        model._problem_hparams.add_hparam("edges_in_text", True)
+        found = ensemble.decode(
+            {"inputs": tf.constant([[4, 5, EOS, 2, 3, 3, EOS]])[:, :, None, None]},
+            [(model, scope)], decoding.decode_hparams("beam_size=1,extra_length=2"))["outputs"]
+        session.run(tf.global_variables_initializer())
+        assert session.run(found).shape[1] <= 3 + 2
+
+
 def test_unlike_models_choose_together(models):
     """Greedy and beam: what comes out scores what the mean of the whole models' says."""
     _, _, whole = models
