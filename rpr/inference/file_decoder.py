@@ -186,8 +186,8 @@ def _decode_on_devices(request: DecodeRequest, batches: Batches, missing: Sequen
       UserError: one of them failed; the remaining ones are stopped.
     """
     count = request.devices
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    devices = visible.split(",") if visible else [str(number) for number in range(count)]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")         # empty: all are hidden
+    devices = visible.split(",") if visible is not None else [*map(str, range(count))]
     # A worker decodes its batches in this order: only the first unfinished one is looked for.
     shares = [[batch for batch in missing if batch % count == part] for part in range(count)]
     total, done = len(batches.sentences(missing)), 0

@@ -188,7 +188,8 @@ def test_a_folder_that_was_killed_before_its_key_was_written_is_used(tmp_path):
 
 
 def test_waiting_for_several_devices_looks_for_one_batch_per_device(tmp_path, monkeypatch):
-    """Not for every batch: the cost of waiting must not grow with the file."""
+    """Not for every batch: the cost of waiting must not grow with the file. GPUs stay hidden."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     made = decoding_of(tmp_path, [], [f"sentence {number}" for number in range(300)])
     polls, looked, missing = iter(range(10**6)), [], made.missing()
 
@@ -197,6 +198,7 @@ def test_waiting_for_several_devices_looks_for_one_batch_per_device(tmp_path, mo
 
         def __init__(self, argv, env, **_):
             self.stdin = io.BytesIO()
+            assert env["CUDA_VISIBLE_DEVICES"] == ""
             part, parts = map(int, env["RPR_DECODE_PART"].split("/"))
             self._todo = missing[part::parts]
 
