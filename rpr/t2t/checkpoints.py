@@ -123,7 +123,7 @@ def damage(path: str) -> str | None:
         types = reader.get_variable_to_dtype_map()
     except (tf.errors.OpError, ValueError) as error:
         return f"{path}.index: {str(error).strip().splitlines()[0][:200]}"
-    shards = glob.glob(glob.escape(path) + ".data-*-of-*")
+    shards = glob.glob(glob.escape(path) + ".data-?????-of-?????")
     counts = {name.rpartition("-of-")[2] for name in shards}
     if not shards or len(counts) > 1 or len(shards) != int(counts.pop()):
         return f"a file {path}.data-* is missing"

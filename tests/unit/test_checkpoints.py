@@ -44,6 +44,12 @@ def test_the_checkpoint_that_the_state_file_names_is_read(directory):
     assert checkpoints.repair_state(directory) is None
 
 
+def test_a_file_that_a_copy_left_unfinished_is_no_part_of_a_checkpoint(directory):
+    with open(path(directory, 20) + ".data-00000-of-00001.tempstate7", "wb"):
+        pass
+    assert find(directory) == path(directory, 20)
+
+
 @pytest.mark.parametrize("state", [b"", b"garbage", b"\xff\xfe\x00", None,
                                    b'model_checkpoint_path: "model.ckpt-99"\n'])
 def test_without_a_usable_state_file_the_newest_complete_checkpoint_is_read(directory, state):
