@@ -68,6 +68,9 @@ def _enter(x: tf.Tensor, scheme: Scheme, layout: Layout, hparams: HParams, side:
         ids = tf.reshape(ids, common_layers.shape_list(x)[:2])
         if side == "targets" and layout.cache is None:
             ids = tf.pad(ids[:, :-1], [[0, 0], [1, 0]])      # as shift_right_3d
+            if segments is not None:                         # each sentence begins as one alone
+                before = tf.pad(segments[:, :-1], [[0, 0], [1, 0]])
+                ids *= tf.cast(tf.equal(segments, before), ids.dtype)
     at = features.get(f"{side}_position")
     layout = layout.replace(segments=segments, ids=ids, query_at=at, key_at=at, x=x)
     if scheme.uses("place"):

@@ -224,8 +224,9 @@ def test_a_scheme_is_told_layer_training_mask_symbols_and_segments(monkeypatch):
     with tf.Graph().as_default(), tf.Session() as session:
         tiny_models.make(values, "train")(tiny_models.features(words, words, **packed))
         encoder, decoder = seen[:2], seen[2:]
-        for stack, ids in ((encoder, words), (decoder, np.pad(words[:, :-1], [(0, 0), (1, 0)] + [
-                (0, 0)] * 2))):
+        shifted = np.pad(words[:, :-1], [(0, 0), (1, 0), (0, 0), (0, 0)])
+        shifted[:, 2] = 0                                    # not of the sentence before
+        for stack, ids in ((encoder, words), (decoder, shifted)):
             assert len({id(scheme) for scheme, _ in stack}) == 1
             for number, (_, layout) in enumerate(stack):
                 assert (layout.layer, layout.layers, layout.training) == (number, 2, True)
