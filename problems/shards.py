@@ -11,6 +11,7 @@ import array
 import collections
 import concurrent.futures
 import contextlib
+import functools
 import itertools
 import multiprocessing
 import os
@@ -238,28 +239,14 @@ class SubwordEncoder(text_encoder.SubwordTextEncoder):
 
     def __init__(self, filename: str) -> None:
         super().__init__(filename)
-        self._ids = _Cache(self._token_ids)
+        self._ids = functools.lru_cache(_CACHE_SIZE)(self._token_ids)
 
     def encode(self, s: str) -> list[int]:
         ids: list[int] = []
         for token in _find_tokens(text_encoder.native_to_unicode(s)):
-            ids += self._ids[token]
+            ids += self._ids(token)
         return ids
 
     def _token_ids(self, token: str) -> list[int]:
         return self._escaped_token_to_subtoken_ids(
             text_encoder._escape_token(token, self._alphabet))
-
-
-class _Cache(dict):
-    """Results of a function by argument; emptied when it is full."""
-
-    def __init__(self, compute: Any) -> None:
-        super().__init__()
-        self._compute = compute
-
-    def __missing__(self, argument: str) -> list[int]:
-        if len(self) >= _CACHE_SIZE:
-            self.clear()
-        value = self[argument] = self._compute(argument)
-        return value
