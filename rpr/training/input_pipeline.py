@@ -99,7 +99,7 @@ def _indexed(problem: Problem, hparams: HParams, data_dir: str, paths: Sequence[
     fields = _unprocessed_fields(problem, hparams)
     if fields:
         def length(serialized: tf.Tensor) -> tf.Tensor:
-            return _lengths(serialized, fields)
+            return _lengths(serialized, fields, problem)
     else:
         def length(serialized: tf.Tensor) -> tf.Tensor:
             return tf.map_fn(lambda record: _lengths_of_example(example(record)), serialized,
@@ -181,12 +181,12 @@ def _unprocessed_fields(problem: Problem, hparams: HParams) -> dict | None:
     return fields if unprocessed else None
 
 
-def _lengths(serialized: tf.Tensor, fields: dict) -> tf.Tensor:
+def _lengths(serialized: tf.Tensor, fields: dict, problem: Problem) -> tf.Tensor:
     """The lengths of unprocessed examples, without decoding one by one: int64 [batch, 3]."""
     features = tf.io.parse_example(serialized, fields)
-    lengths = {name: tf.sparse.reduce_sum(
+    lengths = problem.maybe_reverse_and_copy({name: tf.sparse.reduce_sum(
         tf.SparseTensor(x.indices, tf.ones_like(x.values), x.dense_shape), axis=1)
-        for name, x in features.items()}
+        for name, x in features.items()})
     longest = tf.reduce_max(tf.stack(list(lengths.values())), axis=0)
     longest = tf.maximum(longest, 1)                  # as T2T, which adds a key to each example
     return tf.stack([longest, *(lengths.get(side, tf.zeros_like(longest)) for side in _SIDES)], 1)
