@@ -107,7 +107,7 @@ class LoadedModel:
         inputs = self._inspector.encode(source)
         outputs = (list(self._inspector.translate(source).ids) if target is None
                    else self._inspector.encode(target, "targets"))
-        weights = self._inspector.attention([inputs], [outputs])
+        weights = self._inspector.attention([inputs], [outputs], found=target is None)
         return SentenceAttention(
             self._inspector.tokens(until_end(inputs), "inputs"), self._inspector.tokens(outputs),
             *(layers[:, 0] if len(layers) else layers for layers in weights))

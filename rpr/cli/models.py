@@ -57,7 +57,7 @@ def translate(argv: list[str]) -> None:
             print(_to_line(translation) if args.one_line else _to_text(translation), flush=True)
         if args.show_attention:
             source = model.encode(line)
-            weights = model.attention([source], [translation.ids])
+            weights = model.attention([source], [translation.ids], found=True)
             draw_attention(weights, model.tokens(until_end(source), "inputs"), translation.tokens,
                            os.path.join(args.show_attention, str(number)))
 

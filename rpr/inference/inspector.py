@@ -82,7 +82,7 @@ class Inspector(ModelSession):
         inputs = [self.encode(line) for line in lines]
         ids, scores = self.search(inputs)
         hypotheses = [until_end(row) for row in ids]
-        log_probabilities = self.log_probabilities(inputs, hypotheses)
+        log_probabilities = self.log_probabilities(inputs, hypotheses, found=True)
         translations = []
         for ids, score, row in zip(hypotheses, scores, log_probabilities, strict=True):
             words = ids[:-1] if ids[-1] == EOS_ID else ids

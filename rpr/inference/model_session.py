@@ -112,12 +112,15 @@ class ModelSession:
         """
         return self._session.run(self._logits, self._feed(inputs, targets))
 
-    def log_probabilities(self, inputs: Sentences, targets: Sentences) -> np.ndarray:
+    def log_probabilities(self, inputs: Sentences, targets: Sentences, found: bool = False
+                          ) -> np.ndarray:
         """Log probability of each target token given those before it; arguments as of `logits`.
 
-        float32 [batch, target length]; entries at padding mean nothing.
+        float32 [batch, target length]; entries at padding mean nothing. `found`: the targets are
+        hypotheses of a search, which may have chosen the symbol 0 after few steps of training.
         """
-        return self._session.run(self._target_log_probabilities, self._feed(inputs, targets))
+        return self._session.run(self._target_log_probabilities,
+                                 self._feed(inputs, targets, found))
 
     def search(self, inputs: Sentences) -> tuple[np.ndarray, np.ndarray]:
         """The best hypothesis of each sentence: ids, int32 [batch, length], and scores, float32.
@@ -130,14 +133,15 @@ class ModelSession:
             self._check_length("targets", features.shape[1] + 1, "inputs with the first target")
         return self._session.run(self._hypotheses, {self._inputs: features})
 
-    def attention(self, inputs: Sentences, targets: Sentences) -> AttentionWeights:
-        """Teacher-forced attention weights of all layers and heads; arguments as of `logits`.
+    def attention(self, inputs: Sentences, targets: Sentences, found: bool = False
+                  ) -> AttentionWeights:
+        """Teacher-forced weights of all layers and heads; arguments as of `log_probabilities`.
 
         Rows and columns after a sentence's end are padding.
         """
         if not any(self._attention):
             raise UserError("this model does not record its attention weights")
-        fetched = self._session.run(self._attention, self._feed(inputs, targets))
+        fetched = self._session.run(self._attention, self._feed(inputs, targets, found))
         return AttentionWeights(*(np.asarray(layers, np.float32) for layers in fetched))
 
     def save(self, directory: str) -> None:
@@ -159,8 +163,9 @@ class ModelSession:
                     {"log_probabilities": self._target_log_probabilities})})
             builder.save()
 
-    def _feed(self, inputs: Sentences, targets: Sentences) -> dict[tf.Tensor, np.ndarray]:
-        features = self._as_features("inputs", inputs), self._as_features("targets", targets)
+    def _feed(self, inputs: Sentences, targets: Sentences, found: bool = False
+              ) -> dict[tf.Tensor, np.ndarray]:
+        features = self._as_features("inputs", inputs), self._as_features("targets", targets, found)
         if len(features[0]) != len(features[1]):
             raise UserError(f"{len(features[0])} inputs and {len(features[1])} targets: there "
                             "must be as many")
@@ -169,7 +174,7 @@ class ModelSession:
                                "inputs and targets together")
         return dict(zip((self._inputs, self._targets), features, strict=True))
 
-    def _as_features(self, name: str, sentences: Sentences) -> np.ndarray:
+    def _as_features(self, name: str, sentences: Sentences, found: bool = False) -> np.ndarray:
         """Checked sentences, int32 [batch, length]."""
         try:
             rows = [np.asarray(sentence) for sentence in sentences]
@@ -179,7 +184,7 @@ class ModelSession:
                            for row in rows):
             raise UserError(f"{name}: must be one or more sentences, each a list of whole numbers")
         largest = max((int(row.max()) for row in rows if row.size), default=0)
-        if any(((row[:-1] == 0) & (row[1:] != 0)).any() for row in rows):
+        if not found and any(((row[:-1] == 0) & (row[1:] != 0)).any() for row in rows):
             raise UserError(f"{name}: 0 is padding and must not precede other ids of a sentence")
         if largest >= self._symbols[name] or any((row < 0).any() for row in rows):
             raise UserError(f"{name}: ids must be from 0 to {self._symbols[name] - 1}")

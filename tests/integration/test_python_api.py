@@ -271,6 +271,13 @@ def test_ids_that_cannot_be_read_raise_one_line(short_network, call, says):
     assert "\n" not in str(raised.value)
 
 
+def test_a_hypothesis_may_hold_the_symbol_of_padding(short_network):
+    assert short_network.log_probabilities([[5, 1]], [[0, 6, 1]], found=True).shape == (1, 3)
+    assert short_network.attention([[5, 1]], [[0, 6, 1]], found=True).cross.shape[-2:] == (3, 2)
+    with pytest.raises(UserError, match="targets: 0 is padding"):
+        short_network.logits([[5, 1]], [[0, 6, 1]])
+
+
 def test_a_model_with_one_stack_needs_no_position_scheme_for_the_other():
     encoder = rpr.build("ruoss2023", "position=randomized+rotary,randomized_evaluation=True,"
                         "num_encoder_layers=1", vocabulary_size=20)
