@@ -250,7 +250,7 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
                 or self.get_decode_start_id() or self.get_decode_end_id()
                 or "partial_targets" in features or "targets_segmentation" in features):
             for name in ("answer_symbol", "decoder_only"):
-                if hparams.get(name):
+                if self.has_input and hparams.get(name):
                     raise ValueError(f"{name}={hparams.get(name)}: such a model answers without "
                                      "sampling and prompts")
             features = {**features, "decode_length": self._length_after_prompt(

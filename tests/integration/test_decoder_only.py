@@ -96,6 +96,16 @@ def test_hypotheses_end_where_the_decoder_has_no_more_positions():
             session.run(too_long)
 
 
+def test_a_language_model_has_no_source_to_read():
+    with tf.Graph().as_default(), tf.Session() as session:
+        model = tiny_models.make(values("relative"), "infer")
+        del model._problem_hparams.modality["inputs"]
+        found = model.infer({"targets": tf.constant(sources()[:, :0])}, beam_size=1,
+                            decode_length=3)["outputs"]
+        session.run(tf.global_variables_initializer())
+        assert session.run(found).shape[0] == 3
+
+
 def test_settings_of_an_encoder_have_no_effect():
     hparams = values("relative")
     dead = live_hparams.without_effect("rpr_transformer", hparams)
