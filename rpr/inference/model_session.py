@@ -170,7 +170,7 @@ class ModelSession:
             raise UserError(f"{len(features[0])} inputs and {len(features[1])} targets: there "
                             "must be as many")
         if self._in_one_row:
-            self._check_length("targets", sum(each.shape[1] for each in features),
+            self._check_length("targets", int(sum((ids > 0).sum(axis=1) for ids in features).max()),
                                "inputs and targets together")
         return dict(zip((self._inputs, self._targets), features, strict=True))
 

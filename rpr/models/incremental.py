@@ -2,6 +2,7 @@
 
 Beam search, greedy search and ensembles need nothing else from a model.
 """
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -110,11 +111,7 @@ class IncrementalDecoder:
         if not self.reads_sources:
             return None
         sources = tf.reshape(features["inputs"], tf.shape(features["inputs"])[:2])
-        longest = self._longest
-        if longest is None:
-            return sources
-        with check_length(tf.shape(sources)[1] + 1, longest,
-                          self._hparams.get("decoder_position") or self._hparams.position):
+        with self.enough_positions(tf.shape(sources)[1] + 1):
             return tf.identity(sources)
 
     def search_lengths(self, features: dict[str, tf.Tensor], decode_length: int) -> tf.Tensor:
@@ -132,10 +129,17 @@ class IncrementalDecoder:
 
     def within_positions(self, length: int | tf.Tensor) -> int | tf.Tensor:
         """The length, or the number of the decoder's positions if that is smaller."""
-        return length if self._longest is None else tf.minimum(length, self._longest)
+        return length if self.longest is None else tf.minimum(length, self.longest)
+
+    def enough_positions(self, length: tf.Tensor) -> contextlib.AbstractContextManager[None]:
+        """A context whose operations fail if the decoder has fewer positions than `length`."""
+        if self.longest is None:
+            return contextlib.nullcontext()
+        return check_length(length, self.longest,
+                            self._hparams.get("decoder_position") or self._hparams.position)
 
     @property
-    def _longest(self) -> int | None:
+    def longest(self) -> int | None:
         """The number of the decoder's positions; None: there is no limit, or no decoder."""
         return (positions.build(self._hparams, "targets").longest
                 if "targets" in declarations.sides(self._hparams) else None)

@@ -199,11 +199,15 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
         input_ids, target_ids = (tf.reshape(features[f"{side}_raw"], tf.shape(x)[:2])
                                  for side, x in (("inputs", inputs), ("targets", targets)))
         words = tf.math.count_nonzero(input_ids, axis=1, dtype=tf.int32)[:, None]
-        x, bias = transformer_stacks.prepare_decoder(
-            transformer_stacks.append(inputs, targets, words), hparams)
-        y = self.decode(x, None, None, bias, hparams, features={
-            "targets_raw": transformer_stacks.append(input_ids, target_ids, words)})
-        return tf.reshape(tf.gather(y, words + tf.range(shape[1])[None], batch_dims=1), shape)
+        at = words + tf.range(shape[1])[None]                # of the targets
+        # Together with its padding a row may be longer than the decoder's positions.
+        length = self.within_positions(common_layers.shape_list(inputs)[1] + shape[1])
+        with self.enough_positions(tf.reduce_max((at + 1) * tf.sign(target_ids))):
+            row, ids = (transformer_stacks.append(source, target, words, length) for source, target
+                        in ((inputs, targets), (input_ids, target_ids)))
+        x, bias = transformer_stacks.prepare_decoder(row, hparams)
+        y = self.decode(x, None, None, bias, hparams, features={"targets_raw": ids})
+        return tf.reshape(tf.gather(y, tf.minimum(at, length - 1), batch_dims=1), shape)
 
     def prepare_features(self, features: dict) -> dict:
         """See `IncrementalDecoder`. Edges in a line of text are split off from `inputs`."""

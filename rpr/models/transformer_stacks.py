@@ -190,14 +190,14 @@ def answers(memory: tf.Tensor, symbols: tf.Tensor, symbol: int, at: tf.Tensor) -
     return tf.gather(memory, tf.minimum(first + at, last), batch_dims=1)
 
 
-def append(x: tf.Tensor, y: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
+def append(x: tf.Tensor, y: tf.Tensor, words: tf.Tensor, length: int | tf.Tensor) -> tf.Tensor:
     """Sequences y [batch, m, ...] behind the first `words`, int32 [batch, 1], of x [batch, n, ...].
 
     Returns:
-      [batch, n + m, ...]; the last element of y is repeated at the end.
+      [batch, length, ...], up to n + m of them; the last element of y is repeated at the end.
     """
     n, m = (common_layers.shape_list(z)[1] for z in (x, y))
-    at = tf.range(n + m)[None]
+    at = tf.range(length)[None]
     at = tf.where_v2(at < words, at, tf.minimum(at - words + n, n + m - 1))
     return tf.gather(tf.concat([x, y], axis=1), at, batch_dims=1)
 

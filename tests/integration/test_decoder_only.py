@@ -96,6 +96,26 @@ def test_hypotheses_end_where_the_decoder_has_no_more_positions():
             session.run(too_long)
 
 
+@pytest.mark.parametrize("position", ["learned", "relative_unclipped"])
+def test_padding_needs_no_positions(position):
+    """Sources and targets of 8 and 3 symbols: rows of 16 with their padding, of 11 without."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        inputs, targets = (tf.placeholder(tf.int32, [None, None, 1, 1]) for _ in range(2))
+        hparams = values(position)
+        hparams.max_length = 11
+        logits, _ = tiny_models.make(hparams)(
+            {"inputs": inputs, "targets": targets, "target_space_id": tf.constant(1)})
+        tiny_models.lively(session)
+        pair = [tiny_models.sentences(lengths) for lengths in ([8, 3], [3, 8])]
+        together = session.run(logits, dict(zip((inputs, targets), pair, strict=True)))
+        for row, (n, m) in enumerate(((8, 3), (3, 8))):
+            alone = session.run(logits, {inputs: pair[0][row:row + 1, :n],
+                                         targets: pair[1][row:row + 1, :m]})
+            np.testing.assert_allclose(together[row, :m], alone[0], rtol=1e-4, atol=1e-4)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="rows for max_length=11"):
+            session.run(logits, {inputs: pair[0], targets: pair[0]})
+
+
 def test_a_language_model_has_no_source_to_read():
     with tf.Graph().as_default(), tf.Session() as session:
         model = tiny_models.make(values("relative"), "infer")
