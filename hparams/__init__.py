@@ -1,4 +1,2 @@
 """Registered hparams sets; importing the package registers all of them."""
-from rpr.hparams import base, seq2seq, small, toy
-
-__all__ = ["base", "seq2seq", "small", "toy"]
+from rpr.hparams import base, seq2seq, small, toy  # noqa: F401

@@ -50,9 +50,8 @@ class LanguageModel:
             self._logits = tf.cast(logits[:, :, 0, 0], tf.float32)
             self._losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
                 labels=self._targets[:, :, 0, 0], logits=self._logits)
-            config = tf.ConfigProto(allow_soft_placement=True)
-            config.gpu_options.allow_growth = True
-            self._session = tf.Session(config=config)
+            self._session = tf.Session(config=tf.ConfigProto(
+                allow_soft_placement=True, gpu_options=tf.GPUOptions(allow_growth=True)))
             tf.train.Saver().restore(self._session, trained.checkpoint)
 
     def encode(self, text: str) -> list[int]:

@@ -91,9 +91,8 @@ class ModelSession:
             batch = tf.shape(self._inputs)[0]
             self._hypotheses = (tf.reshape(inferred["outputs"], [batch, -1]),
                                 tf.reshape(inferred["scores"], [batch]))
-            config = tf.ConfigProto(allow_soft_placement=True)
-            config.gpu_options.allow_growth = True
-            self._session = tf.Session(config=config)
+            self._session = tf.Session(config=tf.ConfigProto(
+                allow_soft_placement=True, gpu_options=tf.GPUOptions(allow_growth=True)))
             if checkpoint is None:
                 self._session.run(tf.global_variables_initializer())
             else:

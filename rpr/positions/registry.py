@@ -1,8 +1,8 @@
 """The registry of position schemes, and how the hparam `position` becomes a scheme."""
 import copy
+import functools
 import re
 from collections.abc import Callable
-from typing import Any
 
 from rpr.positions.combinations import HeadGroups, LayerGroups, SumOfSchemes
 from rpr.positions.scheme import Scheme
@@ -100,13 +100,10 @@ def build(hparams: HParams, side: str) -> Scheme:
             raise ValueError(f"{setting}: {name} acts before the first layer, on all heads, so it "
                              "must be in every part")
     layers = hparams.get(f"num_{'encoder' if side == 'inputs' else 'decoder'}_layers")
-    built: dict[Any, SumOfSchemes] = {}
 
+    @functools.cache                                         # one object for all layers
     def scheme_of(part: _Part, heads: tuple[int, int]) -> SumOfSchemes:
-        """The same object for all layers with the same part and heads."""
-        if (part, heads) not in built:
-            built[part, heads] = _sum(part.names, _of_heads(hparams, heads), side, setting, heads)
-        return built[part, heads]
+        return _sum(part.names, _of_heads(hparams, heads), side, setting, heads)
 
     stack: list[Scheme] = []
     for layer in range(1, (layers or hparams.num_hidden_layers) + 1):
