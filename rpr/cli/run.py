@@ -65,8 +65,10 @@ def verify(argv: list[str]) -> int:
     run_dir = RunDirectory(args.run_dir, request.data_dir)
     run = provenance.with_usr_dir(run, args.t2t_usr_dir, run_dir.config)
     result = verification.repeat_training(run, run_dir, args.steps)
-    compared = (f"{result.losses} losses, and {result.tensors} tensors at steps "
-                f"{', '.join(map(str, result.checkpoints))}")
+    compared = f"{result.losses} losses"
+    if result.checkpoints:
+        compared += (f", and {result.tensors} tensors at steps "
+                     f"{', '.join(map(str, result.checkpoints))}")
     if result.difference:
         environment = files.read_json(run_dir.file("environment.json"))
         on_gpus = environment.get("gpus") and not environment.get("deterministic_ops")

@@ -32,15 +32,15 @@ class Comparison(NamedTuple):
 def repeat_training(run: Run, run_dir: RunDirectory, steps: int | None = None) -> Comparison:
     """Trains the first steps of a run again and compares them with those of the run.
 
-    `steps` is how many; None: up to the first checkpoint after the start. Refuses a run that has
-    not reached this step.
+    `steps` is how many; None: up to the first checkpoint after the start, or 100 if only losses
+    are recorded, as in docs/results. Refuses a run that has not reached this step.
     """
-    recorded = metrics_log.read_checksums(run_dir.model)
-    steps = steps or min(filter(None, recorded), default=None)
-    if steps is None:
-        raise UserError(f"{run_dir.path}: no checkpoint is recorded yet; there is nothing to "
-                        "compare")
-    last = max(recorded, default=0)
+    recorded, losses = metrics_log.read_checksums(run_dir.model), _losses(run_dir)
+    last = max([*recorded, *losses], default=0)
+    steps = steps or min(filter(None, recorded), default=min(last, 100))
+    if not last:
+        raise UserError(f"{run_dir.path}: no loss and no checkpoint is recorded yet; there is "
+                        "nothing to compare")
     if steps > last:
         raise UserError(f"{run_dir.path}: its training recorded {last} steps; there is nothing to "
                         f"compare up to step {steps}")

@@ -48,6 +48,8 @@ def test_a_run_that_did_not_come_so_far_is_refused(tmp_path):
     run = recorded(tmp_path / "run", {}, {0: {"a": "1"}, 20: {"a": "2"}})
     with pytest.raises(UserError, match="recorded 20 steps.*step 30"):
         verification.repeat_training(None, run, 30)
+    with pytest.raises(UserError, match="recorded 20 steps.*step 30"):
+        verification.repeat_training(None, recorded(tmp_path / "record", {20: 3.5}, {}), 30)
     with pytest.raises(UserError, match="nothing to compare"):
         verification.repeat_training(None, recorded(tmp_path / "new", {}, {0: {"a": "1"}}))
 
