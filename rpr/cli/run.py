@@ -97,8 +97,10 @@ def verify_parser() -> Parser:
 def check_new_runs(runs: Iterable[tuple[Run, RunDirectory]]) -> None:
     """Refuses new runs that name a model, problem, hparams set, hparam or text that does not exist.
 
-    A run is not new if its directory has its configuration. Names runs that would be one training.
+    A run is not new if its directory has its configuration. If all are new, hparams that none of
+    the trainings reads are refused, too. Names runs that would be one training.
     """
+    runs = list(runs)
     new = [(run, run_dir) for run, run_dir in runs if not os.path.exists(run_dir.config)
            or gin_files.load_run(run_dir.config) != run]
     if not new:
@@ -107,7 +109,10 @@ def check_new_runs(runs: Iterable[tuple[Run, RunDirectory]]) -> None:
         provenance.text_files(run)
     context = multiprocessing.get_context("fork")     # TensorFlow stays in a process of its own
     with futures.ProcessPoolExecutor(1, context, with_parent()) as process:
-        read = process.submit(_check, [run for run, _ in new]).result()
+        read, unread = process.submit(_check, [run for run, _ in new]).result()
+    if unread and len(new) == len(runs):
+        raise UserError(f"hparams: {unread[0]}; leave it out, or take another model or "
+                        "hparams set")
     names: dict[tuple[Run, str], list[str]] = {}
     for (run, run_dir), hparams in zip(new, read, strict=True):
         same = dataclasses.replace(run, hparams="", hparams_set="any")
@@ -118,15 +123,15 @@ def check_new_runs(runs: Iterable[tuple[Run, RunDirectory]]) -> None:
                 "it does not read", style="yellow")
 
 
-def _check(runs: list[Run]) -> list[str]:
-    """See `check_new_runs`; returns the hparams that each training reads, as text."""
+def _check(runs: list[Run]) -> tuple[list[str], list[str]]:
+    """See `check_new_runs`; returns what `preflight.check_runs` does, the hparams as text."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     logs = QuietLogs()
     try:
         from rpr.t2t import compat
         compat.install()                              # before anything imports T2T
         from rpr.t2t import preflight, registration
-        read = preflight.check_runs([
+        read, unread = preflight.check_runs([
             ModelRequest(run.model, run.problem, run.hparams_set, run.hparams,
                          t2t_usr_dir=run.usr_dir) for run in runs])
         from rpr.problems import checks, translation
@@ -152,7 +157,7 @@ def _check(runs: list[Run]) -> list[str]:
         raise
     finally:
         logs.end()
-    return [repr(sorted(hparams.items())) for hparams in read]
+    return [repr(sorted(hparams.items())) for hparams in read], unread
 
 
 def _check_test_sets(run: Run, problem: Problem) -> None:

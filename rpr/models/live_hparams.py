@@ -6,9 +6,9 @@ itself.
 """
 from collections.abc import Iterable
 
-from tensor2tensor.utils import misc_utils
+from tensor2tensor.utils import misc_utils, registry
 
-from rpr.positions.registry import unused_settings
+from rpr.positions.registry import declared_settings, unused_settings
 from rpr.utils.interfaces import HParams
 
 _DECAY = ("learning_rate_decay_steps", "learning_rate_decay_staircase", "learning_rate_decay_rate")
@@ -52,13 +52,15 @@ _NEVER = dict.fromkeys((
     "parameter_attention_value_channels", "position_features", "tpu_enable_host_call",
     "video_num_input_frames", "video_num_target_frames"), "")
 _NEVER["dropout"] = "layer_prepostprocess_dropout, attention_dropout and relu_dropout"
+_OWN = ("position", "encoder_position", "decoder_position", "cross_position", "compatibility")
 
 
-def without_effect(model: str, hparams: HParams) -> dict[str, str]:
+def without_effect(model: str, hparams: HParams, has_source: bool = True) -> dict[str, str]:
     """The hparams that a training of a model, by its registered name, does not read.
 
-    The values are valid. For models other than `rpr_transformer` only the learning rate and the
-    optimizer are considered. Returns {name: why, in words that continue "... has no effect"}.
+    The values are valid. For models other than `rpr_transformer` only the learning rate, the
+    optimizer and, if they are T2T's, the schemes are considered. `has_source`: the problem has one;
+    else it is a language model. Returns {name: why, in words that continue "... has no effect"}.
     """
     factors = [name.strip() for name in hparams.learning_rate_schedule.split("*") if name.strip()]
     read = [name for factor in factors for name in FACTORS.get(factor, ())]
@@ -71,9 +73,12 @@ def without_effect(model: str, hparams: HParams) -> dict[str, str]:
         dead |= _others(_OPTIMIZERS.values(), _OPTIMIZERS[optimizer], f"optimizer={optimizer}")
     if model == "rpr_transformer":
         dead |= {name: f"with {model}" + (f"; it has {instead}" if instead else "")
-                 for name, instead in _NEVER.items()} | _positions(hparams)
+                 for name, instead in _NEVER.items()} | _positions(hparams, has_source)
         if not hparams.scheduled_sampling_prob:
             dead |= dict.fromkeys(_SCHEDULED_SAMPLING, "with scheduled_sampling_prob=0")
+    elif registry.model(model).__module__.startswith("tensor2tensor."):
+        dead |= dict.fromkeys((*_OWN, *(setting.name for setting in declared_settings())),
+                              f"with {model}, a model of T2T")
     return {name: why for name, why in dead.items() if name in hparams}
 
 
@@ -83,10 +88,12 @@ def _others(groups: Iterable[Iterable[str]], read: Iterable[str], setting: str) 
     return {name: why for group in groups for name in group if name not in read}
 
 
-def _positions(hparams: HParams) -> dict[str, str]:
+def _positions(hparams: HParams, has_source: bool) -> dict[str, str]:
     """The settings of schemes that neither side uses."""
     missing = {side: f"with {name}={hparams.get(name)}" for side, name in (
         ("encoder", "decoder_only"), ("decoder", "answer_symbol")) if hparams.get(name)}
+    if not has_source:
+        missing = {"encoder": "in a language model"}
     names = [f"{side}_position" for side in ("encoder", "decoder") if side not in missing]
     sides = [hparams.get(name) or hparams.position for name in names]
     cross = "none" if missing else hparams.get("cross_position") or "none"

@@ -140,24 +140,35 @@ def vocabularies(problem: Problem, data_dir: str) -> dict[str, str]:
     return {name: files.sha256(path) for name, path in paths.items() if os.path.exists(path)}
 
 
-def check_runs(runs: Sequence[ModelRequest]) -> list[dict[str, Any]]:
+def check_runs(runs: Sequence[ModelRequest]) -> tuple[list[dict[str, Any]], list[str]]:
     """Refuses runs with an unknown model, problem, hparams set or hparam, or a value out of range.
 
-    `compat.install` must have been called. Returns the hparams that each run's training reads.
+    `compat.install` must have been called.
+
+    Returns:
+      the hparams that each run's training reads;
+      a line for each hparam that no run reads of those that set it to the same value.
     """
     read = []
+    why_dead: dict[str, list[str]] = {}               # by setting; "" if a run reads it
     for usr_dir in dict.fromkeys(["", *(run.t2t_usr_dir for run in runs)]):
         registration.register(usr_dir)
     for run in runs:
         registration.check_registered("model", run.model)
-        registration.find_problem(run.problem)
+        problem = registration.find_problem(run.problem)
         if run.problem.endswith(("_rev", "_copy")):
             raise UserError(f"run.problem = {run.problem}: T2T's suffixes _rev and _copy work with "
                             "rpr train and rpr decode only; define a problem with the languages "
                             "swapped")
         hparams = registration.registered_hparams(run.hparams_set)
-        parse_hparams(hparams, run.hparams)
+        overrides = parse_hparams(hparams, run.hparams)
         check_supported(run.model, hparams)
-        dead = live_hparams.without_effect(run.model, hparams)
+        dead = live_hparams.without_effect(
+            run.model, hparams, getattr(problem, "has_inputs", True))
         read.append({name: value for name, value in hparams.values().items() if name not in dead})
-    return read
+        if "position" in dead and not hasattr(registry.model(run.model), "check_hparams"):
+            overrides.setdefault("position", hparams.position)    # of our set; T2T's model
+        for name, value in overrides.items():
+            why_dead.setdefault(f"{name}={value}", []).append(dead.get(name, ""))
+    return read, [f"{setting} has no effect {reasons[0]}" for setting, reasons in why_dead.items()
+                  if all(reasons)]

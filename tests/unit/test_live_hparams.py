@@ -1,14 +1,17 @@
 """Hparams without an effect leave the graph of a training unchanged; the others change it."""
+from pathlib import Path
+
 import pytest
 import tensorflow.compat.v1 as tf
 import tiny_models
 from tensor2tensor.utils import registry
 
 from rpr.cli import run
-from rpr.experiments import config, run_directory
+from rpr.experiments import config, gin_files, run_directory
 from rpr.models import live_hparams, transformer
 from rpr.t2t import trained_model
 from rpr.utils import console, interfaces
+from rpr.utils.errors import UserError
 
 OTHER = {"learning_rate_decay_scheme": "exp", "learning_rate_boundaries": [3],
          "learning_rate_multiples": [0.5], "learning_rate_minimum": 0.1,
@@ -114,19 +117,44 @@ def test_without_a_decoder_the_position_of_the_encoder_decides():
     transformer.checked_hparams(new_hparams(**settings))     # a decoder would refuse it
 
 
+def new_runs(folder, *hparams, **settings):
+    """Runs that have not begun, as `check_new_runs` takes them: 1, 2, ..."""
+    settings = {"problem": "toy_reverse_repeats_5", "hparams_set": "rpr_tiny", "train_steps": 10,
+                "checkpoint_steps": 10, **settings}
+    return [(config.Run(hparams=each, **settings),
+             run_directory.RunDirectory(str(folder / str(number)), ""))
+            for number, each in enumerate(hparams, 1)]
+
+
 def test_the_arms_that_are_one_training_are_named(tmp_path, monkeypatch):
     said = []
     monkeypatch.setattr(run, "say", lambda line, style: said.append(line))
-    arms = {"k4": "position=sinusoid,max_relative_position=4",
-            "k8": "position=sinusoid,max_relative_position=8", "none": "position=none",
-            "fast": "position=none,learning_rate_constant=9.0",
-            "slow": "position=none,learning_rate=9.0"}
-    run.check_new_runs(
-        (config.Run(problem="toy_reverse_repeats_5", hparams_set="rpr_tiny", train_steps=10,
-                    checkpoint_steps=10, hparams=hparams),
-         run_directory.RunDirectory(str(tmp_path / name), "")) for name, hparams in arms.items())
-    assert said == [f"{one}, {other} are the same training: they differ only in hparams that it "
-                    "does not read" for one, other in (("k4", "k8"), ("none", "slow"))]
+    run.check_new_runs(new_runs(tmp_path, *(f"position={position},max_relative_position={k}"
+                                            for position in ("sinusoid", "relative")
+                                            for k in (4, 8))))
+    assert said == ["1, 2 are the same training: they differ only in hparams that it does not read"]
+
+
+@pytest.mark.parametrize("hparams, settings, line", [
+    (("position=sinusoid", "position=alibi,rotary_base=7.0"), {},
+     "rotary_base=7.0 has no effect with position=alibi; leave it out"),
+    (("learning_rate=9.0", ""), {}, "learning_rate=9.0 has no effect with learning_rate_schedule"),
+    (("encoder_position=rotary",),
+     {"problem": "lm_text_files_characters", "metrics": ("perplexity",)},
+     "encoder_position=rotary has no effect in a language model"),
+    (("position=alibi",), {"model": "transformer"},
+     "position=alibi has no effect with transformer, a model of T2T"),
+    (("",), {"model": "transformer"}, "position=relative has no effect with transformer"),
+])
+def test_what_no_training_reads_is_refused_where_all_runs_are_new(tmp_path, hparams, settings,
+                                                                  line):
+    runs = new_runs(tmp_path, *hparams, **settings)
+    with pytest.raises(UserError, match=f"^hparams: {line}"):
+        run.check_new_runs(runs)
+    begun = new_runs(tmp_path / "begun", "position=rotary")[0]
+    (tmp_path / "begun" / "1").mkdir(parents=True)
+    Path(begun[1].config).write_text(gin_files.as_gin(begun[0]))
+    run.check_new_runs([begun, *runs])
 
 
 def test_a_training_says_which_settings_it_does_not_read(tmp_path, monkeypatch):
