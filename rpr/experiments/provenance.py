@@ -224,11 +224,17 @@ def _git_state() -> dict[str, Any]:
 
 
 def _cpu_model() -> str:
+    """Its name and numbers: virtual machines give unlike processors one name, such as AMD EPYC."""
+    found: dict[str, str] = {}
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:
         for line in lines:
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor()
+            name, _, value = line.partition(":")
+            found.setdefault(name.strip(), value.strip())
+    if "model name" not in found:
+        return platform.processor()
+    numbers = [f"{name} {found[key]}" for name, key in (("family", "cpu family"),
+                                                        ("model", "model")) if key in found]
+    return found["model name"] + (f" ({', '.join(numbers)})" if numbers else "")
 
 
 def _output(*command: str) -> str | None:

@@ -1,6 +1,8 @@
 """`rpr verify` names the first difference; a run says in which environment it is resumed."""
 import json
 import math
+import re
+from pathlib import Path
 
 import pytest
 
@@ -67,6 +69,8 @@ def test_a_changed_environment_is_reported_once_and_the_first_one_is_kept(tmp_pa
     path = tmp_path / "environment.json"
     first = json.loads(path.read_text())
     assert first["numpy"] and first["tensorflow"] and first["cpu"] and first["command"]
+    if "cpu family" in Path("/proc/cpuinfo").read_text():     # of x86
+        assert re.search(r" \(family \d+, model \d+\)$", first["cpu"])
     provenance.record_environment(run_dir)
     assert not capfd.readouterr().err
     before = {**first, "cpu": "Z80", "numpy": "0.9", "cores": 99, "command": ["other"]}
