@@ -84,6 +84,10 @@ def _request(flags: FlagValues, words: Sequence[str]) -> tuple[DecodeRequest, li
     run, model = arguments.find_model(flags, words)
     models = _find_members(flags.ensemble, model) if flags.ensemble else [
         trained_model.find_trained_model(model)]
+    has_source = "inputs" in models[0].hparams.problem_hparams.vocabulary
+    if not has_source and not flags.decode_interactive and not flags.score_file:
+        raise UserError(f"{models[0].hparams.problem.name}: the problem has no source text to "
+                        "decode; --decode_interactive continues what is typed")
     preflight.parse_hparams(decoding.decode_hparams(), flags.decode_hparams, "decode_hparams")
     search = _search(flags.decode_hparams, run)
     decode_hparams = decoding.decode_hparams(search)
@@ -93,7 +97,7 @@ def _request(flags: FlagValues, words: Sequence[str]) -> tuple[DecodeRequest, li
     has_gpu = _check_devices(flags.worker_gpu)
     decode_hparams.shards, decode_hparams.shard_id = flags.decode_shards, flags.worker_id
     source, output = _files(flags, run, decode_hparams)
-    if flags.score_file and "inputs" in models[0].hparams.problem_hparams.vocabulary:
+    if flags.score_file and has_source:
         file_checks.check_pairs(flags.score_file)
     to_terminal = bool(source and not output and (run or flags.test_set))
     if to_terminal:

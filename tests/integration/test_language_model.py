@@ -137,6 +137,22 @@ def test_what_cannot_be_is_refused(run, model, tmp_path):
         assert expected in refused("run", tmp_path / "x.gin", f"--run_dir={tmp_path}/x")
 
 
+def test_a_file_is_not_decoded_and_what_is_typed_is_continued(run, model, tmp_path):
+    t2t = ["--problem=lm_text_files_characters", "--model=rpr_transformer",
+           "--hparams_set=rpr_tiny", f"--data_dir={run.parent / 'data'}",
+           f"--output_dir={run / 'model'}"]
+    there = sorted(os.listdir(run / "model"))
+    for command in (["decode", run], ["decode", *t2t, f"--output={tmp_path}/out"]):
+        assert refused(*command, f"--input={run}/source.test.txt") == (
+            "rpr decode: lm_text_files_characters: the problem has no source text to decode; "
+            "--decode_interactive continues what is typed")
+    assert "has no source text" in refused("decode", run)
+    assert sorted(os.listdir(run / "model")) == there and not os.listdir(tmp_path)
+    done = rpr_command("decode", run, "--decode_interactive",
+                       "--decode_hparams=beam_size=1,extra_length=5", stdin="The\n")
+    assert model.generate("The", 5).removeprefix("The") in done.stdout
+
+
 def test_files_of_losses_are_compared_pairwise(run, tmp_path):
     losses = run / "losses.test.jsonl"
     done = rpr_command("perplexity", run, f"--input={run}/source.test.txt", "--window=8",
