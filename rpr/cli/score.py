@@ -1,6 +1,7 @@
 """`rpr score`, `rpr judge` (a test of arms on the scores of others) and `rpr test-set`."""
 import argparse
 import json
+import math
 import statistics
 import sys
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from rpr.evaluation.ratio_metrics import read_losses
 from rpr.evaluation.scoring import Score, System
 from rpr.evaluation.significance import LEVEL, p_text
 from rpr.evaluation.test_sets import read_lines
-from rpr.inference.file_checks import check_output
+from rpr.inference.file_checks import check_input, check_output
 from rpr.utils import files
 from rpr.utils.console import printable
 from rpr.utils.errors import InvalidValue, UserError
@@ -236,8 +237,17 @@ _PS = {"p": f"p ≤ {LEVEL}", "p_holm": "Holm, of a table", "p_all": "Holm, of a
 def judge(argv: list[str]) -> None:
     """`rpr judge FILE [FLAGS]`."""
     args = judge_parser().parse_args(argv)
+    check_input(args.file)
     scores = judging.read_scores(args.file, args.arm, args.seed, args.score,
                                  args.tables.split(",") if args.tables else ())
+    tested = {table: sum(len(seeds) > 1 for seeds in arms.values())
+              for table, arms in scores.items()}
+    if max(map(len, scores.values())) < 2:
+        raise InvalidValue("arm", args.arm, f"a single value in each table of "
+                           f"{args.file}; the test compares two or more")
+    if max(tested.values()) < 2:
+        raise InvalidValue("seed", args.seed, f"no table of {args.file} has two arms with two "
+                           "seeds each, which the test needs")
     pairs = judging.judge(scores)
     from rich.console import Console
     console = Console()
@@ -248,13 +258,22 @@ def judge(argv: list[str]) -> None:
             [name, str(len(seeds)), f"{statistics.fmean(seeds.values()):.4g}",
              f"{statistics.stdev(seeds.values()):.2g}" if len(seeds) > 1 else ""]
             for name, seeds in arms.items()])
-        _print(console, "", ["", "minus", "difference", "95%", "p", "p (Holm)"], [
-            [pair.second, pair.first, f"{found.difference:+.3g}",
-             f"[{found.low:+.3g}, {found.high:+.3g}]", p_text(found.p), p_text(found.p_holm)]
-            for pair in pairs if pair.table == table for found in (pair.comparison,)])
-    if len(scores) > 1:
+        found = [pair for pair in pairs if pair.table == table]
+        if found:
+            _print(console, "", ["", "minus", "difference", "95%", "p", "p (Holm)"], [
+                [pair.second, pair.first, f"{each.difference:+.3g}",
+                 f"[{each.low:+.3g}, {each.high:+.3g}]", p_text(each.p), p_text(each.p_holm)]
+                for pair in found for each in (pair.comparison,)])
+        possible = math.comb(tested[table], 2)
+        if len(found) < possible:
+            console.print("not compared, because their scores do not vary between seeds: "
+                          f"{possible - len(found)} of {possible} pairs\n", highlight=False)
+    if not pairs:
+        return
+    compared = len({pair.table for pair in pairs})
+    if compared > 1:
         counts = {p: judging.outcomes(pairs, p) for p in _PS}
-        _print(console, f"{len(scores)} tables: ahead, behind, undecided",
+        _print(console, f"{compared} tables: ahead, behind, undecided",
                ["", "against", *_PS.values()],
                [[second, first, *(", ".join(map(str, counts[p][first, second])) for p in _PS)]
                 for first, second in counts["p"]])

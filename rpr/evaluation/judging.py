@@ -1,8 +1,11 @@
 """The test of arms on scores that were computed elsewhere: one number for each arm and seed."""
+import contextlib
 import csv
 import io
 import itertools
 import math
+import re
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -44,45 +47,74 @@ def read_scores(path: str, arm: str, seed: str, score: str, tables: Sequence[str
       tables: columns whose values name a table of their own, such as the task.
 
     Raises:
-      InvalidPath: the file is too large or no CSV, or a score is not a finite number.
-      InvalidValue: it lacks a column.
+      InvalidPath: the file is too large or no CSV, or runs of a table have unequal numbers of rows.
+      InvalidValue: it lacks a column, one is named twice, or a score is not a finite number.
     """
     with files.open_regular(path) as file:
         content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
         raise InvalidPath(path, f"larger than {MOST_BYTES:,} bytes")
+    if not content.strip():
+        raise InvalidPath(path, "is empty")
     found: dict[tuple[str, str, str], list[float]] = {}
     rows = None
     try:
         rows = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True)
         columns = rows.fieldnames or []
+        if len(columns) == 1 and re.search("[;\t]", columns[0]):
+            raise InvalidPath(path, "the header is one column; separate columns by commas")
+        used: dict[str, str] = {}
         for name, column in (("arm", arm), ("seed", seed), ("score", score),
                              *(("tables", column) for column in tables)):
             if column not in columns:
                 raise InvalidValue(name, column, f"must be a column of {path}: "
                                    f"{', '.join(columns)}")
+            if column in used:
+                raise InvalidValue(name, column, f"is also the column of {used[column]}")
+            used[column] = name
         for row in rows:
             if None in row:                           # such as a decimal comma
                 raise ValueError("more fields than columns")
             key = ", ".join(row[column] or "" for column in tables), row[arm], row[seed]
-            value = float(row[score] or "nan")
-            if None in key or not math.isfinite(value):
-                raise ValueError(f"{row[score]!r} is not a score")
+            if None in (*key, row[score]):
+                raise ValueError("fewer fields than columns")
+            value = math.nan
+            with contextlib.suppress(ValueError):
+                value = float(row[score])
+            if not math.isfinite(value):
+                raise InvalidValue("score", score, f"{row[score][:80]!r} in line {rows.line_num} "
+                                   f"of {path} is not a finite number")
             found.setdefault(key, []).append(value)
     except (csv.Error, ValueError) as error:          # UnicodeDecodeError is one
         raise InvalidPath(path, (f"line {rows.line_num}: " if rows else "") + str(error)) from None
     if not found:
         raise InvalidPath(path, "no rows")
+    return _mean_scores(path, found)
+
+
+def _mean_scores(path: str, found: Mapping[tuple[str, str, str], Sequence[float]]) -> Scores:
+    """The mean of the rows of each run; refuses a run with another number than most of its table.
+    """
+    counts: dict[str, list[int]] = {}
+    for (table, _, _), values in found.items():
+        counts.setdefault(table, []).append(len(values))
+    usual = {table: max(statistics.multimode(rows)) for table, rows in counts.items()}
     scores: Scores = {}
     for (table, name, number), values in found.items():
-        scores.setdefault(table, {}).setdefault(name, {})[number] = float(np.mean(values))
+        if len(values) != usual[table]:
+            rows = "row" if len(values) == 1 else "rows"
+            raise InvalidPath(path, f"{table and f'table {table}: '}arm {name} with seed {number} "
+                              f"has {len(values)} {rows} where others have {usual[table]}; name "
+                              "the columns of conditions or remove the run")
+        scores.setdefault(table, {}).setdefault(name, {})[number] = statistics.fmean(values)
     return scores
 
 
 def judge(scores: Scores) -> list[Pair]:
     """Compares all arms of each table that have two seeds or more.
 
-    Only other seeds are accounted for: the examples of a test set are not in the scores.
+    Only other seeds are accounted for: the examples of a test set are not in the scores. Two arms
+    whose scores do not vary between seeds are not compared.
     """
     pairs = []
     for table, arms in scores.items():
@@ -91,11 +123,12 @@ def judge(scores: Scores) -> list[Pair]:
         if len(runs) < 2:
             continue
         spread = significance.estimate_spread(runs.values())
-        names = list(itertools.combinations(runs, 2))
-        compared = significance.correct(
-            [significance.compare(runs[first], runs[second], spread) for first, second in names])
+        compared = {both: significance.compare(runs[both[0]], runs[both[1]], spread)
+                    for both in itertools.combinations(runs, 2)}
+        varied = [both for both in compared if compared[both].seed_variance]
+        corrected = significance.correct([compared[both] for both in varied])
         pairs += [Pair(table, *both, comparison)
-                  for both, comparison in zip(names, compared, strict=True)]
+                  for both, comparison in zip(varied, corrected, strict=True)]
     overall = significance.correct([pair.comparison for pair in pairs])
     return [pair._replace(p_all=comparison.p_holm)
             for pair, comparison in zip(pairs, overall, strict=True)]

@@ -55,24 +55,62 @@ def test_the_command_prints_tables_and_counts(tmp_path):
 
 def test_an_arm_with_one_seed_is_shown_and_not_tested(tmp_path):
     path = write(tmp_path / "x.csv", {"none": 0.3, "rotary": 0.5}, tables=("copy",))
-    path.write_text(path.read_text() + "copy,alibi,0,10,0.9\n")
+    path.write_text(path.read_text() + "copy,alibi,0,10,0.9\ncopy,alibi,0,20,0.9\n")
     shown = rpr_command("judge", path, "--arm=scheme", "--seed=run", "--score=accuracy").stdout
     assert shown.count("alibi") == 1 and "significant pairs: 1 of 1" in shown
 
 
 @pytest.mark.parametrize("text, problem", [
+    ("", "is empty"),
+    ("\n", "is empty"),
     ("scheme,run\na,1\n", "--score=accuracy: must be a column of"),
-    ("scheme,run,accuracy\na,1,x\n", "line 2: could not convert string to float: 'x'"),
-    ("scheme,run,accuracy\na,1,1e999\n", "line 2: '1e999' is not a score"),
-    ("scheme,run,accuracy\na\n", "line 2: None is not a score"),
+    ("scheme;run;accuracy\na;1;2\n", "the header is one column; separate columns by commas"),
+    ("scheme\trun\taccuracy\na\t1\t2\n", "the header is one column; separate columns by commas"),
+    ("scheme,run,accuracy\na,1,x\n", "--score=accuracy: 'x' in line 2 of "),
+    ("scheme,run,accuracy\na,1,1e999\n", "'1e999' in line 2 of "),
+    ("scheme,run,accuracy\na\n", "line 2: fewer fields than columns"),
     ("scheme,run,accuracy\na,1,27,5\n", "line 2: more fields than columns"),
     ("scheme,run,accuracy\n", "no rows"),
-    ("scheme,run,accuracy\n\xff\xfe", "codec can't decode"),
+    ("scheme,run,accuracy\n\xff\xfe", "line 2 is not UTF-8 (invalid start byte at byte 1"),
+    ("scheme,run,accuracy\na,1,2\na,2,3\n", "--arm=scheme: a single value in each table"),
+    ("scheme,run,accuracy\na,1,2\na,2,3\nb,1,3\n", "--seed=run: no table of "),
 ])
 def test_damaged_files_are_refused_in_one_line(tmp_path, text, problem):
     (tmp_path / "x.csv").write_bytes(text.encode("latin-1"))
     line = refused("judge", tmp_path / "x.csv", "--arm=scheme", "--seed=run", "--score=accuracy")
     assert problem in line and "x.csv" in line
+
+
+def test_a_run_with_fewer_rows_than_others_is_refused(tmp_path):
+    path = write(tmp_path / "x.csv", {"none": 0.3, "rotary": 0.5}, lengths=(10, 20))
+    path.write_text("\n".join(line for line in path.read_text().splitlines()
+                              if not line.startswith("sort,none,2,20")))
+    flags = ["--arm=scheme", "--seed=run", "--score=accuracy", "--tables=task"]
+    assert refused("judge", path, *flags).endswith(
+        "x.csv: table sort: arm none with seed 2 has 1 row where others have 2; name the columns "
+        "of conditions or remove the run")
+
+
+def test_arms_without_spread_over_seeds_are_not_compared(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("task,arm,seed,score\n" + "".join(
+        f"{task},{arm},{seed},{score + (seed / 9 if task == 'sort' else 0)}\n"
+        for task in ("copy", "sort") for arm, score in (("a", 1), ("b", 0)) for seed in range(3)))
+    shown = rpr_command("judge", path, "--tables=task").stdout
+    assert "scores do not vary between seeds: 1 of 1 pairs" in shown
+    assert shown.splitlines()[-1].startswith("significant pairs: 1 of 1")
+    # With unequal numbers of seeds, arms keep their own variances.
+    path.write_text("arm,seed,score\na,0,1\na,1,1\na,2,1\nb,0,2\nb,1,2\nc,0,3\nc,1,4\n")
+    assert [pair[1:3] for pair in judging.judge(judging.read_scores(
+        str(path), "arm", "seed", "score"))] == [("a", "c"), ("b", "c")]
+
+
+@pytest.mark.parametrize("flags, line", [
+    (["--seed=arm"], "--seed=arm: is also the column of arm"),
+    (["--tables=task,score"], "--tables=score: is also the column of score")])
+def test_a_column_has_one_meaning(tmp_path, flags, line):
+    (tmp_path / "x.csv").write_text("task,arm,seed,score\na,a,1,1\n")
+    assert refused("judge", tmp_path / "x.csv", *flags) == f"rpr judge: {line}"
 
 
 def test_only_a_line_feed_ends_a_row(tmp_path):
@@ -86,7 +124,7 @@ def test_only_a_line_feed_ends_a_row(tmp_path):
 def test_published_results():
     scores = judging.read_scores(str(PUBLISHED), "scheme", "seed", "accuracy", ["dataset", "split"])
     pairs = judging.judge(scores)
-    assert len(scores) == 12 and len(pairs) == 120
-    assert judging.outcomes(pairs, "p_all")["none", "t5_relative_bias"] == [2, 0, 10]
+    assert len(scores) == 12 and len(pairs) == 110       # all scores of a table are 0
+    assert judging.outcomes(pairs, "p_all")["none", "t5_relative_bias"] == [2, 0, 9]
     with pytest.raises(UserError):
         judging.read_scores(str(PUBLISHED.with_name("README.md")), "scheme", "seed", "accuracy")
