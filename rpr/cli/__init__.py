@@ -159,7 +159,8 @@ COMMANDS = {
     "test-set": "score.test_set", "check-scheme": "schemes.check_scheme",
     "benchmark": "schemes.benchmark", "list": "schemes.list_names"}
 # For completion: the parser of MODULE.FUNCTION of these commands is MODULE.FUNCTION_parser.
-_WITHOUT_T2T = ("run", "study", "report", "verify", "judge", "track", "score", "test-set")
+# "export" loads T2T once its flags are checked.
+_WITHOUT_T2T = ("run", "study", "report", "verify", "judge", "track", "score", "test-set", "export")
 
 
 def _complete(typed: list[str]) -> None:

@@ -17,7 +17,7 @@ from tensor2tensor.utils import decoding, trainer_lib
 from rpr.cli import arguments, launcher
 from rpr.evaluation import test_sets
 from rpr.experiments.config import Run
-from rpr.export import to_ctranslate2
+from rpr.export import check_installed, to_ctranslate2
 from rpr.inference import ensemble, file_checks, file_decoder
 from rpr.inference.file_decoder import DecodeRequest, ProgressEstimator
 from rpr.t2t import preflight, registration, trained_model
@@ -132,7 +132,7 @@ def _find_members(directories: Sequence[str], model: ModelRequest) -> list[Train
 
 def _check_ctranslate2(flags: FlagValues, models: Sequence[TrainedModel]) -> None:
     """Refuses what CTranslate2 cannot decode."""
-    to_ctranslate2.check_installed("engine", flags.engine)
+    check_installed("engine", flags.engine)
     for name in ("ensemble", "decode_interactive", "score_file"):
         if getattr(flags, name):
             raise InvalidValue("engine", flags.engine, f"not with --{name}")

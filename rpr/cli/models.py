@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 from rpr.cli import arguments
 from rpr.evaluation import ratio_metrics, test_sets
 from rpr.experiments.config import Run
+from rpr.export import QUANTIZATIONS, check_installed
 from rpr.inference import file_checks
-from rpr.inference.inspector import Inspector, Translation, draw_attention, until_end
-from rpr.inference.model_session import ModelSession
-from rpr.t2t.trained_model import find_trained_model
 from rpr.utils import files
 from rpr.utils.console import Task, say, terminal
 from rpr.utils.errors import InvalidValue, UserError
@@ -21,9 +19,13 @@ from rpr.utils.interfaces import ModelRequest
 if TYPE_CHECKING:
     import numpy as np
 
+    from rpr.inference.inspector import Translation
+
 
 def translate(argv: list[str]) -> None:
     """`rpr translate RUN [TEXT]`; without a run directory, T2T's flags name the model."""
+    from rpr.inference.inspector import Inspector, draw_attention, until_end
+    from rpr.t2t.trained_model import find_trained_model
     parser = _parser("translate", "RUN [TEXT]", "Translates one sentence, the lines of the "
                      "standard input, or what is typed.\nShows the score of the beam search (log "
                      "probability divided by the length penalty)\nand the probability of each "
@@ -84,7 +86,7 @@ def _read_lines() -> Iterator[str]:
             yield line
 
 
-def _to_text(translation: Translation) -> str:
+def _to_text(translation: "Translation") -> str:
     if not sys.stdout.isatty():
         return "\t".join([translation.text.replace("\t", " "), f"{translation.score:.4f}",
                           " ".join(f"{p:.4f}" for p in translation.probabilities)])
@@ -93,12 +95,12 @@ def _to_text(translation: Translation) -> str:
     return f"{translation.text}\n  score {translation.score:.3f}: {tokens}"
 
 
-def _to_line(translation: Translation) -> str:
+def _to_line(translation: "Translation") -> str:
     return (f"{translation.text} [{' '.join(f'{p:.3f}' for p in translation.probabilities)}] "
             f"Score: {translation.score:.3f}")
 
 
-def _to_json(source: str, translation: Translation) -> str:
+def _to_json(source: str, translation: "Translation") -> str:
     return json.dumps({"source": source, "translation": translation.text,
                        "score": round(translation.score, 6), "tokens": translation.tokens,
                        "probabilities": [round(float(p), 6) for p in translation.probabilities]},
@@ -124,6 +126,7 @@ def perplexity(argv: list[str]) -> None:
     if args.output:
         file_checks.check_output(args.output, [args.input], of_json=True)
     from rpr.inference.language_model import LanguageModel
+    from rpr.t2t.trained_model import find_trained_model
     model = LanguageModel(find_trained_model(request))
     say(model.checkpoint, style="dim")
     lines, losses = test_sets.read_lines(args.input), list["np.ndarray"]()
@@ -148,27 +151,47 @@ def _print_by_position(losses: "list[np.ndarray]") -> None:
         low, high = high + 1, 2 * high
 
 
+# Flags of `rpr export` that only some formats read.
+_READ = {"ctranslate2": ("beam_size", "alpha", "extra_length", "quantization"),
+         "saved_model": ("beam_size", "alpha", "extra_length"), "safetensors": ()}
+
+
 def export(argv: list[str]) -> None:
     """`rpr export RUN --format=... --to=DIR`; without a run directory, T2T's flags name the model.
     """
-    from rpr.export import bundle, to_ctranslate2
+    args = export_parser().parse_args([arg for arg in argv if arg != "--verbose"])
+    for name in _READ["ctranslate2"]:
+        value = getattr(args, name)
+        if value is not None and name not in _READ[args.format]:
+            raise InvalidValue(name, value, f"the format {args.format} does not read it")
+    if args.format != "saved_model":
+        check_installed("format", args.format)
+    files.check_new_directory(args.to)
+    run, request = _find_model(args, args.words)
+    from rpr.cli import launcher
+    launcher.launch(lambda _: _export(args, run, request), argv)
+
+
+def export_parser() -> arguments.Parser:
+    """The flags of `rpr export`."""
     parser = _parser("export", "RUN", "Writes a trained model for programs that have neither T2T "
                      "nor rpr. docs/export.md\ndescribes the formats.")
     parser.add_argument("--format", required=True, help="ctranslate2: fast translation; "
                         "saved_model: TensorFlow, every model; safetensors: the weights",
-                        choices=("ctranslate2", "saved_model", "safetensors"))
+                        choices=tuple(_READ))
     parser.add_argument("--to", required=True, metavar="DIR", help="a new directory")
-    parser.add_argument("--quantization", default="float32", choices=to_ctranslate2.QUANTIZATIONS,
+    parser.add_argument("--quantization", choices=QUANTIZATIONS,
                         help="type of the weights for ctranslate2 (default float32)")
     _add_search_flags(parser)
     parser.add_argument("--extra_length", type=arguments.number(0, 100_000), help="most "
                         "tokens of a hypothesis beyond those of its source (default 100)")
-    args = parser.parse_args(argv)
-    if args.format != "saved_model":
-        to_ctranslate2.check_installed("format", args.format)
-    if args.quantization != "float32" and args.format != "ctranslate2":
-        raise InvalidValue("quantization", args.quantization, "only with format ctranslate2")
-    run, request = _find_model(args, args.words)
+    return parser
+
+
+def _export(args: argparse.Namespace, run: Run | None, request: ModelRequest) -> None:
+    from rpr.export import bundle, to_ctranslate2
+    from rpr.inference.model_session import ModelSession
+    from rpr.t2t.trained_model import find_trained_model
     default = bundle.Search(run.beam_size, run.alpha) if run else bundle.Search()
     search = default._replace(**{name: getattr(args, name) for name in default._fields
                                  if getattr(args, name) is not None})
@@ -180,7 +203,7 @@ def export(argv: list[str]) -> None:
         elif args.format == "saved_model":
             ModelSession(trained.name, trained.hparams, trained.checkpoint, *search).save(directory)
         else:
-            longest = to_ctranslate2.save(trained, directory, args.quantization)
+            longest = to_ctranslate2.save(trained, directory, args.quantization or "float32")
         translates = translates and bundle.add_translator(
             trained, directory, search, args.format, longest)
     say(f"{args.to}: {args.format} of {trained.checkpoint}")

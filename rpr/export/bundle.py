@@ -16,8 +16,7 @@ from tensor2tensor.utils import registry
 
 from rpr.export import translator
 from rpr.t2t.trained_model import TrainedModel
-from rpr.utils.errors import InvalidPath
-from rpr.utils.files import atomic_path, write_atomically
+from rpr.utils.files import atomic_path, check_new_directory, write_atomically
 from rpr.utils.interfaces import HParams
 
 # T2T's names of variables -> plain names, in this order.
@@ -51,9 +50,8 @@ def new_directory(path: str) -> Iterator[str]:
     Raises:
       UserError: `path` is there and not an empty directory.
     """
+    check_new_directory(path)
     path = os.path.abspath(path)
-    if os.path.lexists(path) and (not os.path.isdir(path) or os.listdir(path)):
-        raise InvalidPath(path, "is there already; name a new directory")
     temporary = f"{path}.{os.getpid()}.tmp"
     os.makedirs(temporary)
     try:

@@ -7,7 +7,6 @@ singular value decomposition, so these channels are few: 2k for a table per head
 a bias. Weighted sums are extended in the same way, and the output transform reads the extension.
 """
 import functools
-import importlib.util
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -24,20 +23,12 @@ from rpr.utils.errors import InvalidValue, UserError
 from rpr.utils.interfaces import DecodeHParams, HParams
 from rpr.utils.processes import temporary_directory
 
-QUANTIZATIONS = ("float32", "int8", "int16", "float16", "bfloat16")
 _TOLERANCE = 1e-6                                     # of the largest term
 # T2T's decode hparams that `decoder` reads, or that concern files and not the search.
 _SEARCH = {"beam_size", "alpha", "batch_size", "extra_length", "return_beams", "write_beam_scores",
            "delimiter", "log_results", "skip_eos_postprocess", "decode_to_file", "shards",
            "shard_id", "shards_start_offset", "shard_google_format"}
 Weights = dict[str, np.ndarray]
-
-
-def check_installed(setting: str, name: str) -> None:
-    """Refuses the value `name` of a setting if there is no package of this name."""
-    if importlib.util.find_spec(name) is None:
-        raise InvalidValue(setting, name, "needs the package of this name: pip install "
-                           f"{name}")
 
 
 def decoder(trained: TrainedModel, search: DecodeHParams, processes: int = 1
@@ -100,7 +91,7 @@ def save(trained: TrainedModel, directory: str, quantization: str = "float32") -
     Args:
       trained: the model.
       directory: of the files.
-      quantization: type of the weights, one of QUANTIZATIONS.
+      quantization: type of the weights, one of `rpr.export.QUANTIZATIONS`.
 
     Returns:
       the most symbols of a sentence.

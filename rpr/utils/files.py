@@ -191,6 +191,12 @@ def refuse_unusable(path: str) -> None:
                               "another directory")
 
 
+def check_new_directory(path: str) -> None:
+    """Refuses a path to write a directory to that is there and not an empty directory."""
+    if os.path.lexists(path) and (not os.path.isdir(path) or os.listdir(path)):
+        raise InvalidPath(path, "is there already; name a new directory")
+
+
 def sha256(path: str) -> str:
     """SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as content:

@@ -136,6 +136,25 @@ def test_a_saved_model_needs_only_tensorflow(request_of, trained, tmp_path):
             score) == pytest.approx(record["score"], rel=1e-3))
 
 
+@pytest.mark.parametrize(("given", "line"), [
+    (["--to=out"], "the following arguments are required: --format (--help lists the flags)"),
+    (["--format=saved_model"], "the following arguments are required: --to (--help lists the "
+     "flags)"),
+    (["--format=safetensors", "--to=out", "--beam_size=7"],
+     "--beam_size=7: the format safetensors does not read it"),
+    (["--format=saved_model", "--to=out", "--quantization=int8"],
+     "--quantization=int8: the format saved_model does not read it"),
+    (["--format=saved_model", "--to=."], "--to=.: is there already; name a new directory")])
+def test_flags_are_checked_before_tensorflow_is_loaded(given, line, tmp_path):
+    (tmp_path / "file").touch()                     # in --to=.
+    code = ("import sys; from rpr import cli; code = cli.main(sys.argv[1:]); "
+            "sys.exit('tensorflow is loaded' if 'tensorflow' in sys.modules else code)")
+    done = subprocess.run([sys.executable, "-c", code, "export", "runs/x", *given], cwd=tmp_path,
+                          capture_output=True, text=True, check=False,
+                          env={**os.environ, "PYTHONPATH": str(PAGE.parents[1])})
+    assert (done.returncode, done.stderr) == (1, f"rpr export: {line}\n")
+
+
 @pytest.mark.parametrize(("hparams", "line"), [
     ("position=rotary,rotary_scaling=ntk,rotary_scaling_factor=2.0",
      "position=rotary: CTranslate2 cannot compute it; it can with relative, unscaled rotary, "
