@@ -10,7 +10,7 @@ from rpr.export.bundle import named_weights
 from rpr.inference import inspector
 from rpr.inference.file_checks import MOST_ALPHA
 from rpr.inference.inspector import Inspector, Translation, draw_attention, until_end
-from rpr.inference.model_session import AttentionWeights
+from rpr.inference.model_session import AttentionWeights, list_of_strings
 from rpr.t2t import trained_model
 from rpr.utils.errors import UserError
 from rpr.utils.interfaces import ModelRequest
@@ -72,7 +72,7 @@ class LoadedModel:
         """
         if isinstance(sentences, str):
             return self.translate([sentences], batch_size)[0]
-        sentences = _list_of("sentences", sentences)
+        sentences = list_of_strings("sentences", sentences)
         lengths = [len(sentence.split()) for sentence in sentences]
         translations: dict[int, Translation] = {}
         for batch in _batches(sorted(range(len(lengths)), key=lambda index: -lengths[index]),
@@ -87,7 +87,7 @@ class LoadedModel:
 
         float64 [sentences], in nats: the sum over all target tokens and the end mark.
         """
-        sources, targets = _list_of("sources", sources), _list_of("targets", targets)
+        sources, targets = list_of_strings("sources", sources), list_of_strings("targets", targets)
         if len(sources) != len(targets):
             raise UserError(f"score: {len(sources)} sources and {len(targets)} targets")
         totals = np.zeros(len(sources))
@@ -104,6 +104,8 @@ class LoadedModel:
 
         The decoder reads `target`, a translation of the sentence `source`; None: the model's own.
         """
+        Setting("source", "").check(source)
+        Setting("target", "", or_none=True).check(target)
         inputs = self._inspector.encode(source)
         outputs = (list(self._inspector.translate(source).ids) if target is None
                    else self._inspector.encode(target, "targets"))
@@ -132,14 +134,6 @@ def check_search(beam_size: int, alpha: float) -> None:
     """Refuses a beam size or length penalty out of range."""
     Setting("beam_size", 4, minimum=1).check(beam_size)
     Setting("alpha", 0.6, minimum=0, maximum=MOST_ALPHA).check(alpha)
-
-
-def _list_of(name: str, sentences: Iterable[str]) -> list[str]:
-    """The sentences as a list, which a pandas Series is not."""
-    lines = list(sentences) if isinstance(sentences, Iterable) else [None]
-    if isinstance(sentences, str) or not all(isinstance(line, str) for line in lines):
-        raise UserError(f"{name}: must be a list of strings")
-    return lines
 
 
 def _batches(indices: Sequence[int], size: int) -> list[Sequence[int]]:

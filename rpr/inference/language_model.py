@@ -8,11 +8,12 @@ import tensorflow.compat.v1 as tf
 from tensor2tensor.utils import registry
 
 from rpr import positions
-from rpr.inference.model_session import pad
+from rpr.inference.model_session import list_of_strings, pad
 from rpr.models import incremental
 from rpr.models.beam_search import EOS_ID
 from rpr.t2t.trained_model import TrainedModel
 from rpr.utils.errors import InvalidValue, UserError
+from rpr.utils.settings import Setting
 
 _START_ID = 0                                         # T2T's symbol before the first
 _BATCH_TOKENS = 4096                                  # of windows that are read together
@@ -68,7 +69,9 @@ class LanguageModel:
         before it, and with stride = window the first tokens of a window have none. Refuses texts
         longer than the model's positions.
         """
-        sentences = [self.encode(text) for text in texts]
+        for name, tokens in (("window", window), ("stride", stride)):
+            Setting(name, 1, minimum=1, or_none=True).check(tokens)
+        sentences = [self.encode(text) for text in list_of_strings("texts", texts)]
         results = [np.zeros(len(ids), np.float32) for ids in sentences]
         windows = [each for index, ids in enumerate(sentences)
                    for each in _windows(index, len(ids), window, stride)]
@@ -87,8 +90,6 @@ class LanguageModel:
               ) -> np.ndarray:
         """Log probabilities of texts with their end marks, float64 [texts], in nats; see `losses`.
         """
-        if isinstance(texts, str):
-            raise UserError("texts: must be a list of strings")
         return np.array([-losses.sum(dtype=np.float64)
                          for losses in self.losses(texts, window, stride)])
 
@@ -100,8 +101,11 @@ class LanguageModel:
         (`seed` seeds the draws); at 0 the most probable token is taken. Models of this project read
         each token once, and keep keys and values. Others read the whole text for each new token.
         """
-        if not temperature >= 0:
-            raise InvalidValue("temperature", temperature, "must be at least 0")
+        for setting, value in ((Setting("prefix", ""), prefix),
+                               (Setting("length", 100, minimum=1), length),
+                               (Setting("temperature", 0.0, minimum=0), temperature),
+                               (Setting("seed", 1, minimum=0), seed)):
+            setting.check(value)
         return self._vocabulary.decode(self._continued(
             self._vocabulary.encode(prefix), length, temperature, np.random.default_rng(seed)))
 
@@ -162,10 +166,8 @@ def _windows(text: int, length: int, window: int | None, stride: int | None) -> 
         if stride is not None:
             raise InvalidValue("stride", stride, "only with a window")
         window = length
-    if window < 1:
-        raise InvalidValue("window", window, "must be at least 1")
     stride = window if stride is None else stride
-    if not 1 <= stride <= window:
+    if stride > window:
         raise InvalidValue("stride", stride, f"must be from 1 to the window, {window}")
     first = 0
     for start in range(0, length, stride):

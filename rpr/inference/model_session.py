@@ -4,7 +4,7 @@ The graph is built once: teacher-forced logits, attention weights, and the beam 
 weights. Ids are those of the problem's vocabularies; 0 is padding and 1 ends a sentence.
 """
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -195,6 +195,14 @@ class ModelSession:
         if limit is not None and length > limit:
             raise UserError(f"{what}: a sentence of {length} ids; the model's position scheme has "
                             f"positions for max_length={limit}")
+
+
+def list_of_strings(name: str, sentences: Iterable[str]) -> list[str]:
+    """The sentences as a list, which a pandas Series is not."""
+    lines = list(sentences) if isinstance(sentences, Iterable) else [None]
+    if isinstance(sentences, str) or not all(isinstance(line, str) for line in lines):
+        raise UserError(f"{name}: must be a list of strings")
+    return lines
 
 
 def pad(sentences: Sentences) -> np.ndarray:

@@ -119,11 +119,27 @@ def test_a_cached_step_without_an_encoder_gives_the_logits_of_the_whole_text(pos
     assert np.ptp(whole, axis=-1).min() > 0.1
 
 
+@pytest.mark.parametrize(("call", "says"), [
+    (lambda model: model.score("a"), "texts: must be a list of strings"),
+    (lambda model: model.score([1]), "texts: must be a list of strings"),
+    (lambda model: model.losses("abc"), "texts: must be a list of strings"),
+    (lambda model: model.losses(["abc"], window=2.5), "window=2.5: must be a whole number"),
+    (lambda model: model.losses(["abc"], 4, "x"), "stride=x: must be a whole number"),
+    (lambda model: model.losses(["abc"], stride=2), "stride=2: only with a window"),
+    (lambda model: model.generate(["a"]), r"prefix=\['a'\]: must be text"),
+    (lambda model: model.generate("a", 2.5), "length=2.5: must be a whole number"),
+    (lambda model: model.generate("a", 0), "length=0: must be a whole number at least 1"),
+    (lambda model: model.generate("a", temperature="hot"), "temperature=hot: must be a number"),
+    (lambda model: model.generate("a", temperature=-1), "temperature=-1: must be a number at"),
+    (lambda model: model.generate("a", seed=-1), "seed=-1: must be a whole number at least 0")])
+def test_bad_arguments_raise_one_line(model, call, says):
+    with pytest.raises(UserError, match=says):
+        call(model)
+
+
 def test_what_cannot_be_is_refused(run, model, tmp_path):
     with pytest.raises(UserError, match="stride=9: must be from 1 to the window, 8"):
         model.losses(["a"], 8, 9)
-    with pytest.raises(UserError, match="a list of strings"):
-        model.score("a")
     gin = (run / "config.gin").read_text()
     for old, new, expected in (
             ("run.metrics = ('perplexity', 'token_loss')", "", "is a language model: set"),

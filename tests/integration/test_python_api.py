@@ -226,6 +226,8 @@ def test_arrays_that_are_no_sentences_are_refused(network, inputs, targets, says
      "prepend_mode=prepend_inputs_masked_attention: only rpr decode"),
     (lambda model: model.translate(None), "a list of strings"),
     (lambda model: model.translate(["a"], batch_size=0), "batch_size=0"),
+    (lambda model: model.attention(["a"], "b"), r"source=\['a'\]: must be text"),
+    (lambda model: model.attention("a", 5), "target=5: must be text"),
     (lambda model: model.score(["a", "b"], ["c"]), "2 sources and 1 targets"),
 ])
 def test_bad_arguments_raise_one_line(model, call, says):
