@@ -254,6 +254,11 @@ def notes(results: StudyResults) -> list[Note]:
     if any(arm.paper_bleu is not None for arm in arms):
         lines.append(Note(("paper",), "paper: Shaw et al. 2018; other data, model size and BLEU "
                           "script."))
+    if results.length_buckets and len(results.buckets) == 1:
+        what = "positions" if results.metric in LOSS_METRICS else "sources"
+        lines.append(Note((results.metric,), f"study.length_buckets: all {what} fall into one "
+                          f"length bucket (lengths are in {results.length_unit}), so there is no "
+                          "table by length."))
     return lines
 
 

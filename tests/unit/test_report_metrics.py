@@ -87,6 +87,18 @@ def test_the_table_by_length_has_the_chosen_buckets_and_marks_longer_ones(study)
     assert "| 21–30 &gt; |" in tables.to_markdown(results)
 
 
+def test_chosen_lengths_that_make_no_table_are_explained(study):
+    _, results = study
+    one = dataclasses.replace(results, buckets=results.buckets[:1], length_unit="words")
+    assert not columns.length_columns(one)
+    says = ("study.length_buckets: all sources fall into one length bucket (lengths are in words), "
+            "so there is no table by length.")
+    assert says in [note.text for note in columns.notes(one)]
+    assert says in tables.to_markdown(one)
+    for other in (results, dataclasses.replace(one, length_buckets=[])):
+        assert not any("bucket" in note.text for note in columns.notes(other))
+
+
 def test_files_have_the_values_of_each_seed_and_the_record_is_read_again(study):
     folder, results = study
     tables.write_tables(results, str(folder))
