@@ -11,7 +11,7 @@ from typing import Any
 from rpr.evaluation import ALL_METRICS, LOSS_METRICS
 from rpr.evaluation.test_sets import LANGUAGE_PAIR
 from rpr.utils.console import printable
-from rpr.utils.errors import UserError
+from rpr.utils.errors import UserError, nearest
 from rpr.utils.settings import Setting
 
 MOST_ARMS = 1000
@@ -165,16 +165,18 @@ class Run:
     usr_dir: str = setting("directory with problems, hparams sets, models and position schemes of "
                            "your own (T2T's t2t_usr_dir)", "")
     text_source: str = setting("source side of the training text, for the problem "
-                               "translate_text_files; also RPR_TEXT_SOURCE", "")
-    text_target: str = setting("its target side; also RPR_TEXT_TARGET", "")
+                               "translate_text_files; the text of lm_text_files and "
+                               "lm_text_files_characters; also RPR_TEXT_SOURCE", "")
+    text_target: str = setting("its target side, not of language models; also RPR_TEXT_TARGET", "")
     text_dev_source: str = setting("source side of the development set; empty: taken from the "
                                    "training text", "")
     text_dev_target: str = setting("its target side", "")
     text_test_source: str = setting("source side of the test set; empty: taken from the training "
                                     "text", "")
     text_test_target: str = setting("its target side", "")
-    text_vocab_size: int = setting("approximate number of sub-words of translate_text_files; 0: "
-                                   "RPR_TEXT_VOCAB_SIZE, else 8192", 0, low=0, high=10**7)
+    text_vocab_size: int = setting("approximate number of sub-words of translate_text_files and "
+                                   "lm_text_files; 0: RPR_TEXT_VOCAB_SIZE, else 8192", 0, low=0,
+                                   high=10**7)
 
     def __post_init__(self) -> None:
         _check_types_and_ranges(self, "run")
@@ -216,6 +218,11 @@ class Run:
                 if getattr(self, name):
                     raise UserError(f"run.{name}: a language model translates nothing; leave it "
                                     "out")
+        for name in (*TEXT_FILES, "text_vocab_size"):
+            if getattr(self, name) and self.problem not in TEXT_PROBLEMS:
+                raise UserError(f"run.{name} is a setting of the problems "
+                                f"{', '.join(TEXT_PROBLEMS)}, not of run.problem = {self.problem}"
+                                f"{nearest(self.problem, TEXT_PROBLEMS)}")
         for name in TEXT_FILES:
             target = name.replace("source", "target")
             if self.problem in TEXT_PROBLEMS[1:]:
@@ -223,10 +230,6 @@ class Run:
                     raise UserError(f"run.{target}: {self.problem} has text_source only")
             elif bool(getattr(self, name)) != bool(getattr(self, target)):
                 raise UserError(f"run.{name} and run.{target}: set both or neither")
-        for name in ("text_source", "text_vocab_size"):
-            if getattr(self, name) and self.problem not in TEXT_PROBLEMS:
-                raise UserError(f"run.{name} is a setting of the problem translate_text_files, not "
-                                f"of run.problem = {self.problem}")
 
     def _refuse_if(self, is_wrong: object, name: str, problem: str) -> None:
         if is_wrong:

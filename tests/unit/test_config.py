@@ -103,6 +103,20 @@ def test_a_language_model_has_no_test_set_of_sacrebleu():
         config.Run("lm", "h", test_sets=("late", "wmt14:en-de"), **given)
 
 
+@pytest.mark.parametrize("problem, given, says", [
+    ("lm_text_files_character", {"text_source": "a"}, "nearest: lm_text_files_characters"),
+    ("translate_text_file", {"text_source": "a", "text_target": "b"},
+     "nearest: translate_text_files"),
+    ("toy", {"text_vocab_size": 100}, "run.text_vocab_size is a setting of the problems "
+     "translate_text_files, lm_text_files, lm_text_files_characters, not of run.problem = toy$"),
+    ("toy", {"text_target": "b"}, "run.text_target is a setting"),
+    ("translate_text_files", {"text_source": "a"}, "set both or neither"),
+])
+def test_settings_of_text_files_name_the_problems_that_have_them(problem, given, says):
+    with pytest.raises(UserError, match=says):
+        config.Run(problem, "h", 1000, **given)
+
+
 def test_a_missing_setting_is_named(tmp_path):
     path = tmp_path / "x.gin"
     path.write_text("run.problem = 'p'\n")
