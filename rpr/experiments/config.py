@@ -31,6 +31,7 @@ TEXT_PROBLEMS = ("translate_text_files", "lm_text_files", "lm_text_files_charact
 # hypothesis depend on it. Files may be moved: what counts is their content, which a run records.
 MUTABLE_FIELDS = {"eval_frequency", "bleu_frequency", "metrics", "test_sets", "usr_dir",
                   *TEXT_FILES}
+_OF_TRANSLATION = ("test_set", "language_pair", "bleu_frequency", "beam_size", "alpha")
 LONGEST_TEXT = 10_000                                 # characters
 # What no arm sets: a record must not choose which code runs, and a study makes its data once.
 _OF_ALL_ARMS = {
@@ -214,8 +215,8 @@ class Run:
                 f"{' and '.join(LOSS_METRICS)} are of language models, and go with no other metric")
             self._refuse_if(any(":" in name for name in self.test_sets), "test_sets",
                             "a language model has test sets of its problem only, without :PAIR")
-            for name in ("test_set", "bleu_frequency"):
-                if getattr(self, name):
+            for name in _OF_TRANSLATION:
+                if getattr(self, name) != getattr(Run, name):      # the default
                     raise UserError(f"run.{name}: a language model translates nothing; leave it "
                                     "out")
         for name in (*TEXT_FILES, "text_vocab_size"):
@@ -223,6 +224,8 @@ class Run:
                 raise UserError(f"run.{name} is a setting of the problems "
                                 f"{', '.join(TEXT_PROBLEMS)}, not of run.problem = {self.problem}"
                                 f"{nearest(self.problem, TEXT_PROBLEMS)}")
+        self._refuse_if(self.text_vocab_size and self.problem == TEXT_PROBLEMS[2],
+                        "text_vocab_size", f"the vocabulary of {self.problem} is bytes")
         for name in TEXT_FILES:
             target = name.replace("source", "target")
             if self.problem in TEXT_PROBLEMS[1:]:

@@ -103,6 +103,20 @@ def test_a_language_model_has_no_test_set_of_sacrebleu():
         config.Run("lm", "h", test_sets=("late", "wmt14:en-de"), **given)
 
 
+@pytest.mark.parametrize("name, value", [
+    ("beam_size", 1), ("alpha", 1.0), ("language_pair", "en-de"), ("bleu_frequency", 50)])
+def test_a_language_model_has_no_setting_of_translation(name, value):
+    given = {"train_steps": 100, "checkpoint_steps": 50, "metrics": ("perplexity",)}
+    with pytest.raises(UserError, match=f"run.{name}: a language model translates nothing"):
+        config.Run("lm", "h", **{name: value}, **given)
+
+
+def test_characters_have_no_size_of_the_vocabulary():
+    with pytest.raises(UserError, match="run.text_vocab_size = 99: the vocabulary of lm_.* bytes"):
+        config.Run("lm_text_files_characters", "h", 1000, text_vocab_size=99)
+    assert config.Run("lm_text_files", "h", 1000, text_vocab_size=99).text_vocab_size == 99
+
+
 @pytest.mark.parametrize("problem, given, says", [
     ("lm_text_files_character", {"text_source": "a"}, "nearest: lm_text_files_characters"),
     ("translate_text_file", {"text_source": "a", "text_target": "b"},
