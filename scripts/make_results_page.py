@@ -122,7 +122,7 @@ def facts(results: StudyResults) -> str:
     text = [f"`{results.problem}`" if results.problem else "",
             f"{' or '.join(f'{step:,}' for step in steps)} steps",
             f"{len(runs):,} runs, {hours:.1f} hours in all",
-            f"{results.sentences:,} test sentences", *machines, results.date]
+            columns.size_of_test_set(results), *machines, results.date]
     return "; ".join(filter(None, text))
 
 

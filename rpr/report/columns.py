@@ -243,7 +243,7 @@ def notes(results: StudyResults) -> list[Note]:
         lines.append(Note(("exact",), "exact: hypotheses that equal their reference."))
     if any(arm.loss is not None for arm in arms):
         lines.append(Note(("loss",), "loss: last evaluation on the development set, nats per "
-                          "sub-word."))
+                          "token."))
     lines.append(Note(("speed",), f"speed: steps/s divided by those of {results.baseline}, "
                       "for runs on the same machines; meaningful if these were equally busy."))
     if any(arm.model_tflops for arm in arms):
@@ -277,7 +277,8 @@ def _notes_on_differences(results: StudyResults) -> list[Note]:
         return []
     difference = f"difference: {metric} minus that of {results.baseline}, with its 95% interval"
     unit = metric if results.metric in FIELDS else f"points of {metric}"
-    units, text = "sentences", f"{results.sentences:,} test sentences"
+    units = "texts" if results.metric in LOSS_METRICS else "sentences"
+    text = size_of_test_set(results)
     if results.documents:
         units, text = "documents", (f"{results.documents:,} documents of the test set "
                                     f"({results.sentences:,} sentences)")
@@ -321,6 +322,12 @@ def _notes_on_differences(results: StudyResults) -> list[Note]:
                           f"of 0.5 {unit}: detecting it with a power of 0.8 needs more than "
                           f"{MOST_SEEDS:,} seeds per arm."))
     return lines
+
+
+def size_of_test_set(results: StudyResults) -> str:
+    """Such as "60 test sentences"; of language models, "60 test texts"; empty if not known."""
+    units = "texts" if results.metric in LOSS_METRICS else "sentences"
+    return f"{results.sentences:,} test {units}" if results.sentences else ""
 
 
 def signatures(results: StudyResults) -> list[str]:

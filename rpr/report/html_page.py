@@ -120,7 +120,7 @@ def render_page(results: StudyResults, pictures: Sequence[Picture], directory: s
     models, embedded = _by_arm(pictures), _embedded(pictures, directory)
     script = pathlib.Path(__file__).with_name("page.js").read_text(encoding="utf-8")
     facts = filter(None, (results.date, results.problem,
-                          f"{results.sentences:,} test sentences" if results.sentences else "",
+                          columns.size_of_test_set(results),
                           f"{results.documents:,} documents" if results.documents else ""))
     return _environment().get_template("page.html.jinja").render(
         results=results, facts=" · ".join(facts), most_lines=MOST_LINES,

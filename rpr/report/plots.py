@@ -138,8 +138,8 @@ def plot_curves(results: StudyResults) -> Figure:
         if has_bleu:
             _plot_range(panels[2], [run.dev_bleu for run in runs], style)
     panels[0].set(title=f"training (mean of {SMOOTHED_RECORDS} records)",
-                  ylabel="loss (nats per sub-word)")
-    panels[1].set(title="development set", ylabel="loss (nats per sub-word)")
+                  ylabel="loss (nats per token)")
+    panels[1].set(title="development set", ylabel="loss (nats per token)")
     if has_bleu:
         panels[2].set(title="development set", ylabel="BLEU of checkpoints (not averaged)")
     if any(len(arm.runs) > 1 for arm in arms):

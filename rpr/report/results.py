@@ -75,7 +75,7 @@ class RunResult(_Scored):
       short: number of other hypotheses with less than half of their reference's tokens.
       cut: number of hypotheses that reached the length limit.
       brevity_penalty: BLEU's, 0 to 1; below 1 the hypotheses are shorter than the references.
-      loss: development-set loss of the last evaluation, nats per sub-word.
+      loss: development-set loss of the last evaluation, nats per token.
       train_losses, dev_losses: [[step, loss], ...], thinned out.
       dev_bleu: [[step, BLEU on the development set], ...] of checkpoints (run.bleu_frequency).
       tuned: {setting: value} that the run tries of `study.tune`.
@@ -246,7 +246,7 @@ class StudyResults:
       environments: different software and hardware environments of the runs.
       study_gin: text of the study's gin file, or empty.
       checks: `rpr.conformance.checks.Result`s of the baseline's scheme, from `rpr benchmark`.
-      sentences: number of test sentences.
+      sentences: number of test sentences; of language models, texts.
       documents: number of documents of the test set, the units of the test if known; else 0.
       metrics: what was scored, of `evaluation.ALL_METRICS`; arms are ranked by the first.
       signatures: {"BLEU": signature, "chrF": signature}; empty while no run is done.

@@ -22,6 +22,7 @@ from rpr.report.columns import (
     plain,
     rows,
     signatures,
+    size_of_test_set,
     tables,
 )
 from rpr.report.results import BEYOND, FIELDS, NEWER, StudyResults
@@ -176,8 +177,7 @@ def to_latex(results: StudyResults, chosen: Sequence[Column] = ()) -> str:
     keys = {column.key for column in chosen}
     below = [_math_p(latex_text(note.text)) for note in notes(results)
              if keys & set(note.keys)]
-    caption = latex_text(results.title + (
-        f": {results.sentences:,} test sentences" if results.sentences else ""))
+    caption = latex_text(": ".join(filter(None, (results.title, size_of_test_set(results)))))
     lines += [r"    \bottomrule", r"  \end{tabular}",
               *([r"  \par\smallskip",
                  rf"  \parbox{{\textwidth}}{{\footnotesize {' '.join(below)}}}"] if below else ()),

@@ -1,4 +1,5 @@
 """Reports of runs whose first metric is not BLEU, by length and beyond the training length."""
+import copy
 import csv
 import dataclasses
 import json
@@ -97,6 +98,18 @@ def test_chosen_lengths_that_make_no_table_are_explained(study):
     assert says in tables.to_markdown(one)
     for other in (results, dataclasses.replace(one, length_buckets=[])):
         assert not any("bucket" in note.text for note in columns.notes(other))
+
+
+def test_the_test_set_of_a_language_model_has_texts(study):
+    _, results = study
+    model = copy.deepcopy(dataclasses.replace(results, metrics=["perplexity"]))
+    for arm in model.arms:
+        arm.scores["perplexity"] = arm.scores["accuracy"]
+        arm.differences["perplexity"] = arm.differences.get("accuracy")
+    assert "other seeds and other test texts (60 test texts)" in tables.to_markdown(model)
+    assert "(60 test sentences)" in tables.to_markdown(results)
+    assert ": 60 test texts}" in tables.to_latex(model)
+    assert "on the development set, nats per token." in tables.to_markdown(model)
 
 
 def test_files_have_the_values_of_each_seed_and_the_record_is_read_again(study):
