@@ -52,6 +52,7 @@ Also
   list          models, hparams sets, problems and position schemes
 
   --verbose     with T2T's programs: their logs on the terminal instead of in a file
+  --version     versions of rpr, Python and TensorFlow
 """
 _RESUMABLE = {"rpr run", "rpr study", "rpr benchmark", "rpr datagen", "rpr train", "rpr decode",
               "t2t-datagen", "t2t-trainer", "t2t-decoder"}
@@ -66,11 +67,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(HELP, end="")
         return 0 if arguments else 2
+    if arguments[0] == "--version":
+        print(_version())
+        return 0
     name = arguments[0]
     if name not in COMMANDS:
         near = nearest(name, COMMANDS) or f"; there are {', '.join(COMMANDS)}"
         return _refuse("rpr", f"no command {name[:80]!r}{near}")
     return run_command(f"rpr {name}", functools.partial(_run, name), arguments[1:])
+
+
+def _version() -> str:
+    """Such as "rpr 0.1.0 (commit 9f4d615ae872), Python 3.11.7, TensorFlow 2.15.1"."""
+    from rpr.experiments.provenance import describe_environment
+    environment = describe_environment()
+    own = environment["rpr"]
+    commit = f" (commit {own['commit'][:12]}" + (
+        ")" if own["clean"] else ", with changes)") if "commit" in own else ""
+    return (f"rpr {own['version']}{commit}, Python {environment['python']}, TensorFlow "
+            f"{environment['tensorflow'] or 'not installed'}")
 
 
 def run_command(name: str, command: Command, argv: list[str]) -> int:

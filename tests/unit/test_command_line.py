@@ -1,6 +1,7 @@
 """How the command line names what checks refuse, and what --help shows."""
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ from conftest import refused, rpr_command
 from rpr import cli
 from rpr.cli import track
 from rpr.cli.arguments import Parser
+from rpr.experiments import provenance
 from rpr.experiments.run_directory import RunDirectory
 from rpr.utils.errors import InvalidPath, InvalidValue, UserError
 
@@ -47,6 +49,15 @@ def test_an_unknown_command_names_the_nearest(capsys):
     assert "rpr: no command 'stdy'; nearest: study" in capsys.readouterr().err
     assert cli.main(["xyzzy"]) == 1
     assert "there are run, study" in capsys.readouterr().err
+
+
+def test_the_version_names_the_commit_if_git_knows_it(capsys, monkeypatch):
+    assert cli.main(["--version"]) == 0
+    assert re.match(r"rpr \d+\.\d+\.\d+.*, Python 3\.\d+\.\d+, TensorFlow 2\.\d+",
+                    capsys.readouterr().out)
+    monkeypatch.setattr(provenance, "_git_state", lambda: {"commit": 40 * "f", "clean": False})
+    cli.main(["--version"])
+    assert f" (commit {12 * 'f'}, with changes), Python" in capsys.readouterr().out
 
 
 def test_an_unknown_flag_names_the_nearest():
