@@ -185,12 +185,12 @@ def test_sets_that_are_given_are_used_and_nothing_is_taken_for_them(pair_of_file
 
 
 @pytest.mark.parametrize(("source", "target", "says"), [
-    (["a", "", "c", "  "], ["a", "b", "c", "d"], r"SOURCE\.gz: 2 empty \(line 2, 4\)$"),
-    (["a"] * 3, ["a"] * 2, r"SOURCE\.gz has 3 lines, .*TARGET\.gz has 2$"),
+    (["a", "", "c", "  "], ["a", "b", "c", "d"], r"SOURCE\.gz: 2 lines are empty \(2, 4\)$"),
+    (["a"] * 3, ["a"] * 2, r"SOURCE\.gz has 3 lines, but .*TARGET\.gz has 2$"),
     (["a"] * 30, [""] * 15 + ["a"] * 15,
-     r"TARGET\.gz: 15 empty \(line 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, \.\.\.\)$"),
+     r"TARGET\.gz: 15 lines are empty \(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, \.\.\.\)$"),
     ([], [], r"SOURCE\.gz is empty"),
-    (["", "b"], ["", "b", "c"], r"SOURCE.*1 empty.*; .*TARGET.*1 empty.*; .*has 2 lines"),
+    (["", "b"], ["", "b", "c"], r"SOURCE.*.*1 is empty; .*TARGET.*1 is empty; .*has 2 lines"),
 ])
 def test_what_is_wrong_is_said_in_one_line(pair_of_files, tmp_path, source, target, says):
     problem = pair_of_files(source, target)
@@ -203,7 +203,7 @@ def test_bad_encoding_and_a_damaged_gzip_are_said(pair_of_files, tmp_path):
     problem = pair_of_files(["a"] * 5, ["a"] * 5)
     path = tmp_path / "TARGET.gz"
     path.write_bytes(gzip.compress(b"a\n\xff\na\n\xe4\na\n"))
-    with pytest.raises(UserError, match=r"TARGET\.gz: 2 not UTF-8 \(line 2, 4\)"):
+    with pytest.raises(UserError, match=r"TARGET\.gz: 2 lines are not UTF-8 \(2, 4\)"):
         list(problem.text_pairs("train", ""))
     path.write_bytes(gzip.compress(os.urandom(1000))[:-50])
     with pytest.raises(UserError, match=r"TARGET\.gz: "):
