@@ -209,7 +209,7 @@ def check_pair(source_path: str, target_path: str) -> CheckedPair:
     (lines, digest, faults), target = _check_file(source_path), _check_file(target_path)
     faults += target[2]
     if lines != target[0]:
-        faults.append(f"{source_path} has {lines:,} lines, {target_path} has {target[0]:,}")
+        faults.append(f"{source_path} has {lines:,} lines, but {target_path} has {target[0]:,}")
     elif not lines:
         faults.append(f"{source_path} is empty")
     if faults:
@@ -231,5 +231,6 @@ def _check_file(path: str) -> tuple[int, str, list[str]]:
         if numbers:
             shown = ", ".join(map(str, numbers[:_SHOWN_LINES]))
             shown += ", ..." if len(numbers) > _SHOWN_LINES else ""
-            faults.append(f"{path}: {len(numbers):,} {fault} (line {shown})")
+            faults.append(f"{path}: line {shown} is {fault}" if len(numbers) == 1 else
+                          f"{path}: {len(numbers):,} lines are {fault} ({shown})")
     return count, files.sha256(path), faults

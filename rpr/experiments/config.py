@@ -70,7 +70,7 @@ def _check_types_and_ranges(settings: Any, prefix: str) -> None:
 
 def _check_value(value: Any, declared: Setting) -> None:
     if not declared.accepts(value):
-        raise UserError(f"{declared.name} = {shown(value)}: must be {declared.allowed()}")
+        raise UserError(f"{declared.name} = {shown(value)}: {declared.required(value)}")
     if isinstance(value, str):
         _check_text(value, declared.name)
 
@@ -88,6 +88,11 @@ def shown(value: Any) -> str:
     """A value for an error message: one line, not too long."""
     text = printable(repr(value))
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _some(names: list[str]) -> str:
+    """The names; the first and the last ones if there are many."""
+    return ", ".join(names if len(names) <= 8 else [*names[:4], "...", *names[-4:]])
 
 
 def describe(kinds: Iterable[tuple[str, type]]) -> str:
@@ -188,7 +193,8 @@ class Run:
         self._refuse_if(steps % every, "checkpoint_steps",
                         f"it must divide run.train_steps = {steps}")
         self._refuse_if(self.average_checkpoints * every > steps, "average_checkpoints",
-                        f"a training of {steps} steps has {steps // every} checkpoints")
+                        f"a training of {steps} steps has {steps // every} checkpoint"
+                        f"{'s' * (steps // every != 1)}")
         self._refuse_if(self.bleu_frequency % every or self.bleu_frequency > steps,
                         "bleu_frequency", "it must be 0 or a multiple of run.checkpoint_steps = "
                         f"{every}, up to run.train_steps = {steps}")
@@ -332,8 +338,8 @@ class Study:
         for field, name in (("baseline", self.baseline),
                             *(("paper_bleu", name) for name in self.paper_bleu)):
             if name not in changes:
-                raise UserError(f"study.{field}: no arm {shown(name)}; one of "
-                                f"{shown(', '.join(changes))[1:-1]}")
+                raise UserError(f"study.{field}: no arm {shown(name)}{nearest(name, changes)}; "
+                                f"there are {_some(list(changes))}")
         for name, bleu in self.paper_bleu.items():
             _check_value(bleu, Setting(f"study.paper_bleu[{name!r}]", 0.0, minimum=0, maximum=100))
 

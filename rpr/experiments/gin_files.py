@@ -110,7 +110,7 @@ def _override(text: str, is_study: bool) -> tuple[str, Any]:
                                ) from None
         literal = value                               # text, whose quotes the shell took
     if not declared.accepts(literal):
-        raise InvalidValue("set", typed, f"must be {declared.allowed()}")
+        raise InvalidValue("set", typed, declared.required(literal))
     return name, literal
 
 

@@ -62,6 +62,12 @@ class Setting:
         return not bounds or (_has_type(value, float) and abs(value) <= sys.float_info.max
                               and all(holds(value, bound) for _, bound, holds in bounds))
 
+    def required(self, value: Any) -> str:
+        """What a value must be that is not allowed, with an example where it is not a tuple."""
+        is_item = isinstance(self.default, tuple) and isinstance(value, int | float | str)
+        example = f", such as ({value!r},)" if is_item and len(repr(value)) <= 40 else ""
+        return f"must be {self.allowed()}{example}"
+
     def check(self, value: Any) -> None:
         """Raises `InvalidValue` for a value that is not allowed."""
         if not self.accepts(value):

@@ -84,6 +84,8 @@ def test_the_resolved_configuration_is_read_back_the_same(tmp_path):
     ("run.train_steps = '5'", ["train_steps", "whole number"]),
     ("run.checkpoint_steps = 300", ["checkpoint_steps", "300", "2000"]),
     ("run.average_checkpoints = 50", ["average", "20 checkpoints"]),
+    ("run.checkpoint_steps = 2000", ["average", "2000 steps has 1 checkpoint"]),
+    ("run.metrics = 'bleu'", ["run.metrics", "must be a tuple, such as ('bleu',)"]),
     ("run.bleu_frequency = 150", ["bleu_frequency = 150", "checkpoint_steps = 100"]),
     ("run.bleu_frequency = 2100", ["bleu_frequency = 2100", "train_steps = 2000"]),
     ("run.test_set = 'wmt14'", ["language_pair"]),
