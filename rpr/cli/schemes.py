@@ -114,7 +114,10 @@ def _show_checks(args: argparse.Namespace) -> "list[Result]":
             print(f"{result.side:<9}{result.check:<34}{printable(outcome)}", flush=True)
             results.append(result)
     except ValueError as error:
-        raise UserError(str(error)) from None
+        from rpr.positions.registry import SCHEMES, names_in
+        is_known = args.t2t_usr_dir or names_in(args.scheme) <= SCHEMES.keys()
+        hint = "" if is_known else "; a scheme of your own needs --t2t_usr_dir=DIR"
+        raise UserError(f"{error}{hint}") from None
     return results
 
 
@@ -191,8 +194,8 @@ def _recorded(record: str) -> dict[str, str]:
     except FileNotFoundError:
         raise InvalidPath(record, "there is no such record; the records come with "
                           "the repository, not with the package") from None
-    except (OSError, tarfile.TarError) as error:
-        raise InvalidPath(record, f"not an archive of runs ({error})") from None
+    except (OSError, tarfile.TarError):
+        raise InvalidPath(record, "not an archive of runs") from None
     return {_digest(path[1]): path[1] for path in paths if path[0] == "runs" and len(path) > 2}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from rpr.positions.combinations import HeadGroups, LayerGroups, SumOfSchemes
 from rpr.positions.scheme import Scheme
+from rpr.utils.errors import nearest
 from rpr.utils.interfaces import HParams
 from rpr.utils.settings import Setting
 
@@ -206,7 +207,8 @@ def _checked_names(schemes: str, setting: str) -> list[str]:
     allowed = f"allowed are {', '.join(SCHEMES)}, and sums such as relative+sinusoid"
     for name in names:
         if name not in SCHEMES:
-            raise ValueError(f"{setting}: no scheme is called {name!r}; {allowed}")
+            raise ValueError(f"{setting}: no scheme is called {name!r}"
+                             f"{nearest(name, SCHEMES) or f'; {allowed}'}")
     if len(set(names)) < len(names):
         raise ValueError(f"{setting} names a scheme twice; {allowed}")
     if len(names) > 1 and "none" in names:

@@ -6,10 +6,10 @@ import subprocess
 import sys
 
 import pytest
-from conftest import refused, rpr_command
+from conftest import ROOT, refused, rpr_command
 
 from rpr import cli
-from rpr.cli import track
+from rpr.cli import schemes, track
 from rpr.cli.arguments import Parser
 from rpr.experiments import provenance
 from rpr.experiments.run_directory import RunDirectory
@@ -73,6 +73,17 @@ def test_help_shows_flags_that_work_and_their_nearest():
         assert f"--{name}" not in text
     assert "--train_steps" in text and "--optionally_use_dist_strat" in text
     assert "nearest: --train_steps" in refused("train", "--train_step=3")
+
+
+def test_an_unknown_scheme_names_the_nearest_and_the_flag_for_own_ones():
+    line = refused("check-scheme", "relativ")
+    assert "no scheme is called 'relativ'; nearest: relative" in line
+    assert line.endswith("; a scheme of your own needs --t2t_usr_dir=DIR")
+
+
+def test_a_file_that_is_no_archive_is_named_without_internals():
+    with pytest.raises(InvalidPath, match="README.md: not an archive of runs$"):
+        schemes._recorded(str(ROOT / "README.md"))
 
 
 def test_a_negative_hparam_is_not_a_flag(tmp_path):

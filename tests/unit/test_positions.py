@@ -146,9 +146,8 @@ def test_a_command_reports_a_sequence_that_is_too_long(monkeypatch):
 
 
 @pytest.mark.parametrize("overrides, message", [
-    ({"position": "sinusiod"}, r"position=sinusiod: no scheme is called 'sinusiod'; allowed are "
-                               r"none, sinusoid, scaled_sinusoid, learned, "),
-    ({"position": ""}, r"position=: no scheme is called ''"),
+    ({"position": "sinusiod"}, r"position=sinusiod: no scheme is called 'sinusiod'; nearest: sinu"),
+    ({"position": ""}, r"position=: no scheme is called ''; allowed are none, sinusoid, scaled_"),
     ({"position": "relative+"}, r"position=relative\+: no scheme is called ''"),
     ({"position": "relative+relative"}, r"position=relative\+relative names a scheme twice"),
     ({"position": "none+relative"}, r"position=none\+relative: none cannot be part"),
