@@ -11,7 +11,15 @@ from typing import Any, NamedTuple
 from rpr.evaluation import ALL_METRICS, LOSS_METRICS
 from rpr.evaluation.designs import MOST_SEEDS, is_test_set_too_small, may_be_small
 from rpr.evaluation.significance import ArmScore, p_text
-from rpr.report.results import BEYOND, DIGITS, FIELDS, ArmResult, RunResult, StudyResults
+from rpr.report.results import (
+    BEYOND,
+    DIGITS,
+    FIELDS,
+    MIN_SENTENCES,
+    ArmResult,
+    RunResult,
+    StudyResults,
+)
 from rpr.utils.console import printable
 from rpr.utils.errors import InvalidValue
 
@@ -254,12 +262,23 @@ def notes(results: StudyResults) -> list[Note]:
     if any(arm.paper_bleu is not None for arm in arms):
         lines.append(Note(("paper",), "paper: Shaw et al. 2018; other data, model size and BLEU "
                           "script."))
-    if results.length_buckets and len(results.buckets) == 1:
-        what = "positions" if results.metric in LOSS_METRICS else "sources"
-        lines.append(Note((results.metric,), f"study.length_buckets: all {what} fall into one "
-                          f"length bucket (lengths are in {results.length_unit}), so there is no "
-                          "table by length."))
-    return lines
+    return lines + _notes_on_lengths(results)
+
+
+def _notes_on_lengths(results: StudyResults) -> list[Note]:
+    """Why there is no table by length, or no columns for all that is longer than in training."""
+    whole, parts = ("texts", "positions") if results.metric in LOSS_METRICS else ("sources",) * 2
+    trained, buckets = results.trained_length, results.buckets
+    if results.length_buckets and len(buckets) == 1:
+        return [Note((results.metric,), f"study.length_buckets: all {parts} fall into one length "
+                     f"bucket (lengths are in {results.length_unit}), so there is no table by "
+                     "length.")]
+    if (trained and length_columns(results) and buckets[0].low <= trained < buckets[-1].high
+            and not any(arm.score(BEYOND) for arm in results.arms)):
+        return [Note((results.metric,), f"By length: fewer than {MIN_SENTENCES} {whole} are longer "
+                     f"than those of the training ({trained} {results.length_unit}), so the arms "
+                     "are not compared there.")]
+    return []
 
 
 def _notes_on_differences(results: StudyResults) -> list[Note]:

@@ -19,7 +19,15 @@ from rpr.experiments.config import Run
 from rpr.experiments.run_directory import RunDirectory
 from rpr.report import model_analysis, test_texts
 from rpr.report.planned_looks import fill_verdicts
-from rpr.report.results import BEYOND, FIELDS, ArmPair, Bucket, Sample, StudyResults
+from rpr.report.results import (
+    BEYOND,
+    FIELDS,
+    MIN_SENTENCES,
+    ArmPair,
+    Bucket,
+    Sample,
+    StudyResults,
+)
 from rpr.report.study_reader import run_directory_of
 from rpr.utils import files, metrics_log
 from rpr.utils.console import say
@@ -29,7 +37,7 @@ MOST_RANKED_ARMS = 30                                 # with more, a ranking can
 MANY_RUNS = 50                                        # scoring takes long enough to say so
 BUCKET_WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 MAX_BUCKETS = 8                                       # of the most common lengths
-MIN_SENTENCES, MIN_SHARE = 10, 0.02                   # of each bucket
+MIN_SHARE = 0.02                                      # of each bucket, besides MIN_SENTENCES
 SAMPLES, SAMPLE_WORDS, MOST_SAMPLED_ARMS = 6, (4, 40), 12
 
 

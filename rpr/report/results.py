@@ -22,6 +22,7 @@ DIGITS = {"perplexity": 2, "token_loss": 3}           # after the decimal point;
 FIELDS = ("bleu", "chrf")                             # metrics with fields of their own
 NEWER = ("model_tflops", "mfu")                       # fields that earlier records lack
 BEYOND = "beyond"                                     # first metric, sources beyond training
+MIN_SENTENCES = 10                                    # of each bucket, and beyond training
 
 
 @dataclasses.dataclass

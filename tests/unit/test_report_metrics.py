@@ -100,6 +100,18 @@ def test_chosen_lengths_that_make_no_table_are_explained(study):
         assert not any("bucket" in note.text for note in columns.notes(other))
 
 
+def test_too_few_long_sources_are_not_compared_and_a_note_says_so(study):
+    folder, results = study
+    few = copy.deepcopy(results)
+    few.trained_length = int(np.sort(_LENGTHS)[-comparison.MIN_SENTENCES])
+    assert (_LENGTHS > few.trained_length).sum() < comparison.MIN_SENTENCES
+    for scored in (*few.arms, *(run for arm in few.arms for run in arm.runs)):
+        del scored.scores[BEYOND]
+    says = (f"fewer than 10 sources are longer than those of the training ({few.trained_length} "
+            "tokens), so the arms are not compared there.")
+    assert says in tables.to_markdown(few) and "fewer than 10" not in tables.to_markdown(results)
+
+
 def test_the_test_set_of_a_language_model_has_texts(study):
     _, results = study
     model = copy.deepcopy(dataclasses.replace(results, metrics=["perplexity"]))
