@@ -177,8 +177,8 @@ def export_parser() -> arguments.Parser:
     parser = _parser("export", "RUN", "Writes a trained model for programs that have neither T2T "
                      "nor rpr. docs/export.md\ndescribes the formats.")
     parser.add_argument("--format", required=True, help="ctranslate2: fast translation; "
-                        "saved_model: TensorFlow, every model; safetensors: the weights",
-                        choices=tuple(_READ))
+                        "saved_model: TensorFlow, every model that translates; safetensors: "
+                        "the weights", choices=tuple(_READ))
     parser.add_argument("--to", required=True, metavar="DIR", help="a new directory")
     parser.add_argument("--quantization", choices=QUANTIZATIONS,
                         help="type of the weights for ctranslate2 (default float32)")
