@@ -161,6 +161,9 @@ def _run(name: str, argv: list[str]) -> Any:
     """Runs a command; T2T is prepared before a module that uses it is imported."""
     if name in _WITHOUT_T2T:
         return _function(COMMANDS[name])(argv)
+    if name in _PARSED_FIRST:
+        _function(f"{COMMANDS[name]}_parser")().parse_args(
+            [word for word in argv if word != "--verbose"])
     from rpr.cli import launcher
     return launcher.launch(lambda rest: _function(COMMANDS[name])(rest), argv)
 
@@ -176,6 +179,8 @@ COMMANDS = {
 # For completion: the parser of MODULE.FUNCTION of these commands is MODULE.FUNCTION_parser.
 # "export" loads T2T once its flags are checked.
 _WITHOUT_T2T = ("run", "study", "report", "verify", "judge", "track", "score", "test-set", "export")
+# What their parsers refuse is refused before T2T is imported, which takes seconds.
+_PARSED_FIRST = ("check-scheme", "benchmark", "list")
 
 
 def _complete(typed: list[str]) -> None:
@@ -189,7 +194,7 @@ def _complete(typed: list[str]) -> None:
     parser = argparse.ArgumentParser("rpr", add_help=False)
     commands = parser.add_subparsers()
     for name, path in COMMANDS.items():
-        known = typed == [name] and name in _WITHOUT_T2T
+        known = typed == [name] and name in _WITHOUT_T2T + _PARSED_FIRST
         parents = [_function(f"{path}_parser")()] if known else []
         commands.add_parser(name, parents=parents, add_help=False)
     argcomplete.autocomplete(parser)

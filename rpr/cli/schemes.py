@@ -12,7 +12,6 @@ from rpr.cli import study
 from rpr.cli.arguments import Parser, number
 from rpr.experiments import gin_files, studies
 from rpr.experiments.config import Run, Study
-from rpr.t2t.registration import import_all_of_t2t, register, registered_hparams
 from rpr.utils import files
 from rpr.utils.console import printable, say
 from rpr.utils.errors import InvalidPath, UserError
@@ -30,18 +29,8 @@ _KINDS = ("models", "hparams", "problems", "schemes")
 
 def list_names(argv: list[str]) -> None:
     """`rpr list [models|hparams|problems|schemes] [--hparams_set=SET] [--all] ...`."""
-    parser = Parser(prog="rpr list", description="Models, hparams sets, problems and position "
-                    "schemes, one per line.")
-    parser.add_argument("kinds", nargs="*", metavar="KIND",
-                        help=f"{', '.join(_KINDS)} (default: all of them)")
-    parser.add_argument("--hparams_set", metavar="SET", help="the hparams of this set instead: "
-                        "value, meaning and allowed values")
-    parser.add_argument("--all", action="store_true", help="also list T2T's own")
-    parser.add_argument("--t2t_usr_dir", metavar="DIR", help="also list those in this directory")
-    args = parser.parse_args(argv)
-    for kind in args.kinds:
-        if kind not in _KINDS:
-            parser.error(f"{kind[:80]!r}: must be one of {', '.join(_KINDS)}")
+    from rpr.t2t.registration import import_all_of_t2t, register
+    args = list_names_parser().parse_args(argv)
     register(args.t2t_usr_dir)
     if args.all:
         import_all_of_t2t("problem")
@@ -66,8 +55,28 @@ def list_names(argv: list[str]) -> None:
                 print(printable(f"  {'':<{width}}    {_describe(setting, setting.default)}"))
 
 
+def list_names_parser() -> Parser:
+    """The flags of `rpr list`."""
+    parser = Parser(prog="rpr list", description="Models, hparams sets, problems and position "
+                    "schemes, one per line.")
+    parser.add_argument("kinds", nargs="*", metavar="KIND", type=_kind,
+                        help=f"{', '.join(_KINDS)} (default: all of them)")
+    parser.add_argument("--hparams_set", metavar="SET", help="the hparams of this set instead: "
+                        "value, meaning and allowed values")
+    parser.add_argument("--all", action="store_true", help="also list T2T's own")
+    parser.add_argument("--t2t_usr_dir", metavar="DIR", help="also list those in this directory")
+    return parser
+
+
+def _kind(text: str) -> str:
+    if text not in _KINDS:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r}: must be one of {', '.join(_KINDS)}")
+    return text
+
+
 def _print_hparams(name: str) -> None:
     from rpr.models.declarations import declared
+    from rpr.t2t.registration import registered_hparams
     hparams = registered_hparams(name)
     others = hparams.values()
     print(f"{name}: hparams whose values are checked")
@@ -85,10 +94,15 @@ def _describe(setting: Setting, value: Any) -> str:
 
 def check_scheme(argv: list[str]) -> int:
     """`rpr check-scheme NAME [--t2t_usr_dir=DIR] [--set NAME=VALUE ...]`."""
-    parser = _parser("check-scheme", "Checks that a position scheme is exact with a cache, sees no "
-                     "later word, is not changed by padding, batches and packing, and more. The "
-                     "exit code is 1 if a check finds a counter-example.")
-    return int(any(result.problem for result in _show_checks(parser.parse_args(argv))))
+    results = _show_checks(check_scheme_parser().parse_args(argv))
+    return int(any(result.problem for result in results))
+
+
+def check_scheme_parser() -> Parser:
+    """The flags of `rpr check-scheme`."""
+    return _parser("check-scheme", "Checks that a position scheme is exact with a cache, sees no "
+                   "later word, is not changed by padding, batches and packing, and more. The "
+                   "exit code is 1 if a check finds a counter-example.")
 
 
 def _parser(command: str, description: str) -> Parser:
@@ -103,6 +117,7 @@ def _parser(command: str, description: str) -> Parser:
 
 def _show_checks(args: argparse.Namespace) -> "list[Result]":
     """Runs the checks and prints a line for each."""
+    from rpr.t2t.registration import register, registered_hparams
     register(args.t2t_usr_dir)
     from rpr.conformance.checks import HPARAMS_SET, check_scheme
     from rpr.t2t.preflight import parse_hparams
@@ -123,18 +138,7 @@ def _show_checks(args: argparse.Namespace) -> "list[Result]":
 
 def benchmark(argv: list[str]) -> None:
     """`rpr benchmark NAME [--t2t_usr_dir=DIR] [--set NAME=VALUE ...]`."""
-    parser = _parser("benchmark", "Checks a position scheme, trains it with "
-                     "the settings of gin/small_schemes.gin, and compares it with the recorded "
-                     "runs of the other schemes. Run the same command again to resume.")
-    parser.add_argument("--study_dir", help="default: runs/benchmark-NAME")
-    parser.add_argument("--cores", type=number(1), help="without a GPU: cores to use at "
-                        "most, one for each run (default: all)")
-    parser.add_argument("--recipe", type=gin_files.resolve, default=gin_files.resolve(_RECIPE),
-                        metavar="GIN", help="the study of the recorded runs (default: "
-                        f"{_RECIPE})")
-    parser.add_argument("--record", metavar="FILE", help="archive of the recorded runs (default: "
-                        "docs/results/NAME/runs.tar.xz, NAME being that of the recipe)")
-    args = parser.parse_args(argv)
+    args = benchmark_parser().parse_args(argv)
     study_dir = args.study_dir or os.path.join(
         "runs", "benchmark-" + re.sub(r"[^A-Za-z0-9._]+", "-", ",".join([args.scheme, *args.set])))
     files.refuse_unusable(study_dir)
@@ -152,6 +156,22 @@ def benchmark(argv: list[str]) -> None:
     files.write_atomically(gin, "".join(gin_files.as_gin(part) for part in settings[::-1]))
     flags = {"study_dir": study_dir, "cores": args.cores, "t2t_usr_dir": args.t2t_usr_dir}
     study.main([gin, *(f"--{name}={value}" for name, value in flags.items() if value)])
+
+
+def benchmark_parser() -> Parser:
+    """The flags of `rpr benchmark`."""
+    parser = _parser("benchmark", "Checks a position scheme, trains it with "
+                     "the settings of gin/small_schemes.gin, and compares it with the recorded "
+                     "runs of the other schemes. Run the same command again to resume.")
+    parser.add_argument("--study_dir", help="default: runs/benchmark-NAME")
+    parser.add_argument("--cores", type=number(1), help="without a GPU: cores to use at "
+                        "most, one for each run (default: all)")
+    parser.add_argument("--recipe", type=gin_files.resolve, default=gin_files.resolve(_RECIPE),
+                        metavar="GIN", help="the study of the recorded runs (default: "
+                        f"{_RECIPE})")
+    parser.add_argument("--record", metavar="FILE", help="archive of the recorded runs (default: "
+                        "docs/results/NAME/runs.tar.xz, NAME being that of the recipe)")
+    return parser
 
 
 def _study(args: argparse.Namespace, sides: set[str], recorded: set[str]) -> tuple[Study, Run]:

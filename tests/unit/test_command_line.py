@@ -81,6 +81,16 @@ def test_an_unknown_scheme_names_the_nearest_and_the_flag_for_own_ones():
     assert line.endswith("; a scheme of your own needs --t2t_usr_dir=DIR")
 
 
+@pytest.mark.parametrize("argv, says", [
+    (["list", "schems"], "KIND: 'schems': must be one of models, hparams, problems, schemes"),
+    (["check-scheme"], "scheme"), (["benchmark", "alibi", "--cores=0"], "--cores: '0'")])
+def test_a_wrong_argument_is_refused_without_tensorflow(argv, says, capsys, monkeypatch):
+    monkeypatch.delitem(sys.modules, "rpr.cli.launcher", raising=False)
+    assert cli.main(argv) == 1
+    assert f"rpr {argv[0]}: " in (line := capsys.readouterr().err) and says in line
+    assert "rpr.cli.launcher" not in sys.modules
+
+
 def test_a_file_that_is_no_archive_is_named_without_internals():
     with pytest.raises(InvalidPath, match="README.md: not an archive of runs$"):
         schemes._recorded(str(ROOT / "README.md"))
