@@ -180,7 +180,7 @@ COMMANDS = {
 # "export" loads T2T once its flags are checked.
 _WITHOUT_T2T = ("run", "study", "report", "verify", "judge", "track", "score", "test-set", "export")
 # What their parsers refuse is refused before T2T is imported, which takes seconds.
-_PARSED_FIRST = ("check-scheme", "benchmark", "list")
+_PARSED_FIRST = ("check-scheme", "benchmark", "list", "perplexity")
 
 
 def _complete(typed: list[str]) -> None:

@@ -109,18 +109,7 @@ def _to_json(source: str, translation: "Translation") -> str:
 
 def perplexity(argv: list[str]) -> None:
     """`rpr perplexity RUN --input=FILE`; without a run directory, T2T's flags name the model."""
-    parser = _parser("perplexity", "RUN", "Perplexity and loss per token (nats) of a text, one "
-                     "document a line, and the loss by position.\nIn a window, tokens have no more "
-                     "than its length before them. With --stride of the window's length\n(the "
-                     "default) windows do not overlap; with a smaller one they slide.")
-    parser.add_argument("--input", required=True, metavar="FILE", help="UTF-8 text")
-    parser.add_argument("--output", metavar="FILE", help="write the loss of each token: a JSON "
-                        "list per line. rpr score --metrics=perplexity compares such files")
-    parser.add_argument("--window", type=arguments.number(1), metavar="N",
-                        help="most tokens that the model reads at once (default: the whole line)")
-    parser.add_argument("--stride", type=arguments.number(1), metavar="N",
-                        help="tokens from one window to the next")
-    args = parser.parse_args(argv)
+    args = perplexity_parser().parse_args(argv)
     _, request = _find_model(args, args.words)
     file_checks.check_input(args.input)
     if args.output:
@@ -139,6 +128,22 @@ def perplexity(argv: list[str]) -> None:
     _print_by_position(losses)
     if args.output:
         files.write_atomically(args.output, ratio_metrics.losses_to_json(losses))
+
+
+def perplexity_parser() -> arguments.Parser:
+    """The flags of `rpr perplexity`."""
+    parser = _parser("perplexity", "RUN", "Perplexity and loss per token (nats) of a text, one "
+                     "document a line, and the loss by position.\nIn a window, tokens have no more "
+                     "than its length before them. With --stride of the window's length\n(the "
+                     "default) windows do not overlap; with a smaller one they slide.")
+    parser.add_argument("--input", required=True, metavar="FILE", help="UTF-8 text")
+    parser.add_argument("--output", metavar="FILE", help="write the loss of each token: a JSON "
+                        "list per line. rpr score --metrics=perplexity compares such files")
+    parser.add_argument("--window", type=arguments.number(1), metavar="N",
+                        help="most tokens that the model reads at once (default: the whole line)")
+    parser.add_argument("--stride", type=arguments.number(1), metavar="N",
+                        help="tokens from one window to the next")
+    return parser
 
 
 def _print_by_position(losses: "list[np.ndarray]") -> None:

@@ -83,7 +83,8 @@ def test_an_unknown_scheme_names_the_nearest_and_the_flag_for_own_ones():
 
 @pytest.mark.parametrize("argv, says", [
     (["list", "schems"], "KIND: 'schems': must be one of models, hparams, problems, schemes"),
-    (["check-scheme"], "scheme"), (["benchmark", "alibi", "--cores=0"], "--cores: '0'")])
+    (["perplexity", "run"], "--input"), (["check-scheme"], "scheme"),
+    (["benchmark", "alibi", "--cores=0"], "--cores: '0'")])
 def test_a_wrong_argument_is_refused_without_tensorflow(argv, says, capsys, monkeypatch):
     monkeypatch.delitem(sys.modules, "rpr.cli.launcher", raising=False)
     assert cli.main(argv) == 1
