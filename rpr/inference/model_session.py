@@ -111,7 +111,7 @@ class ModelSession:
         """
         return self._session.run(self._logits, self._feed(inputs, targets))
 
-    def log_probabilities(self, inputs: Sentences, targets: Sentences, found: bool = False
+    def log_probabilities(self, inputs: Sentences, targets: Sentences, *, found: bool = False
                           ) -> np.ndarray:
         """Log probability of each target token given those before it; arguments as of `logits`.
 
@@ -132,7 +132,7 @@ class ModelSession:
             self._check_length("targets", features.shape[1] + 1, "inputs with the first target")
         return self._session.run(self._hypotheses, {self._inputs: features})
 
-    def attention(self, inputs: Sentences, targets: Sentences, found: bool = False
+    def attention(self, inputs: Sentences, targets: Sentences, *, found: bool = False
                   ) -> AttentionWeights:
         """Teacher-forced weights of all layers and heads; arguments as of `log_probabilities`.
 
