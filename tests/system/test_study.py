@@ -34,7 +34,7 @@ def finished(text, tmp_path_factory):
     """A study with two arms that fail."""
     folder = tmp_path_factory.mktemp("study")
     gin = write_study(folder / "tiny.gin", {
-        "bad": {"optimizer_multistep_accumulate_steps": 2}, "relative": {},
+        "bad": {"optimizer": "multistep_adam"}, "relative": {},
         "nan": {"learning_rate_constant": 1e12}})
     text.give(folder / "out")
     return gin, folder / "out", rpr_command("study", gin, f"--study_dir={folder}/out", check=False)
@@ -137,7 +137,7 @@ def test_a_failed_run_says_why(finished):
     _, study_dir, done = finished
     bad, nan = (status(runs(study_dir)[name])["train"] for name in ("bad", "nan"))
     assert (bad["state"], bad["code"]) == (nan["state"], nan["code"]) == ("failed", 1)
-    assert "accumulate_steps=2" in bad["reason"] and bad["reason"] in done.stderr
+    assert "accumulate_steps=0" in bad["reason"] and bad["reason"] in done.stderr
     assert "the loss is NaN at step" in nan["reason"]
     assert nan["reason"].endswith(f"{runs(study_dir)['nan']}/model/model.ckpt-0")
 

@@ -304,7 +304,7 @@ def test_cached_steps_are_the_whole_sentence(position):
                 cache=cache) for t in range(n)]
         session.run(tf.global_variables_initializer())
         whole, steps = session.run([whole, tf.concat(steps, axis=1)])
-    np.testing.assert_allclose(steps, whole, atol=1e-5)
+    np.testing.assert_allclose(steps, whole, rtol=1e-5, atol=1e-5)
 
 
 def test_a_sink_takes_its_share_of_the_weights():
