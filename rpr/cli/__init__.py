@@ -161,11 +161,12 @@ def _run(name: str, argv: list[str]) -> Any:
     """Runs a command; T2T is prepared before a module that uses it is imported."""
     if name in _WITHOUT_T2T:
         return _function(COMMANDS[name])(argv)
+    parsed = None
     if name in _PARSED_FIRST:
-        _function(f"{COMMANDS[name]}_parser")().parse_args(
+        parsed = _function(f"{COMMANDS[name]}_parser")().parse_args(
             [word for word in argv if word != "--verbose"])
     from rpr.cli import launcher
-    return launcher.launch(lambda rest: _function(COMMANDS[name])(rest), argv)
+    return launcher.launch(lambda rest: _function(COMMANDS[name])(parsed or rest), argv)
 
 
 COMMANDS = {
@@ -179,7 +180,7 @@ COMMANDS = {
 # For completion: the parser of MODULE.FUNCTION of these commands is MODULE.FUNCTION_parser.
 # "export" loads T2T once its flags are checked.
 _WITHOUT_T2T = ("run", "study", "report", "verify", "judge", "track", "score", "test-set", "export")
-# What their parsers refuse is refused before T2T is imported, which takes seconds.
+# These get parsed flags: what is wrong is refused before T2T is imported, which takes seconds.
 _PARSED_FIRST = ("check-scheme", "benchmark", "list", "perplexity")
 
 

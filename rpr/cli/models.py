@@ -107,9 +107,8 @@ def _to_json(source: str, translation: "Translation") -> str:
                       ensure_ascii=False)
 
 
-def perplexity(argv: list[str]) -> None:
+def perplexity(args: argparse.Namespace) -> None:
     """`rpr perplexity RUN --input=FILE`; without a run directory, T2T's flags name the model."""
-    args = perplexity_parser().parse_args(argv)
     _, request = _find_model(args, args.words)
     file_checks.check_input(args.input)
     if args.output:

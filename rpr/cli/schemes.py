@@ -27,10 +27,9 @@ _OTHER_SIDE = "relative"
 _KINDS = ("models", "hparams", "problems", "schemes")
 
 
-def list_names(argv: list[str]) -> None:
+def list_names(args: argparse.Namespace) -> None:
     """`rpr list [models|hparams|problems|schemes] [--hparams_set=SET] [--all] ...`."""
     from rpr.t2t.registration import import_all_of_t2t, register
-    args = list_names_parser().parse_args(argv)
     register(args.t2t_usr_dir)
     if args.all:
         import_all_of_t2t("problem")
@@ -92,10 +91,9 @@ def _describe(setting: Setting, value: Any) -> str:
     return f"{setting.name}={value}: {meaning}"
 
 
-def check_scheme(argv: list[str]) -> int:
+def check_scheme(args: argparse.Namespace) -> int:
     """`rpr check-scheme NAME [--t2t_usr_dir=DIR] [--set NAME=VALUE ...]`."""
-    results = _show_checks(check_scheme_parser().parse_args(argv))
-    return int(any(result.problem for result in results))
+    return int(any(result.problem for result in _show_checks(args)))
 
 
 def check_scheme_parser() -> Parser:
@@ -136,9 +134,8 @@ def _show_checks(args: argparse.Namespace) -> "list[Result]":
     return results
 
 
-def benchmark(argv: list[str]) -> None:
+def benchmark(args: argparse.Namespace) -> None:
     """`rpr benchmark NAME [--t2t_usr_dir=DIR] [--set NAME=VALUE ...]`."""
-    args = benchmark_parser().parse_args(argv)
     study_dir = args.study_dir or os.path.join(
         "runs", "benchmark-" + re.sub(r"[^A-Za-z0-9._]+", "-", ",".join([args.scheme, *args.set])))
     files.refuse_unusable(study_dir)

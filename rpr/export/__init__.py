@@ -7,7 +7,7 @@ QUANTIZATIONS = ("float32", "int8", "int16", "float16", "bfloat16")
 
 
 def check_installed(setting: str, name: str) -> None:
-    """Refuses the value `name` of a setting if there is no package of this name."""
+    """Refuses a setting's value `name` if the Python package of that name is not installed."""
     if importlib.util.find_spec(name) is None:
         raise InvalidValue(setting, name, "needs the package of this name: pip install "
                            f"{name}")

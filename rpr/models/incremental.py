@@ -140,6 +140,6 @@ class IncrementalDecoder:
 
     @property
     def longest(self) -> int | None:
-        """The number of the decoder's positions; None: there is no limit, or no decoder."""
+        """How many positions the decoder has; None if that is unlimited or there is no decoder."""
         return (positions.build(self._hparams, "targets").longest
                 if "targets" in declarations.sides(self._hparams) else None)

@@ -294,7 +294,8 @@ def _notes_on_differences(results: StudyResults) -> list[Note]:
                      "compared.")]
     if not bases:
         return []
-    difference = f"difference: {metric} minus that of {results.baseline}, with its 95% interval"
+    difference = (f"difference: {metric} of the arm minus that of the baseline "
+                  f"({results.baseline}), with a 95% interval")
     unit = metric if results.metric in FIELDS else f"points of {metric}"
     units = "texts" if results.metric in LOSS_METRICS else "sentences"
     text = size_of_test_set(results)
@@ -304,8 +305,8 @@ def _notes_on_differences(results: StudyResults) -> list[Note]:
     if results.baseline_arm.by_test_set:
         text += ", all test sets together"
     if bases == {"sentences"}:
-        return [Note(("difference",), f"{difference} over the {text}. One seed per arm "
-                     "does not show how much scores vary between seeds, so there is no p-value.")]
+        return [Note(("difference",), f"{difference} over the {text}. With one seed per "
+                     "arm the spread between seeds is unknown, so there is no p-value.")]
     lines = [Note(("difference", "p"), f"{difference}; p: two-sided test. Both account for other "
                   f"seeds and other test {units} ({text}).")]
     if "sentences" in bases:
