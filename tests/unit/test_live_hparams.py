@@ -8,7 +8,7 @@ from tensor2tensor.utils import registry
 
 from rpr.cli import run
 from rpr.experiments import config, gin_files, run_directory
-from rpr.models import live_hparams, transformer
+from rpr.models import declarations, live_hparams, transformer
 from rpr.t2t import trained_model
 from rpr.utils import console, interfaces
 from rpr.utils.errors import UserError
@@ -115,6 +115,10 @@ def test_without_a_decoder_the_position_of_the_encoder_decides():
     assert dead["decoder_position"] == "with answer_symbol=2"
     settings |= {"encoder_position": "randomized+sinusoid", "randomized_evaluation": True}
     transformer.checked_hparams(new_hparams(**settings))     # a decoder would refuse it
+
+
+def test_no_position_hparam_is_missing_from_those_that_models_of_t2t_do_not_read():
+    assert live_hparams._OWN == tuple(each.name for each in declarations.POSITION_HPARAMS)
 
 
 def new_runs(folder, *hparams, **settings):
