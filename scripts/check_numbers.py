@@ -43,8 +43,7 @@ _CODE = re.compile(r"`[^`\n]*`")
 def of_arms(results: dict[str, Any]) -> Iterator[float]:
     """Means, deviations, differences, intervals, p-values, losses and speeds of arms and pairs."""
     for arm in results["arms"]:
-        parts = [arm["bleu"], arm["chrf"], arm["bleu_difference"], arm["chrf_difference"],
-                 *arm["scores"].values(), *arm["differences"].values()]
+        parts = [*arm["scores"].values(), *arm["differences"].values()]
         parts.append({name: arm[name] for name in ("loss", "exact", "relative_speed")})
         yield from (value for part in filter(None, parts) for value in part.values()
                     if isinstance(value, int | float))
@@ -57,8 +56,9 @@ def of_runs(results: dict[str, Any]) -> Iterator[float]:
     """Scores and losses of runs and checkpoints; differences of runs, means and checkpoints."""
     columns: list[list[dict[float, float]]] = [[], [], [], [], []]
     for arm in results["arms"]:
+        runs = [run | {"bleu": run["scores"].get("bleu")} for run in arm["runs"]]
         for number, name in enumerate(("bleu", "loss", "brevity_penalty")):
-            columns[number].append({run["seed"]: run[name] for run in arm["runs"]
+            columns[number].append({run["seed"]: run[name] for run in runs
                                     if run[name] is not None})
         for number, name in enumerate(("dev_bleu", "dev_losses"), 3):
             curves = [dict(run[name]) for run in arm["runs"] if run[name]]

@@ -173,8 +173,8 @@ def rows(path: str) -> list[dict[str, Any]]:
 
     Returns:
       a dict per run, with the keys `arm`, one per setting that differs between arms (None where
-      the arm does not use it), `seed`, `state`, `bleu` and `chrf` (sacreBLEU, 0 to 100), `exact`
-      (percent), the accuracy or edit distance of `run.metrics`, `loss` (development set, nats per
+      the arm does not use it), `seed`, `state`, `bleu`, `chrf` and `ter` (sacreBLEU, 0 to
+      100), or those of `run.metrics`, `exact` (percent), `loss` (development set, nats per
       sub-word), `parameters`, `steps`, `steps_per_second`, `model_tflops` (model TFLOP/s), `mfu`,
       `train_minutes` and `directory`. Unknown values are None.
     """
@@ -185,8 +185,8 @@ def rows(path: str) -> list[dict[str, Any]]:
         for run in arm.all_runs:
             found.append({
                 "arm": arm.name, **{name: arm.settings.get(name) for name in settings}, **run.tuned,
-                "seed": run.seed, "state": run.state, "bleu": run.bleu, "chrf": run.chrf,
-                "exact": run.exact, **run.scores, "loss": run.loss,
+                "seed": run.seed, "state": run.state, "bleu": None, "chrf": None,
+                **run.scores, "exact": run.exact, "loss": run.loss,
                 "parameters": run.parameters, "steps": run.steps,
                 "steps_per_second": run.steps_per_second, "model_tflops": run.model_tflops,
                 "mfu": run.mfu, "train_minutes": run.train_minutes,

@@ -13,8 +13,8 @@ from rpr.evaluation.designs import MOST_SEEDS, is_test_set_too_small, may_be_sma
 from rpr.evaluation.significance import ArmScore, p_text
 from rpr.report.results import (
     BEYOND,
+    DEFAULT_METRICS,
     DIGITS,
-    FIELDS,
     MIN_SENTENCES,
     ArmResult,
     RunResult,
@@ -76,7 +76,7 @@ def _all_columns(results: StudyResults) -> list[Column]:
     add("seeds", "seeds", "result", lambda arm: several and (
         str(len(arm.done)) if len(arm.done) == len(arm.runs) else
         f"{len(arm.done)} of {len(arm.runs)}"))
-    add(metric, ALL_METRICS[metric], "result", lambda arm: _mean(arm.score(metric), digits))
+    add(metric, ALL_METRICS[metric], "result", lambda arm: _mean(arm.scores.get(metric), digits))
     add("paper", "paper", "result",
         lambda arm: arm.paper_bleu is not None and f"{arm.paper_bleu:.1f}")
     found += _difference_columns(results, metric, "difference", "")
@@ -88,7 +88,7 @@ def _all_columns(results: StudyResults) -> list[Column]:
             lambda arm, name=name: _of_test_set(arm, results.baseline_arm, name))
     for name in results.metrics[1:]:
         add(name, ALL_METRICS[name], "result",
-            lambda arm, name=name: _mean(arm.score(name), DIGITS.get(name, 1)))
+            lambda arm, name=name: _mean(arm.scores.get(name), DIGITS.get(name, 1)))
     if "accuracy" not in results.metrics:
         add("exact", "exact", "result", lambda arm: arm.exact is not None and f"{arm.exact:.1f}%")
     add("loss", "loss", "result", lambda arm: arm.loss is not None and f"{arm.loss:.2f}")
@@ -118,7 +118,7 @@ def _difference_columns(results: StudyResults, metric: str, group: str, prefix: 
                         ) -> list[Column]:
     """The comparison with the baseline in a metric: difference and p-values."""
     def difference(arm: ArmResult) -> str:
-        found = arm.difference(metric)
+        found = arm.differences.get(metric)
         if arm.name == results.baseline or not found:
             return "baseline" if arm.name == results.baseline else ""
         digits = results.digits
@@ -127,7 +127,7 @@ def _difference_columns(results: StudyResults, metric: str, group: str, prefix: 
 
     return [_column(results, f"{prefix}difference", "difference [95%]", group, difference), *(
         _column(results, prefix + key, heading, group, lambda arm, key=key: p_text(
-            getattr(arm.difference(metric), key, None)))
+            getattr(arm.differences.get(metric), key, None)))
         for key, heading in (("p", "p"), ("p_holm", "p (Holm)")))]
 
 
@@ -157,7 +157,7 @@ def _tried(arm: ArmResult, runs: Sequence[RunResult], metric: str) -> str:
         return "failed"
     counting = [run for run in runs if run.seed in [each.seed for each in arm.runs]]
     losses = [run.loss for run in counting if run.loss is not None]
-    scores = [score for run in counting if (score := run.score(metric)) is not None]
+    scores = [score for run in counting if (score := run.scores.get(metric)) is not None]
     if not losses or not scores:
         return ""
     text = f"{statistics.fmean(losses):.3f} ({statistics.fmean(scores):.1f})"
@@ -179,9 +179,9 @@ def length_columns(results: StudyResults) -> list[Column]:
             results, f"length_{bucket.low}", f"{bucket.low}–{bucket.high}{mark}", "length",
             lambda arm, index=index: _over_seeds(
                 [run.by_length[index] for run in arm.done if run.by_length], results.digits)))
-    if any(arm.score(BEYOND) for arm in arms):
+    if any(arm.scores.get(BEYOND) for arm in arms):
         found.append(_column(results, BEYOND, f"all > {trained}", "length",
-                             lambda arm: _mean(arm.score(BEYOND), results.digits)))
+                             lambda arm: _mean(arm.scores.get(BEYOND), results.digits)))
         found += [column for column in _difference_columns(results, BEYOND, "length", "beyond_")
                   if column.key != "beyond_p"]
     return [column for column in found if any(column.cells)]
@@ -274,7 +274,7 @@ def _notes_on_lengths(results: StudyResults) -> list[Note]:
                      f"bucket (lengths are in {results.length_unit}), so there is no table by "
                      "length.")]
     if (trained and length_columns(results) and buckets[0].low <= trained < buckets[-1].high
-            and not any(arm.score(BEYOND) for arm in results.arms)):
+            and not any(arm.scores.get(BEYOND) for arm in results.arms)):
         return [Note((results.metric,), f"By length: fewer than {MIN_SENTENCES} {whole} are longer "
                      f"than those of the training ({trained} {results.length_unit}), so the arms "
                      "are not compared there.")]
@@ -287,8 +287,8 @@ def _notes_on_differences(results: StudyResults) -> list[Note]:
     if not results.baseline_arm.done:
         return [Note((results.metric,), f"No differences yet: the baseline, {results.baseline}, is "
                      "not done.")]
-    bases = {found.basis for arm in results.arms if (found := arm.difference(results.metric))}
-    scores = {score.mean for arm in results.arms if (score := arm.score(results.metric))}
+    bases = {found.basis for arm in results.arms if (found := arm.differences.get(results.metric))}
+    scores = {score.mean for arm in results.arms if (score := arm.scores.get(results.metric))}
     if not bases and len(scores) == 1 < len(results.arms):
         return [Note((results.metric,), f"All arms have {scores.pop():.1f} {metric} and are not "
                      "compared.")]
@@ -296,7 +296,7 @@ def _notes_on_differences(results: StudyResults) -> list[Note]:
         return []
     difference = (f"difference: {metric} of the arm minus that of the baseline "
                   f"({results.baseline}), with a 95% interval")
-    unit = metric if results.metric in FIELDS else f"points of {metric}"
+    unit = metric if results.metric in DEFAULT_METRICS else f"points of {metric}"
     units = "texts" if results.metric in LOSS_METRICS else "sentences"
     text = size_of_test_set(results)
     if results.documents:

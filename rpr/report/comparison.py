@@ -21,7 +21,6 @@ from rpr.report import model_analysis, test_texts
 from rpr.report.planned_looks import fill_verdicts
 from rpr.report.results import (
     BEYOND,
-    FIELDS,
     MIN_SENTENCES,
     ArmPair,
     Bucket,
@@ -125,7 +124,7 @@ def _leave_own_test_set(results: StudyResults, run_dirs: Mapping[str, RunDirecto
                 run_dirs[run.path].refuse_links(name)
                 metrics = run_dirs[run.path].record_of("metrics.jsonl", name)
                 cut.append(metrics_log.last(metrics).get("decode", {}).get("cut"))
-            run.scores, run.exact, run.bleu, run.chrf = {}, None, None, None
+            run.scores, run.exact = {}, None
             run.cut = None if None in cut else sum(number or 0 for number in cut)
 
 
@@ -174,10 +173,13 @@ def _score_losses(results: StudyResults, runs: Mapping[str, Run],
         _fill_scores(results, metric, {name: loss_counts(rows) for name, rows in losses.items()})
         results.signatures[ALL_METRICS[metric.name]] = metric.signature()
     metric = make_metric(results.metric)
-    for run in (run for arm in results.arms for run in arm.done):
-        run.by_length = [metric.corpus_score(loss_counts(losses[run.path], bucket.low,
-                                                         bucket.high))[0]
-                         for bucket in results.buckets]
+    for arm in results.arms:
+        for run in arm.done:
+            run.by_length = [metric.corpus_score(loss_counts(losses[run.path], bucket.low,
+                                                             bucket.high))[0]
+                             for bucket in results.buckets]
+        arm.by_length = [statistics.fmean(scores) for scores in zip(
+            *(run.by_length for run in arm.done), strict=True)]
     longest = results.trained_length or max(sizes)
     if sum(size > longest for size in sizes) >= MIN_SENTENCES:
         _fill_scores(results, metric, {
@@ -194,11 +196,11 @@ def _fill_scores(results: StudyResults, metric: Metric, counts: Mapping[str, np.
         of_run: dict[str, RunScores] = {}
         for run in (run for run in arm.all_runs if run.path in counts):
             of_run[run.path] = score = significance.run_scores(metric, counts[run.path], documents)
-            run.set_score(name, score.score)
+            run.scores[name] = score.score
         if not arm.done:
             continue
         scores[arm.name] = [of_run[run.path] for run in arm.done]
-        arm.set_score(name, significance.arm_score(scores[arm.name]))
+        arm.scores[name] = significance.arm_score(scores[arm.name])
         if arm.tried:
             scores[arm.name] = designs.with_choice(
                 [[of_run[run.path] for run in group] for group in arm.tried],
@@ -246,9 +248,7 @@ def _compare_at_looks(results: StudyResults, metric: str,
 
 def _fill_differences(results: StudyResults, metric: str, found: Mapping[str, Comparison]) -> None:
     for arm in results.arms:
-        if metric in FIELDS:
-            setattr(arm, f"{metric}_difference", found.get(arm.name))
-        elif arm.name in found:
+        if arm.name in found:
             arm.differences[metric] = found[arm.name]
 
 
@@ -287,8 +287,7 @@ def _fill_lengths(results: StudyResults, metric: Metric, counts: Mapping[str, np
         for run, by_length in zip(arm.done, scores, strict=True):
             run.by_length = [score.score for score in by_length]
         means = [significance.arm_score(some) for some in zip(*scores, strict=True)]
-        if metric.name == "bleu":
-            arm.bleu_by_length = [score.mean for score in means]
+        arm.by_length = [score.mean for score in means]
         arm.interval_by_length = [[score.mean if end is None else end for end in (
             score.low, score.high)] for score in means]
     longer = lengths > (results.trained_length or math.inf)

@@ -185,7 +185,7 @@ def _inline(data: str) -> Markup:
 def _seed_scores(arm: ArmResult, metric: str) -> str:
     """The scores of each finished run, if there are several."""
     return ", ".join(f"seed {run.seed}: {score:.2f}" for run in arm.done
-                     if len(arm.done) > 1 and (score := run.score(metric)) is not None)
+                     if len(arm.done) > 1 and (score := run.scores.get(metric)) is not None)
 
 
 def _signs(text: str) -> str:

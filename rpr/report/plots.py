@@ -27,8 +27,9 @@ from rpr.utils import files  # noqa: E402
 K = "max_relative_position"
 SMOOTHED_RECORDS = 10                                 # of the training loss
 MOST_CURVES = 30                                      # arms; more cannot be told apart
-TITLES = {"curves": "Learning curves", "bleu_by_k": "BLEU by clipping distance",
-          "ranking": "Which arms differ", "heat_map": "Arms by length",
+TITLES = {"curves": "Learning curves", "ranking": "Which arms differ", "heat_map": "Arms by length",
+          **{f"{metric}_by_k": f"{name[0].upper()}{name[1:]} by clipping distance"
+             for metric, name in ALL_METRICS.items()},
           **{f"{metric}_by_length": f"{name[0].upper()}{name[1:]} by "
              + ("position" if metric in LOSS_METRICS else "source length")
              for metric, name in ALL_METRICS.items()}}
@@ -98,11 +99,10 @@ def draw_study(results: StudyResults) -> Iterator[tuple[str, Figure]]:
         yield "curves", plot_curves(results)
     with_k, without_k = split_by_k(results)
     if len(with_k) > 1:
-        yield "bleu_by_k", plot_bleu_by_k(with_k, without_k)
+        yield f"{results.metric}_by_k", plot_by_k(results, with_k, without_k)
     if results.pairs:
         yield "ranking", plot_ranking(results)
-    if len(results.buckets) > 1 and any(arm.bleu_by_length or run.by_length
-                                        for arm in results.arms for run in arm.done):
+    if len(results.buckets) > 1 and any(arm.by_length for arm in results.arms):
         yield f"{results.metric}_by_length", plot_by_length(results)
         if results.length_buckets and len(results.arms) > 2:
             yield "heat_map", plot_heat_map(results)
@@ -195,7 +195,7 @@ def split_by_k(results: StudyResults) -> tuple[list[ArmResult], list[ArmResult]]
 
     Both lists are empty if more than k varies among the arms that have a k.
     """
-    done = [arm for arm in results.arms if arm.done and arm.bleu]
+    done = [arm for arm in results.arms if arm.done and results.metric in arm.scores]
     with_k = [arm for arm in done if type(arm.settings.get(K)) is int]
     rest = [{name: value for name, value in arm.settings.items() if name != K} for arm in with_k]
     if any(settings != rest[0] for settings in rest) or len(
@@ -205,8 +205,9 @@ def split_by_k(results: StudyResults) -> tuple[list[ArmResult], list[ArmResult]]
     return with_k, [arm for arm in done if arm.settings.get(K) is None]
 
 
-def plot_bleu_by_k(with_k: Sequence[ArmResult], without_k: Sequence[ArmResult]) -> Figure:
-    """BLEU by clipping distance k, on a logarithmic axis extended to 0.
+def plot_by_k(results: StudyResults, with_k: Sequence[ArmResult],
+              without_k: Sequence[ArmResult]) -> Figure:
+    """The first metric by clipping distance k, on a logarithmic axis extended to 0.
 
     Bars show the standard deviation over seeds, as the tables do; with one seed per arm, the 95%
     interval over test sentences. Arms without k, such as absolute positions, are horizontal lines
@@ -216,7 +217,7 @@ def plot_bleu_by_k(with_k: Sequence[ArmResult], without_k: Sequence[ArmResult]) 
     k = [arm.settings[K] for arm in with_k]
     least = math.log2(min([value for value in k if value] or [1]))
     x = [math.log2(value) if value else least - 1.5 for value in k]
-    scores = [arm.bleu for arm in with_k if arm.bleu]
+    scores = [arm.scores[results.metric] for arm in with_k]
     several = any(len(arm.done) > 1 for arm in with_k)
     axes.errorbar(x, [score.mean for score in scores],
                   np.transpose([_spread(score, several) for score in scores]), color="C0",
@@ -224,21 +225,21 @@ def plot_bleu_by_k(with_k: Sequence[ArmResult], without_k: Sequence[ArmResult]) 
                       "mean ± standard deviation over seeds" if several
                       else "95% interval over test sentences"))
     if several:
-        points = [(position, run.bleu) for position, arm in zip(x, with_k, strict=True)
-                  for run in arm.done]
+        points = [(position, run.scores[results.metric])
+                  for position, arm in zip(x, with_k, strict=True) for run in arm.done]
         axes.plot(*zip(*points, strict=True), "x", color="C0", alpha=0.6, ms=5, label="each seed")
     for number, arm in enumerate(without_k, 1):
-        assert arm.bleu
-        colour = f"C{number % 10}"
-        below, above = _spread(arm.bleu, several)
-        axes.axhspan(arm.bleu.mean - below, arm.bleu.mean + above, color=colour, alpha=0.15, lw=0)
-        axes.axhline(arm.bleu.mean, color=colour, lw=1.3, ls=LINES[number % len(LINES)],
+        score, colour = arm.scores[results.metric], f"C{number % 10}"
+        below, above = _spread(score, several)
+        axes.axhspan(score.mean - below, score.mean + above, color=colour, alpha=0.15, lw=0)
+        axes.axhline(score.mean, color=colour, lw=1.3, ls=LINES[number % len(LINES)],
                      label=arm_label(arm))
-    _plot_paper(axes, x, with_k, without_k)
+    if results.metric == "bleu":
+        _plot_paper(axes, x, with_k, without_k)
     axes.set_xticks(x, [str(value) for value in k])
     if 0 in k:
         axes.axvline(least - 0.75, color="0.7", lw=0.8, ls=":")
-    axes.set(xlabel="clipping distance k", ylabel="BLEU")
+    axes.set(xlabel="clipping distance k", ylabel=_name(results))
     axes.legend(loc="best", fontsize=8)
     return figure
 
@@ -323,14 +324,11 @@ def plot_by_length(results: StudyResults) -> Figure:
     figure, (axes, counts) = pyplot.subplots(
         2, 1, figsize=(8, 5), sharex=True, height_ratios=(4, 1), layout="constrained")
     x = range(len(results.buckets))
-    scores = {arm.name: np.mean([run.by_length for run in arm.done if run.by_length]
-                                or [arm.bleu_by_length], axis=0)
-              for arm in results.featured(MOST_CURVES)}
-    shown = [name for name, means in scores.items() if means.size]
+    shown = [arm.name for arm in results.featured(MOST_CURVES) if arm.by_length]
     for arm, style in zip(results.arms, arm_styles(results), strict=True):
         if arm.name in shown:                         # side by side, so that no bar hides another
             shift = 0.6 * ((shown.index(arm.name) + 0.5) / len(shown) - 0.5)
-            means = scores[arm.name]
+            means = np.array(arm.by_length)
             ends = np.array(arm.interval_by_length).T if arm.interval_by_length else means
             bars = axes.errorbar(np.add(x, shift), means, np.abs(ends - means) * np.ones((2, 1)),
                                  ms=4, lw=1.2, elinewidth=0.8, **style)
@@ -357,17 +355,15 @@ def plot_by_length(results: StudyResults) -> Figure:
 
 def plot_heat_map(results: StudyResults) -> Figure:
     """The first metric of each arm, mean over seeds, for each chosen bucket of lengths."""
-    means = {arm.name: np.mean([run.by_length for run in arm.done], axis=0)
-             for arm in results.arms if arm.done and all(run.by_length for run in arm.done)}
-    arms = [arm for arm in results.arms if arm.name in means]
-    values, buckets = np.array([means[arm.name] for arm in arms]), results.buckets
+    arms = [arm for arm in results.arms if arm.by_length]
+    values, buckets = np.array([arm.by_length for arm in arms]), results.buckets
     figure, axes = pyplot.subplots(figsize=(2.5 + 0.9 * len(buckets), 1.2 + 0.3 * len(arms)),
                                    layout="constrained")
     colours = "viridis" + ("_r" if results.metric in LOWER_IS_BETTER else "")
     image = axes.imshow(values, cmap=colours, aspect="auto")
     for (row, column), value in np.ndenumerate(values):
         light = sum(image.cmap(image.norm(value))[:3]) < 1.5
-        axes.text(column, row, f"{value:.1f}", ha="center", va="center", fontsize=8,
+        axes.text(column, row, f"{value:.{results.digits}f}", ha="center", va="center", fontsize=8,
                   color="white" if light else "black")
     within = sum(bucket.high <= (results.trained_length or 0) for bucket in buckets)
     if 0 < within < len(buckets):

@@ -18,9 +18,8 @@ from rpr.utils import files
 from rpr.utils.errors import UserError
 
 RECORD_FILE = "results.json"
+DEFAULT_METRICS = ("bleu", "chrf")                    # where run.metrics is empty
 DIGITS = {"perplexity": 2, "token_loss": 3}           # after the decimal point; others: 1
-FIELDS = ("bleu", "chrf")                             # metrics with fields of their own
-NEWER = ("model_tflops", "mfu")                       # fields that earlier records lack
 BEYOND = "beyond"                                     # first metric, sources beyond training
 MIN_SENTENCES = 10                                    # of each bucket, and beyond training
 
@@ -37,24 +36,8 @@ class Bucket:
         return (lengths >= self.low) & (lengths <= self.high)
 
 
-class _Scored:
-    """What has scores: those of `FIELDS` in fields of their own, the others in `scores`."""
-    scores: dict[str, Any]
-
-    def score(self, metric: str) -> Any:
-        """The score in a metric (of a run a number, of an arm an `ArmScore`); None if unknown."""
-        return getattr(self, metric) if metric in FIELDS else self.scores.get(metric)
-
-    def set_score(self, metric: str, score: Any) -> None:
-        """Fills in the score in a metric."""
-        if metric in FIELDS:
-            setattr(self, metric, score)
-        else:
-            self.scores[metric] = score
-
-
 @dataclasses.dataclass
-class RunResult(_Scored):
+class RunResult:
     """One training run. A value that is not known (yet) is None.
 
     Attributes:
@@ -68,8 +51,7 @@ class RunResult(_Scored):
       seconds: {stage: wall time of its last attempt}; training includes earlier attempts, each up
         to the checkpoint from which the next one went on.
       environment: index into `StudyResults.environments`.
-      bleu, chrf: sacreBLEU scores on the test set, 0 to 100.
-      scores: {metric: score} of other metrics, and of `BEYOND`.
+      scores: {metric: score on the test set}, and of `BEYOND`.
       by_length: the score in the first metric for each length bucket of the study.
       exact: percentage of hypotheses that equal their reference.
       empty: number of hypotheses without a word.
@@ -93,8 +75,6 @@ class RunResult(_Scored):
     train_minutes: float | None = None
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
     environment: int | None = None
-    bleu: float | None = None
-    chrf: float | None = None
     scores: dict[str, float] = dataclasses.field(default_factory=dict)
     by_length: list[float] = dataclasses.field(default_factory=list)
     exact: float | None = None
@@ -110,7 +90,7 @@ class RunResult(_Scored):
 
 
 @dataclasses.dataclass
-class ArmResult(_Scored):
+class ArmResult:
     """Runs that differ only in their seed, with means over the finished ones.
 
     Attributes:
@@ -119,15 +99,14 @@ class ArmResult(_Scored):
       paper_bleu: the published BLEU, or None.
       runs: one `RunResult` per seed; the fields below have the same units.
       relative_speed: steps_per_second divided by the baseline's; None if its machines differ.
-      bleu, chrf: mean and uncertainty; None while no run is done.
-      bleu_difference, chrf_difference: compared with the baseline; None for the baseline itself.
-      scores, differences: the same of other metrics and of `BEYOND`, by name.
+      scores: {metric: mean and uncertainty}, and of `BEYOND`; empty while no run is done.
+      differences: {metric: comparison with the baseline}; empty for the baseline itself.
       letters: arms that share a letter do not differ significantly in the first metric; empty where
         nothing was tested.
       looked, answer: with study.looks, seeds per arm at its last look, and whether it differs from
         the baseline by more than the margin: "yes", "no" or "open". 0 and "" before a look.
       configuration: {name: value} of the settings in which the runs of some arms differ.
-      bleu_by_length: BLEU for each length bucket, where it is the first metric; else empty.
+      by_length: mean of the runs' `by_length`.
       interval_by_length: [low, high] of the first metric over each bucket's sentences, 95%.
       others: with `study.tune`, the runs that do not count: of other settings than the chosen one,
         and of seeds that some setting lacks.
@@ -144,10 +123,6 @@ class ArmResult(_Scored):
     mfu: float | None = None
     relative_speed: float | None = None
     train_minutes: float | None = None
-    bleu: ArmScore | None = None
-    chrf: ArmScore | None = None
-    bleu_difference: Comparison | None = None
-    chrf_difference: Comparison | None = None
     scores: dict[str, ArmScore] = dataclasses.field(default_factory=dict)
     differences: dict[str, Comparison] = dataclasses.field(default_factory=dict)
     letters: str = ""
@@ -156,7 +131,7 @@ class ArmResult(_Scored):
     configuration: dict[str, Any] = dataclasses.field(default_factory=dict)
     exact: float | None = None
     loss: float | None = None
-    bleu_by_length: list[float] = dataclasses.field(default_factory=list)
+    by_length: list[float] = dataclasses.field(default_factory=list)
     interval_by_length: list[list[float]] = dataclasses.field(default_factory=list)
     by_test_set: dict[str, float] = dataclasses.field(default_factory=dict)
     others: list[RunResult] = dataclasses.field(default_factory=list)
@@ -203,11 +178,6 @@ class ArmResult(_Scored):
         groups = _by_setting([run for run in self.all_runs if self.others and run.seed in seeds
                               and run.tuned not in failed])
         return [sorted(group, key=lambda run: seeds.index(run.seed)) for group in groups]
-
-    def difference(self, metric: str) -> Comparison | None:
-        """The comparison with the baseline in a metric; None for the baseline itself."""
-        return (getattr(self, f"{metric}_difference") if metric in FIELDS
-                else self.differences.get(metric))
 
 
 def _by_setting(runs: Iterable[RunResult]) -> list[list[RunResult]]:
@@ -270,7 +240,7 @@ class StudyResults:
     study_gin: str = ""
     sentences: int = 0
     documents: int = 0
-    metrics: list[str] = dataclasses.field(default_factory=lambda: list(FIELDS))
+    metrics: list[str] = dataclasses.field(default_factory=lambda: list(DEFAULT_METRICS))
     signatures: dict[str, str] = dataclasses.field(default_factory=dict)
     length_unit: str = ""
     length_buckets: list[int] = dataclasses.field(default_factory=list)
@@ -313,7 +283,7 @@ class StudyResults:
         tested = {name for pair in self.pairs for name in (pair.first, pair.second)}
         sign = -1 if self.metric in LOWER_IS_BETTER else 1
         means = {arm.name: sign * score.mean for arm in self.arms
-                 if arm.name in tested and (score := arm.score(self.metric))}
+                 if arm.name in tested and (score := arm.scores.get(self.metric))}
         return dict(sorted(means.items(), key=lambda item: -item[1]))
 
     def featured(self, most: int) -> list[ArmResult]:
@@ -321,9 +291,9 @@ class StudyResults:
         sign = 1 if self.metric in LOWER_IS_BETTER else -1
 
         def place(arm: ArmResult) -> tuple[bool, float]:
-            score = arm.score(self.metric)            # None before the runs are scored
+            score = arm.scores.get(self.metric)       # None before the runs are scored
             recorded = [score.mean] if score else [
-                found for run in arm.done if (found := run.score(self.metric)) is not None]
+                run.scores[self.metric] for run in arm.done if self.metric in run.scores]
             return arm.name != self.baseline, min((sign * each for each in recorded),
                                                   default=math.inf)
 
@@ -383,11 +353,10 @@ def _check_references(results: StudyResults) -> None:
         if name not in names:
             raise ValueError(f"no arm is called {name!r}")
     buckets = len(results.buckets)
-    for name, what, scores in (
-            *((arm.name, "BLEU", arm.bleu_by_length) for arm in results.arms),
-            *((run.path, "scores", run.by_length) for run in runs)):
+    for name, scores in (*((arm.name, arm.by_length) for arm in results.arms),
+                         *((run.path, run.by_length) for run in runs)):
         if len(scores) not in (0, buckets):
-            raise ValueError(f"{name}: {what} of {len(scores)} lengths, there are {buckets} "
+            raise ValueError(f"{name}: scores of {len(scores)} lengths, there are {buckets} "
                              "buckets")
     for arm in results.arms:
         if [len(interval) for interval in arm.interval_by_length] not in ([], [2] * buckets):

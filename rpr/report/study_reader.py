@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from rpr.evaluation import ALL_METRICS
-from rpr.evaluation.metrics import METRICS
 from rpr.experiments import gin_files, run_directory, studies
 from rpr.experiments.config import Run
 from rpr.experiments.run_directory import RunDirectory
-from rpr.report.results import FIELDS, ArmResult, RunResult, StudyResults, unique
+from rpr.report.results import DEFAULT_METRICS, ArmResult, RunResult, StudyResults, unique
 from rpr.utils import files, metrics_log
 from rpr.utils.errors import InvalidPath, InvalidValue, UserError
 
@@ -304,7 +303,7 @@ def _describe_study(results: StudyResults, path: str) -> None:
         results.problem = problems.pop()
     done = [config for state, config in configs if state == "done"]
     if done:
-        results.metrics = list(done[0].metrics or FIELDS)
+        results.metrics = list(done[0].metrics or DEFAULT_METRICS)
     results.date = f"{max(dates):%Y-%m-%d}" if dates else ""
     results.checks = files.read_json(os.path.join(path, "checks.json"), _CHECKS).get("checks", [])
     study_gin = os.path.join(path, gin_files.STUDY_FILE)
@@ -325,9 +324,8 @@ def _read_run(study_dir: str, path: str, seed: int | None = None) -> RunResult:
     run = RunResult(path, seed, "done" if done else run_directory.state(run_dir))
     run.steps, run.exact = scores.get("step"), scores.get("exact")
     if done:
-        run.bleu, run.chrf = (scores.get(name, {}).get("score") for name in FIELDS)
         run.scores = {name: scores[name]["score"] for name in ALL_METRICS
-                      if name in scores and name not in METRICS}
+                      if name in scores}
     run.seconds = {stage: entry["seconds"] for stage, entry in status.items()
                    if "seconds" in entry}
     _read_metrics(run, events)

@@ -25,15 +25,15 @@ from rpr.report.columns import (
     size_of_test_set,
     tables,
 )
-from rpr.report.results import BEYOND, FIELDS, NEWER, StudyResults
+from rpr.report.results import BEYOND, StudyResults
 from rpr.utils import files
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 EVENTS = "events.out.tfevents.0.hparams"              # TensorBoard looks for tfevents
-_CSV_FIELDS = ["paper_bleu", "parameters", "steps", "steps_per_second", *NEWER, "relative_speed",
-               "train_minutes", "exact", "loss", "letters"]
+_CSV_FIELDS = ["paper_bleu", "parameters", "steps", "steps_per_second", "model_tflops", "mfu",
+               "relative_speed", "train_minutes", "exact", "loss", "letters"]
 # Columns of results.tex by importance. It has those that fit into LaTeX's \textwidth, in points.
 _LATEX_COLUMNS = ("difference", "p_holm", "rank", "chrf", "loss", "parameters", "seeds", "p",
                   "paper", "speed")
@@ -104,25 +104,21 @@ def to_markdown(results: StudyResults, chosen: Sequence[Column] = ()) -> str:
 
 def to_json(results: StudyResults) -> str:
     """Everything, unrounded; the points of curves take a line each."""
-    text = json.dumps(dataclasses.asdict(results, dict_factory=lambda items: {
-        name: value for name, value in items if value is not None or name not in NEWER}), indent=1)
+    text = json.dumps(dataclasses.asdict(results), indent=1)
     return re.sub(r"\[\n +(-?[\d.e+-]+),\n +(-?[\d.e+-]+)\n +\]", r"[\1, \2]", text) + "\n"
 
 
 def to_csv(results: StudyResults) -> str:
     """A row per arm, unrounded; scores of several runs are joined by semicolons."""
-    metrics = [*dict.fromkeys([*FIELDS, *results.metrics])]
-    if any(arm.score(BEYOND) for arm in results.arms):
-        metrics.append(BEYOND)
+    metrics = [*results.metrics,
+               *([BEYOND] if any(BEYOND in arm.scores for arm in results.arms) else [])]
     # difference, difference_low, ...
     of_score = {field.name: field.name for field in dataclasses.fields(ArmScore)}
     of_difference = {field.name: f"difference_{field.name}".removesuffix("_difference")
                      for field in dataclasses.fields(Comparison)}
     settings = dict.fromkeys(name for arm in results.arms for name in arm.settings)
     settings.pop("name", None)
-    fields = [name for name in _CSV_FIELDS if name not in NEWER
-              or any(getattr(arm, name) is not None for arm in results.arms)]
-    header = ["name", *settings, "runs", "done", *fields,
+    header = ["name", *settings, "runs", "done", *_CSV_FIELDS,
               *(f"{metric}_{name}" for metric in metrics
                 for name in (*of_score.values(), *of_difference.values())),
               *(f"{metric}_runs" for metric in metrics)]
@@ -130,14 +126,14 @@ def to_csv(results: StudyResults) -> str:
     for arm in results.arms:
         row: dict[str, Any] = {**arm.settings, "name": arm.name, "runs": len(arm.runs),
                                "done": len(arm.done)}
-        row |= {name: getattr(arm, name) for name in fields}
+        row |= {name: getattr(arm, name) for name in _CSV_FIELDS}
         for metric in metrics:
             row |= {f"{metric}_{column}": getattr(part, name) for part, names in (
-                (arm.score(metric), of_score), (arm.difference(metric), of_difference))
+                (arm.scores.get(metric), of_score),
+                (arm.differences.get(metric), of_difference))
                 if part for name, column in names.items()}
-            scores = ["" if run.score(metric) is None else str(run.score(metric))
-                      for run in arm.done]
-            row[f"{metric}_runs"] = ";".join(scores) if any(scores) else ""
+            row[f"{metric}_runs"] = ";".join(str(run.scores[metric]) for run in arm.done
+                                             if metric in run.scores)
         lines.append([row.get(name) for name in header])
     return _csv(lines)
 
@@ -269,7 +265,7 @@ def write_events(results: StudyResults, path: str) -> None:
         for run in arm.runs:
             is_outside = run.path.startswith(os.pardir)   # compared with, but of another study
             if run.state in states and not is_outside:
-                found = [*map(run.score, results.metrics), run.steps_per_second]
+                found = [*map(run.scores.get, results.metrics), run.steps_per_second]
                 scores = [Summary.Value(tag=tag, simple_value=value) for tag, value
                           in zip(tags, found, strict=True) if value is not None]
                 data = plugin_data_pb2.HParamsPluginData(

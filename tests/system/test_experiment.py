@@ -320,8 +320,8 @@ def test_the_report_compares_the_runs_below_a_directory(undisturbed, tmp_path):
     assert (one["name"], other["name"], record["length_unit"]) == (
         "absolute", "relative", "sub-words")
     assert [step for step, _ in one["runs"][0]["dev_bleu"]] == [40]
-    assert one["bleu_difference"] is None and other["bleu"]["mean"] > 99
-    difference = other["bleu_difference"]
+    assert not one["differences"] and other["scores"]["bleu"]["mean"] > 99
+    difference = other["differences"]["bleu"]
     assert difference["low"] > 0 and difference["p"] is None        # one seed
     assert (study / "results.md").read_text().count("\n| ") == 3
     drawn = {path.stem for path in (study / "plots").glob("*.png")}

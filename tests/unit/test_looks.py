@@ -146,15 +146,16 @@ def test_a_report_says_at_which_look_arms_were_decided(early):
     _, alike, bad = results.arms
     assert [(arm.answer, arm.looked) for arm in results.arms] == [
         ("", 0), ("open", 3), ("yes", 2)]
-    assert bad.bleu_difference.high < 0 and bad.bleu_difference.p_holm <= 0.05
-    assert alike.bleu_difference.low < 0 < alike.bleu_difference.high
-    assert bad.chrf_difference.high < 0 and not results.pairs and not results.unfinished
+    assert bad.differences["bleu"].high < 0 and bad.differences["bleu"].p_holm <= 0.05
+    assert alike.differences["bleu"].low < 0 < alike.differences["bleu"].high
+    assert bad.differences["chrf"].high < 0 and not results.pairs and not results.unfinished
     page = tables.to_markdown(results)
     assert "| yes (2 seeds) |" in page and "looks planned at 2, 3 seeds" in page
     assert "corrected for all arms" in page and "rank" not in page
     # The difference is that of the seeds of the look.
-    means = [np.mean([run.bleu for run in arm.runs[:2]]) for arm in (results.arms[0], bad)]
-    assert bad.bleu_difference.difference == pytest.approx(means[1] - means[0])
+    means = [np.mean([run.scores["bleu"] for run in arm.runs[:2]])
+             for arm in (results.arms[0], bad)]
+    assert bad.differences["bleu"].difference == pytest.approx(means[1] - means[0])
     assert columns.choose(results, ["answer"])[0].cells[1] == "open (3 seeds)"
 
 

@@ -41,23 +41,25 @@ def study_of_equals(size, name="arm"):
     names = [f"{name} {number}" for number in range(size)]
     score = ArmScore(20.0, 0.1, 19.0, 21.0)
     study = results.StudyResults("equals", names[0], arms=[
-        results.ArmResult(name, {}, None, [], bleu=score, letters="a") for name in names])
+        results.ArmResult(name, {}, None, [], scores={"bleu": score}, letters="a")
+        for name in names])
     study.pairs = [results.ArmPair(first, second, Comparison(1.0, 0.5, 1.5, 0.01, "seeds", 0.02))
                    for first, second in itertools.combinations(names, 2)]
     return study
 
 
 def test_bleu_by_k_has_a_place_for_0(clipping):
-    axes = plots.plot_bleu_by_k(*plots.split_by_k(clipping)).axes[0]
+    axes = plots.plot_by_k(clipping, *plots.split_by_k(clipping)).axes[0]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["0", "1", "2", "16"]
     ticks = axes.get_xticks()
     assert ticks[0] < ticks[1] == 0 and ticks[2:].tolist() == [1, 4]
     by_k = {arm.settings["max_relative_position"]: arm for arm in clipping.arms}
-    assert axes.lines[0].get_ydata().tolist() == [by_k[k].bleu.mean for k in (0, 1, 2, 16)]
+    assert axes.lines[0].get_ydata().tolist() == [
+        by_k[k].scores["bleu"].mean for k in (0, 1, 2, 16)]
     assert axes.get_ylim()[0] > 10                    # the differences at large k can be seen
     bars = [path.vertices[:, 1] for path in axes.collections[0].get_paths()]
     for k, (low, high) in zip((0, 1, 16), (bars[0], bars[1], bars[3]), strict=True):
-        score = by_k[k].bleu                          # the bar that the table shows
+        score = by_k[k].scores["bleu"]                # the bar that the table shows
         assert (low, high) == pytest.approx((score.mean - score.deviation,
                                              score.mean + score.deviation))
 
@@ -76,23 +78,36 @@ def test_arms_without_k_are_horizontal_lines_with_their_interval(tmp_path):
     with_k, without_k = plots.split_by_k(scored)
     assert [arm.name for arm in without_k] == ["sinusoid", "none"]
     assert [arm.settings["max_relative_position"] for arm in with_k] == [1, 4]
-    axes = plots.plot_bleu_by_k(with_k, without_k).axes[0]
+    axes = plots.plot_by_k(scored, with_k, without_k).axes[0]
     lines = {line.get_label(): line for line in axes.lines}
     for arm in without_k:
-        assert set(lines[arm.name].get_ydata()) == {arm.bleu.mean}
-        assert any(patch.get_y() == arm.bleu.low and patch.get_height() == pytest.approx(
-            arm.bleu.high - arm.bleu.low) for patch in axes.patches)
+        assert set(lines[arm.name].get_ydata()) == {arm.scores["bleu"].mean}
+        assert any(patch.get_y() == arm.scores["bleu"].low and patch.get_height() == pytest.approx(
+            arm.scores["bleu"].high - arm.scores["bleu"].low) for patch in axes.patches)
 
 
 def test_arms_that_differ_in_more_than_k_give_no_curve():
     score = ArmScore(10.0, None, 9.0, 11.0)
-    run = results.RunResult("run", 1, "done", bleu=10.0)
+    run = results.RunResult("run", 1, "done", scores={"bleu": 10.0})
     arms = [results.ArmResult(f"{k}{keys}", {"max_relative_position": k, "relative_keys": keys},
-                              None, [run], bleu=score) for k in (1, 2) for keys in (True, False)]
+                              None, [run], scores={"bleu": score})
+            for k in (1, 2) for keys in (True, False)]
     study = results.StudyResults("t", arms[0].name, arms=arms)
     assert plots.split_by_k(study) == ([], [])
     study.arms = arms[::2]
     assert len(plots.split_by_k(study)[0]) == 2
+
+
+def test_an_ablation_of_k_by_accuracy_has_its_figure():
+    arms = [results.ArmResult(
+        f"max_relative_position={k}", {"max_relative_position": k}, 99.0,
+        [results.RunResult(f"run{k}", 1, "done", scores={"accuracy": 10.0 * k})],
+        scores={"accuracy": ArmScore(10.0 * k, None, 9.0, 51.0)}) for k in (1, 4)]
+    study = results.StudyResults("t", arms[0].name, metrics=["accuracy"], arms=arms)
+    axes = dict(plots.draw_study(study))["accuracy_by_k"].axes[0]
+    assert axes.get_ylabel() == "Accuracy" and plots.TITLES["accuracy_by_k"]
+    assert axes.lines[0].get_ydata().tolist() == [10.0, 40.0]
+    assert not any(99 in line.get_ydata() for line in axes.lines)         # the published BLEU
 
 
 def test_many_arms_differ_in_colour_marker_or_line():
@@ -162,7 +177,7 @@ def test_the_ranking_shows_each_difference_and_its_p(clipping):
              for text in axes.texts}
     best, *_, worst = sorted({pair.first for pair in clipping.pairs} | {
         pair.second for pair in clipping.pairs}, key=lambda name: -next(
-            arm.bleu.mean for arm in clipping.arms if arm.name == name))
+            arm.scores["bleu"].mean for arm in clipping.arms if arm.name == name))
     pair = next(pair for pair in clipping.pairs if {pair.first, pair.second} == {best, worst})
     last = len({place[0] for place in texts}) - 1
     size = abs(pair.comparison.difference)

@@ -161,14 +161,15 @@ def test_figures_beyond_the_size_of_a_page_are_linked(tmp_path, monkeypatch):
 def test_a_study_of_many_arms_makes_a_small_page(tmp_path):
     arms = []
     for number in range(1000):
-        runs = [results.RunResult(f"runs/{number}", 1, "done", bleu=float(number % 50))]
+        runs = [results.RunResult(f"runs/{number}", 1, "done",
+                                  scores={"bleu": float(number % 50)})]
         arms.append(results.ArmResult(f"arm {number}", {"a": number}, None, runs))
     study = results.StudyResults("many", "arm 0", arms=arms, study_gin="x = 1\n" * 10**6)
     page = html_page.render_page(study, [], str(tmp_path))
     assert "arm 999" in page and len(page) < 5_000_000
     featured = study.featured(10)
     assert len(featured) == 10 and featured[0] is arms[0]
-    assert all(arm.done[0].bleu == 49 for arm in featured[1:])
+    assert all(arm.done[0].scores["bleu"] == 49 for arm in featured[1:])
 
 
 def test_nothing_done_is_a_report_too(tmp_path):
@@ -271,7 +272,7 @@ def test_tensorboard_compares_the_arms(clipping):
         assert group.hparams["max_relative_position"].number_value == (
             arm.settings["max_relative_position"])
         values = {value.name.tag: value.value for value in group.metric_values}
-        assert values["test/BLEU"] == pytest.approx(arm.bleu.mean, rel=1e-6)
+        assert values["test/BLEU"] == pytest.approx(arm.scores["bleu"].mean, rel=1e-6)
     failed = groups["max_relative_position=4"].sessions
     assert [session.status for session in failed] == [api_pb2.STATUS_FAILURE] * 2
 

@@ -53,8 +53,8 @@ def test_a_loss_that_is_not_finite_is_left_out(tmp_path):
 
 @pytest.mark.parametrize("at, value, told", [
     (("arms", 0, "loss"), "x", "arms.0..loss is 'x', where a number is needed"),
-    (("arms", 1, "bleu_difference", "p"), [], "bleu_difference.p is"),
-    (("arms", 1, "bleu_difference", "basis"), "x", "bleu_difference.basis is"),
+    (("arms", 1, "differences", "bleu", "p"), [], "differences.bleu.p is"),
+    (("arms", 1, "differences", "bleu", "basis"), "x", "differences.bleu.basis is"),
     (("arms", 0, "runs", 0, "train_losses"), [[1]], "a point of a curve has a step and a value"),
     (("arms", 0, "runs", 0, "train_losses"), [3], r"train_losses.0. is 3, where a list is needed"),
     (("arms", 0, "runs", 0, "environment"), 7, "there is no environment 7"),
@@ -65,7 +65,7 @@ def test_a_loss_that_is_not_finite_is_left_out(tmp_path):
     (("more",), 1, "'more' is unknown"),
     (("arms", 1, "name"), "max_relative_position=16", "an arm is called '.*16' twice"),
     (("arms", 0, "runs", 1, "path"), "runs/k16-1", "a run lies in 'runs/k16-1' twice"),
-    (("arms", 0, "bleu_by_length"), [1.0], "BLEU of 1 lengths, there are"),
+    (("arms", 0, "by_length"), [1.0], "scores of 1 lengths, there are"),
     (("arms", 0, "interval_by_length"), [[1.0]], "an interval has two ends"),
     (("arms", 0, "steps"), -1, r"arms.0..steps is -1, where a whole number from 0 is needed"),
     (("arms", 0, "paper_bleu"), 10**400, "the number 1000.* is too large")])

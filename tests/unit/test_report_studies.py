@@ -18,8 +18,8 @@ def test_a_study_is_compared_with_a_run_of_another_one(clipping, tmp_path):
     write_run(tmp_path, "other", 0.3)
     compared = read_scored(folder, against=tmp_path / "other")
     assert compared.baseline.endswith("other") and len(compared.arms) == 6
-    assert compared.arms[1].bleu_difference.difference == pytest.approx(
-        results.arms[0].bleu.mean - compared.arms[0].bleu.mean)
+    assert compared.arms[1].differences["bleu"].difference == pytest.approx(
+        results.arms[0].scores["bleu"].mean - compared.arms[0].scores["bleu"].mean)
     write_run(tmp_path, "begun", done=False)
     with pytest.raises(UserError, match="begun: the run is not done"):
         study_reader.read_study(str(folder), against=str(tmp_path / "begun"))
@@ -35,8 +35,8 @@ def test_a_run_of_another_study_is_an_arm_of_its_own_whatever_its_name(clipping,
     compared = read_scored(folder, against="max_relative_position=0")
     assert compared.baseline == str(tmp_path / "max_relative_position=0")
     assert len({arm.name for arm in compared.arms}) == len(compared.arms) == 6
-    assert compared.arms[2].bleu == results.arms[1].bleu
-    assert compared.arms[2].bleu_difference.p is None        # the baseline has one seed
+    assert compared.arms[2].scores["bleu"] == results.arms[1].scores["bleu"]
+    assert compared.arms[2].differences["bleu"].p is None        # the baseline has one seed
 
 
 def test_studies_are_compared_with_all_their_seeds(tmp_path):
@@ -49,7 +49,7 @@ def test_studies_are_compared_with_all_their_seeds(tmp_path):
     assert all(len(arm.done) == 2 for arm in joined.arms) and joined.arms[3].letters
     assert [arm.settings["beam_size"] for arm in joined.arms] == [4, 8, 4, 4]
     alone = read_scored(two)
-    assert joined.arms[3].bleu == alone.arms[1].bleu
+    assert joined.arms[3].scores["bleu"] == alone.arms[1].scores["bleu"]
     compared = study_reader.read_study(one, against=two, chosen=["beam", "two: base"])
     assert [arm.name for arm in compared.arms] == ["two: base", "beam"]
     assert compared.baseline == "two: base" and len(compared.baseline_arm.done) == 2

@@ -49,9 +49,10 @@ def test_markdown(clipping):
                              "| rank | chrF | exact | loss | parameters |")
     cells = [cell.strip() for cell in rows[1].split("|")[1:-1]]
     zero = clipping.arms[1]
-    assert cells[0] == "0" and cells[2] == f"{zero.bleu.mean:.1f} ± {zero.bleu.deviation:.1f}"
+    score, difference = zero.scores["bleu"], zero.differences["bleu"].difference
+    assert cells[0] == "0" and cells[2] == f"{score.mean:.1f} ± {score.deviation:.1f}"
     assert cells[10] == f"{900 / 1099:.2f}"
-    assert cells[4].startswith(rf"{zero.bleu_difference.difference:.1f} \[")
+    assert cells[4].startswith(rf"{difference:.1f} \[")
     assert rows[0].split("|")[5].strip() == "baseline" and "1 of 2" in rows[3]
     assert clipping.signatures["BLEU"] in text and "NaN in step 30_0" in text
 
@@ -72,14 +73,14 @@ def test_csv_and_json_are_not_rounded(clipping):
     zero = clipping.arms[1]
     lines = list(csv.DictReader(tables.to_csv(clipping).splitlines()))
     assert float(lines[1]["loss"]) == pytest.approx(900 / 1099, abs=1e-4)
-    assert float(lines[1]["bleu_mean"]) == zero.bleu.mean and lines[4]["bleu_mean"] == ""
-    assert float(lines[1]["bleu_difference_p_holm"]) == zero.bleu_difference.p_holm
-    assert float(lines[1]["bleu_difference"]) == zero.bleu_difference.difference
+    assert float(lines[1]["bleu_mean"]) == zero.scores["bleu"].mean and lines[4]["bleu_mean"] == ""
+    assert float(lines[1]["bleu_difference_p_holm"]) == zero.differences["bleu"].p_holm
+    assert float(lines[1]["bleu_difference"]) == zero.differences["bleu"].difference
     assert [float(run) for run in lines[1]["bleu_runs"].split(";")] == [
-        run.bleu for run in zero.runs]
+        run.scores["bleu"] for run in zero.runs]
     loaded = json.loads(tables.to_json(clipping))
-    assert loaded["arms"][1]["bleu_difference"]["p_holm"] == zero.bleu_difference.p_holm
-    assert len(loaded["arms"][1]["bleu_by_length"]) == len(loaded["buckets"])
+    assert loaded["arms"][1]["differences"]["bleu"]["p_holm"] == zero.differences["bleu"].p_holm
+    assert len(loaded["arms"][1]["by_length"]) == len(loaded["buckets"])
 
 
 def test_latex(clipping):
@@ -145,11 +146,10 @@ def test_model_flops_are_shown_where_a_run_has_them(tmp_path):
     assert [line["model_tflops"] for line in lines] == ["", "0.0123", "101.0"]
     assert [line["mfu"] for line in lines] == ["", "", "0.202"]
     old, _, gpu = json.loads(tables.to_json(study))["arms"]
-    assert gpu["mfu"] == gpu["runs"][0]["mfu"] == 0.202 and "mfu" not in {**old, **old["runs"][0]}
+    assert gpu["mfu"] == gpu["runs"][0]["mfu"] == 0.202 and old["mfu"] is None
     assert "MFU: their share of the dense peak" in tables.to_markdown(study)
     study.arms, study.pairs = study.arms[:1], []
-    for text in (tables.to_markdown(study), tables.to_csv(study), tables.to_json(study)):
-        assert not re.search("TFLOP|tflop|mfu|MFU", text)
+    assert not re.search("TFLOP|MFU", tables.to_markdown(study))
 
 
 def test_columns_can_be_chosen(clipping):
