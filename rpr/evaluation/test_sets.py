@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rpr.utils import files
-from rpr.utils.errors import InvalidValue, UserError, nearest
+from rpr.utils.errors import InvalidPath, InvalidValue, UserError, nearest
 
 _MOST_BYTES = 1 << 28                                 # a small gzip file may hold gigabytes
 LANGUAGE_PAIR = r"[a-z]{2,3}-[a-z]{2,3}"
@@ -28,22 +28,22 @@ def read_lines(path: str) -> list[str]:
     A byte order mark is no part of the first line.
 
     Raises:
-      UserError: the file is missing, empty, damaged, too large or not UTF-8.
+      InvalidPath: the file is missing, empty, damaged, too large or not UTF-8.
     """
     try:
         with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as content:
             text = content.read(_MOST_BYTES + 1)
         if len(text) > _MOST_BYTES:
-            raise UserError(f"{path}: more than {_MOST_BYTES:,} bytes of text")
+            raise InvalidPath(path, f"more than {_MOST_BYTES:,} bytes of text")
         *lines, rest = text.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 ({error.reason} at byte {error.start})") from None
+        raise InvalidPath(path, f"not UTF-8 ({error.reason} at byte {error.start})") from None
     except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+        raise InvalidPath(path, getattr(error, "strerror", None) or str(error)) from None
     if rest:
         lines.append(rest)
     if not lines:
-        raise UserError(f"{path}: it is empty")
+        raise InvalidPath(path, "it is empty")
     return [line.rstrip() for line in lines]
 
 

@@ -272,7 +272,7 @@ def test_tokenized_text_gets_a_warning(files):
 @pytest.mark.parametrize(("argv", "says"), [
     (["short", "--reference=reference"], "short has 7 lines, reference has 60"),
     (["empty", "--reference=reference"], "empty: it is empty"),
-    (["good", "--reference=empty"], "empty: it is empty"),
+    (["good", "--reference=empty"], "--reference=empty: it is empty"),
     (["missing", "--reference=reference"], "missing: No such file"),
     (["latin1", "--reference=reference"], "latin1: not UTF-8"),
     (["good", "good", "--reference=reference"], "given twice"),
