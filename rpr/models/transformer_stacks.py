@@ -253,7 +253,11 @@ def decoder(x: tf.Tensor, memory: tf.Tensor | None, self_bias: tf.Tensor | None,
 
 def _cross_layout(x: tf.Tensor, memory: tf.Tensor, layout: Layout, cache: dict | None,
                   features: dict[str, tf.Tensor]) -> Layout:
-    """The layout of the attention to the encoder, see `_attend_to_memory`."""
+    """The layout of the attention to the encoder, see `_attend_to_memory`.
+
+    The decoder's scheme places neither queries nor keys there.
+    """
+    layout = layout.replace(query_at=features.get("targets_position"))
     at, queries = layout.query_positions(), layout.queries
     if cache is not None:
         batch = common_layers.shape_list(cache["layer_0"]["k_encdec"])[0]

@@ -105,6 +105,18 @@ def test_positions_from_symbols_in_a_search():
         num_heads=2, bipe_separators="3;4", coupling_symbols="2-6")) == ""
 
 
+def test_the_attention_to_the_encoder_reads_ordinary_places():
+    ids, found = IDS[:2, :, None, None].astype(np.int32), []
+    for position in ("none", "coupling"):                    # which no scheme of the decoder reads
+        with tf.Graph().as_default(), tf.Session() as session:
+            logits, _ = tiny_models.make(tiny_models.hparams(
+                position="none", decoder_position=position, cross_position="rotary",
+                coupling_symbols="5-7;9", num_hidden_layers=1))(tiny_models.features(ids, ids))
+            tiny_models.lively(session)
+            found.append(session.run(logits))
+    np.testing.assert_array_equal(*found)
+
+
 def test_a_random_number_is_added_to_the_places_of_digits_in_training():
     shifts = set()
     with tf.Graph().as_default(), tf.Session() as session:
