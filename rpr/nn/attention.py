@@ -244,5 +244,4 @@ def _additive_scores(scheme: Any, layout: Any, q: tf.Tensor, k: tf.Tensor) -> tf
     _, heads, _, depth = q.shape.as_list()
     vector = tf.get_variable("additive/vector", [heads, depth], dtype=q.dtype)
     logits = additive_logits(q, k, vector, scheme.pair_vectors(layout, q.dtype))
-    bias = scheme.bias(layout, q.dtype)
-    return logits if bias is None else logits + bias
+    return scheme.adjust(logits, scheme.bias(layout, q.dtype), layout)

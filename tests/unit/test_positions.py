@@ -13,7 +13,7 @@ from tensor2tensor.layers import common_attention
 
 from rpr import positions
 from rpr.cli import launcher as t2t
-from rpr.nn import projections
+from rpr.nn import attention, projections
 from rpr.positions import absolute
 from rpr.positions.layout import Layout
 from rpr.t2t import trained_model
@@ -347,6 +347,20 @@ def test_a_scheme_that_loses_the_terms_of_others_is_refused():
             ValueError, match=r"position=forgetful: logits\(\) does not call product"):
         positions.SumOfSchemes([Forgetful(None, "inputs")]).scores(
             tf.zeros([1, 1, 2, 2]), tf.zeros([1, 1, 2, 2]), Layout(2, 2))
+
+
+def test_a_scheme_joins_additive_logits_and_biases_in_its_own_way():
+    class Flat(positions.Scheme):
+        def adjust(self, logits, bias, layout):
+            return 0 * logits
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.random.stateless_normal([1, 5, 8], [0, 0])
+        y = attention.multihead_attention(x, None, None, 8, 8, 8, 2, Flat(None, "inputs"),
+                                          Layout(5, 5), "additive")
+        session.run(tf.global_variables_initializer())
+        y = session.run(y)
+    np.testing.assert_allclose(y, np.repeat(y[:, :1], 5, axis=1), atol=1e-6)   # all weights alike
 
 
 def test_the_number_of_rotated_channels_is_not_rounded_down_by_binary_fractions():
