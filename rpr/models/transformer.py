@@ -85,7 +85,7 @@ def checked_hparams(hparams: HParams) -> HParams:
         raise ValueError("decoder_only=True: source and target are read with one table; it needs "
                          "shared_embedding_and_softmax_weights=True")
     _check_heads(hparams)
-    for side in sides(hparams):
+    for side in (*sides(hparams), "cross"):
         positions.build(hparams, side)                       # raises for a bad scheme
     return hparams
 

@@ -301,6 +301,7 @@ def test_a_direction_without_its_own_clipping_distance_has_that_of_both():
     ({"position": "rotary", "compatibility": "additive"}, "rotary is defined by a product"),
     ({"position": "deberta+transformer_xl"}, "deberta and transformer_xl each replace the product"),
     ({"compatibility": "cosine"}, "compatibility=cosine: .*dot_product.* additive"),
+    ({"cross_position": "cope"}, "cross_position=cope: cope works only in the decoder"),
 ])
 def test_invalid_combinations_are_refused(overrides, message):
     with tf.Graph().as_default(), pytest.raises(ValueError, match=message):
