@@ -35,6 +35,7 @@ class LengthTask(toy.GeneratedProblem):
 
     sizes = {"train": 100000, "dev": 500, "test": 1000}
     shortest, trained_length, tested_length = 5, 20, 60
+    least_trained = 10                                # a smaller `trained_length` is not registered
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(),
@@ -102,7 +103,7 @@ class LengthParity(LengthTask):
     """Whether the number of ones among zeros and ones is odd: 0 or 1."""
 
     tokens = ("0", "1")
-    shortest = 12                                     # fewer give too few different sources
+    shortest, least_trained = 12, 20                  # fewer give too few different sources
 
     def answer(self, source: list[str]) -> list[str]:
         return [str(source.count("1") % 2)]
@@ -218,16 +219,18 @@ def _blocks(count: int) -> type[LengthTask]:
         f"Blocks{count}", f"Whether a and b alternate in {count} blocks, not in one less or more",
         toy.PLACE + "ab01", source,
         lambda tokens: [str(int(len([*itertools.groupby(tokens[:-1])]) == count))],
-        shortest=12)
+        shortest=12, least_trained=20)
 
 
 _TASKS: tuple[type[LengthTask], ...] = (
     LengthCopy, LengthReverse, LengthSort, LengthAddition, LengthRaddition, LengthParity,
     LengthCounting,
     _table_task("Rsc", "One symbol, as often as in the source", _SYMBOLS,
-                lambda rng, n: [rng.choice(_SYMBOLS)] * n, lambda source: source),
+                lambda rng, n: [rng.choice(_SYMBOLS)] * n, lambda source: source,
+                least_trained=20),
     _table_task("Rsc2x", "One symbol, twice as often as in the source", _SYMBOLS,
-                lambda rng, n: [rng.choice(_SYMBOLS)] * n, lambda source: source * 2),
+                lambda rng, n: [rng.choice(_SYMBOLS)] * n, lambda source: source * 2,
+                least_trained=20),
     _table_task("Rdc", "The first symbol, as often as another one follows it", _SYMBOLS, _two,
                 lambda source: source[:1] * (len(source) - 1)),
     _table_task("Cmc", "The source of 94 symbols", _SYMBOLS, _symbols, lambda source: source),
@@ -258,7 +261,7 @@ _TASKS: tuple[type[LengthTask], ...] = (
 
 for _task in _TASKS:
     for _trained in TRAINED_LENGTHS:
-        if _trained > _task.shortest:
+        if _trained >= _task.least_trained:
             _tested = TIMES_LONGER * _trained
             toy.register(
                 f"length_{_task.__name__.removeprefix('Length').lower()}_{_trained}", _task,

@@ -1,5 +1,6 @@
 """docs/length_generalisation.md: its tasks, and its study with a task of one's own."""
 import csv
+import itertools
 import random
 import re
 import shlex
@@ -55,6 +56,14 @@ def test_tests_are_longer_than_trainings_and_share_no_source(name):
     assert max(lengths["test"]) >= 3 * problem.trained_length - 1
     assert not {*made["test"]} & {*made["train"], *made["dev"]}
     assert not {*made["dev"]} & {*made["train"]}
+
+
+def test_every_task_has_enough_different_sources():
+    for name in registry.list_base_problems():
+        if name.startswith("length_"):
+            problem = registry.problem(name)
+            assert len(list(problem.text_pairs("dev", ""))) == problem.sizes["dev"]
+            assert len(list(itertools.islice(problem.text_pairs("train", ""), 500))) == 500
 
 
 def test_too_few_different_sources_are_an_error_and_no_endless_loop():
