@@ -28,7 +28,7 @@ from rpr.evaluation.metrics import Metric
 
 LEVEL = 0.05                                          # of tests; intervals cover 1 - LEVEL
 # What is known of the spread of an arm's runs before a study: how much the logarithms of the arms'
-# true variances vary, and the number of arms that this knowledge counts for. The records in
+# true variances vary, and the number of arms that this knowledge counts for. The records of BLEU in
 # docs/results give -0.4 with a standard error of 0.3; 0.25 is cautious.
 PRIOR_EXCESS, PRIOR_ARMS = 0.25, 5
 LEAST_EXCESS = 1e-3                                   # below it the variances are taken for equal
