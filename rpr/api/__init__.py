@@ -67,10 +67,12 @@ def study(gin: str, study_dir: str, *, settings: Mapping[str, Any] | None = None
 def _run_command(command: str, gin: str, flags: Mapping[str, Any],
                  settings: Mapping[str, Any] | None) -> None:
     """Runs `rpr run` or `rpr study`, and prints what it prints, also in a notebook."""
+    if not isinstance(settings or {}, Mapping):
+        raise InvalidValue("settings", settings, "must be a dict")
     given = [*flags.items(),
              *(("set", f"{name}={value!r}") for name, value in (settings or {}).items())]
     argv = [f"--{name}" if value is True else f"--{name}={value}" for name, value in given
-            if value not in (None, False)]
+            if value is not None and value is not False]
     code, reason = pipeline.run_command([command, gin, *argv], {},
                                         show=lambda line: print(line, end=""))
     if code:

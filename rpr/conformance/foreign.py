@@ -10,7 +10,9 @@ from rpr import positions
 from rpr.conformance.checks import HPARAMS_SET, Result, difference
 from rpr.conformance.layer import MASKED
 from rpr.positions.layout import Layout
+from rpr.utils.errors import InvalidValue, UserError
 from rpr.utils.interfaces import HParams
+from rpr.utils.settings import Setting
 
 # q, k, v, and of the keyword arguments of `check_attention` those that it takes -> the output.
 Attention = Callable[..., np.ndarray]
@@ -78,13 +80,26 @@ def check_attention(function: Attention, position: str, hparams: str = "", heads
       one result for each kind of input, with the smallest counter-example.
 
     Raises:
-      ValueError: the position names an unknown scheme, or it cannot be used in a decoder.
+      UserError: the position names an unknown scheme, or it cannot be used in a decoder, or another
+        argument is not allowed.
     """
+    for setting, value in ((Setting("position", ""), position), (Setting("hparams", ""), hparams),
+                           (Setting("heads", 4, minimum=1), heads),
+                           (Setting("depth", 8, minimum=1), depth)):
+        setting.check(value)
+    if not callable(function):
+        raise InvalidValue("function", function, "must be a function")
     values = registry.hparams(HPARAMS_SET)
     values.parse(f"num_heads={heads},hidden_size={heads * depth},max_length=512")
     values.position = position
-    values.parse(hparams)
-    reference, random = _Reference(values), np.random.RandomState(0)
+    try:
+        values.parse(hparams)
+    except ValueError as error:
+        raise InvalidValue("hparams", hparams, str(error)) from None
+    try:
+        reference, random = _Reference(values), np.random.RandomState(0)
+    except ValueError as error:
+        raise UserError(str(error)) from None
     taken = inspect.signature(function).parameters
     options = {name for name in _OPTIONS if name in taken or any(
         parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())}

@@ -4,6 +4,7 @@ Hyperparameters and the settings of runs and studies are `Setting`s. One declara
 default, the help text and the check of a value.
 """
 import dataclasses
+import numbers
 import operator
 import sys
 from collections.abc import Callable
@@ -69,8 +70,10 @@ class Setting:
         return f"must be {self.allowed()}{example}"
 
     def check(self, value: Any) -> None:
-        """Raises `InvalidValue` for a value that is not allowed."""
-        if not self.accepts(value):
+        """Raises `InvalidValue` for a value that is not allowed; NumPy's numbers count as Python's.
+        """
+        is_numpy = isinstance(value, numbers.Number) and hasattr(value, "item")
+        if not self.accepts(value.item() if is_numpy else value):
             raise InvalidValue(self.name, value, f"must be {self.allowed()}")
 
     def error(self, value: Any) -> str | None:

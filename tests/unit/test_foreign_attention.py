@@ -6,6 +6,7 @@ import pytest
 import tiny_models  # noqa: F401
 
 from rpr.conformance.foreign import check_attention
+from rpr.utils.errors import UserError
 
 
 def alibi_slopes(heads):
@@ -187,3 +188,16 @@ def test_the_audit_finds_the_bug(bug):
     problems = {result.check: result.problem for result in check_attention(
         function, position, hparams)}
     assert "is" in problems[check] and " and not " in problems[check]
+
+
+@pytest.mark.parametrize("arguments, says", [
+    ((3, "alibi"), "function=3: must be a function"),
+    ((right_alibi, None), "position is missing: must be text"),
+    ((right_alibi, "alibbi"), "no scheme is called 'alibbi'; nearest: alibi"),
+    ((right_alibi, "fire", "fire_treshold=2"), "hparams=fire_treshold=2: Unknown hyperparameter"),
+    ((right_alibi, "fire", 5), "hparams=5: must be text"),
+    ((right_alibi, "alibi", "", 0), "heads=0: must be a whole number at least 1"),
+    ((right_alibi, "alibi", "", 4, 2.5), "depth=2.5: must be a whole number at least 1")])
+def test_bad_arguments_raise_one_line(arguments, says):
+    with pytest.raises(UserError, match=says):
+        check_attention(*arguments)

@@ -1,6 +1,7 @@
 """Values of hparams that are out of range are refused in one line, before anything is built."""
 import typing
 
+import numpy as np
 import pytest
 import tiny_models
 from hypothesis import given
@@ -188,6 +189,15 @@ def test_the_range_of_a_setting_is_what_it_says(value, first, second):
     low, high = sorted((first, second))
     assert Setting("x", 0.0, minimum=low, maximum=high).accepts(value) == (low <= value <= high)
     assert Setting("x", 0.0, above=low, below=high).accepts(value) == (low < value < high)
+
+
+def test_numbers_of_numpy_are_numbers_in_the_python_api():
+    for value in (np.int64(3), np.int32(3), np.float32(2.5)):
+        Setting("x", 1.0, minimum=1).check(value)
+    Setting("x", 1, minimum=1).check(np.int64(3))
+    for wrong in (np.float32(3), np.int64(0), np.array([3]), np.bool_(True)):
+        with pytest.raises(UserError, match="x="):
+            Setting("x", 1, minimum=1).check(wrong)
 
 
 def test_every_default_of_ours_is_accepted():

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import rpr
 from rpr.experiments import config, gin_files, studies
 from rpr.utils import locks
 from rpr.utils.errors import UserError
@@ -178,3 +179,12 @@ def test_text_in_a_hparam_keeps_its_spaces():
     run = studies.resolve(dataclasses.replace(BASE, hparams=""), changes, 1)
     assert run.hparams == (
         "kernel_sizes=[3,5],pretrained_source_embeddings=/data/my vectors/en.vec")
+
+
+@pytest.mark.parametrize("arguments, says", [
+    ({"devices": 0}, "--devices: '0': must be"), ({"settings": ["run.seed"]}, "settings="),
+    ({"settings": "run.seed"}, "settings=run.seed: must be a dict")])
+def test_bad_arguments_of_the_python_api_are_refused(tmp_path, arguments, says):
+    with pytest.raises(UserError, match=says):
+        rpr.study("recipe:length_copy", str(tmp_path / "x"), **{"dry_run": True, **arguments})
+    assert not (tmp_path / "x").exists()
