@@ -186,8 +186,8 @@ def main() -> None:
     args = parser.parse_args()
     translator = Translator(os.path.dirname(os.path.abspath(__file__)),
                             **({"device": args.device} if args.device else {}))
-    lines = sys.stdin.read().removesuffix("\n").split("\n")
-    for text, score in translator.translate(lines, args.batch_size):
+    *lines, rest = sys.stdin.buffer.read().decode("utf-8-sig").split("\n")
+    for text, score in translator.translate(lines + [rest] * bool(rest), args.batch_size):
         print(f"{text}\t{score:.4f}" if args.scores else text)
 
 

@@ -1,5 +1,6 @@
 """Sub-word ids are T2T's."""
 import gzip
+import io
 import itertools
 import random
 import sys
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensor2tensor.data_generators import text_encoder, tokenizer
 
+from rpr.export import translator
 from rpr.problems import shards
 
 
@@ -96,3 +98,14 @@ def test_a_long_word_does_not_slow_down_a_vocabulary(tmp_path, length):
     encoder.store_to_file(str(tmp_path / "vocab"))
     encoder = shards.SubwordEncoder(str(tmp_path / "vocab"))
     assert encoder.decode(encoder.encode(word)) == word
+
+
+def test_an_exported_model_reads_lines_as_rpr_decode_does(monkeypatch, capsys):
+    text = "\ufeffone\rline\r\nö\n\n".encode()
+    monkeypatch.setattr(sys, "argv", ["translate.py"])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text), encoding="latin-1"))
+    monkeypatch.setattr(translator, "Translator", lambda directory: translator)
+    monkeypatch.setattr(translator, "translate", lambda lines, batch_size: [
+        (repr(line.strip()), 0.0) for line in lines], raising=False)
+    translator.main()
+    assert capsys.readouterr().out.splitlines() == [r"'one\rline'", "'ö'", "''"]
