@@ -97,6 +97,7 @@ def load(run: str, *, data_dir: str | None = None, usr_dir: str | None = None,
       rpr.utils.errors.UserError: there is no run, no data or no checkpoint.
     """
     _check_paths(run=run, data_dir=data_dir or "", usr_dir=usr_dir or "")
+    Setting("hparams", "").check(hparams)
     _prepare(usr_dir)
     from rpr.api.models import LoadedModel
     from rpr.inference.language_model import LanguageModel
@@ -105,6 +106,9 @@ def load(run: str, *, data_dir: str | None = None, usr_dir: str | None = None,
     if hparams:
         request = dataclasses.replace(request, hparams=hparams)
     if settings.is_language_model:
+        for name, value in (("beam_size", beam_size), ("alpha", alpha)):
+            if value is not None:
+                raise InvalidValue(name, value, "a language model has no beam search")
         return LanguageModel(find_trained_model(request))
     return LoadedModel(settings, request, beam_size, alpha)
 

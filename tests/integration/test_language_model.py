@@ -138,6 +138,8 @@ def test_bad_arguments_raise_one_line(model, call, says):
 
 
 def test_what_cannot_be_is_refused(run, model, tmp_path):
+    with pytest.raises(UserError, match="beam_size=4: a language model has no beam search"):
+        rpr.load(str(run), beam_size=4)
     with pytest.raises(UserError, match="stride=9: must be from 1 to the window, 8"):
         model.losses(["a"], 8, 9)
     gin = (run / "config.gin").read_text()

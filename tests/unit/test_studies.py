@@ -1,5 +1,6 @@
 """How a study is expanded into runs, and what its directory says of them."""
 import dataclasses
+import functools
 import json
 import time
 
@@ -181,10 +182,13 @@ def test_text_in_a_hparam_keeps_its_spaces():
         "kernel_sizes=[3,5],pretrained_source_embeddings=/data/my vectors/en.vec")
 
 
-@pytest.mark.parametrize("arguments, says", [
-    ({"devices": 0}, "--devices: '0': must be"), ({"settings": ["run.seed"]}, "settings="),
-    ({"settings": "run.seed"}, "settings=run.seed: must be a dict")])
-def test_bad_arguments_of_the_python_api_are_refused(tmp_path, arguments, says):
+@pytest.mark.parametrize("call, says", [
+    (functools.partial(rpr.study, "recipe:length_copy", dry_run=True, devices=0),
+     "--devices: '0': must be"),
+    (functools.partial(rpr.study, "recipe:length_copy", dry_run=True, settings=["run.seed"]),
+     "settings=.*: must be a dict"),
+    (functools.partial(rpr.load, hparams=3), "hparams=3: must be text")])
+def test_bad_arguments_of_the_python_api_are_refused(tmp_path, call, says):
     with pytest.raises(UserError, match=says):
-        rpr.study("recipe:length_copy", str(tmp_path / "x"), **{"dry_run": True, **arguments})
+        call(str(tmp_path / "x"))
     assert not (tmp_path / "x").exists()
