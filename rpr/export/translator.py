@@ -184,6 +184,8 @@ def main() -> None:
     parser.add_argument("--scores", action="store_true", help="add the score after a tab")
     parser.add_argument("--device", help="of ctranslate2: cpu or cuda")
     args = parser.parse_args()
+    if args.batch_size < 1:
+        parser.error(f"--batch_size={args.batch_size}: must be at least 1")
     translator = Translator(os.path.dirname(os.path.abspath(__file__)),
                             **({"device": args.device} if args.device else {}))
     *lines, rest = sys.stdin.buffer.read().decode("utf-8-sig").split("\n")

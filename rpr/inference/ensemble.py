@@ -34,7 +34,8 @@ def find_members(directories: Sequence[str], data_dir: str) -> list[trained_mode
         if not training:
             raise InvalidValue("ensemble", directory, "neither a run directory nor an output "
                                f"directory of rpr train (no {preflight.TRAINED_WITH})")
-        vocabulary = training["vocabulary"]
+        # A generated problem has its vocabulary in the code.
+        vocabulary = training["vocabulary"] or {f"that of {training['problem']}": ""}
         first_vocabulary = first_vocabulary or vocabulary
         if vocabulary != first_vocabulary:
             raise InvalidValue("ensemble", directory, "it was trained with another vocabulary "

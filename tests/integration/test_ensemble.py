@@ -189,6 +189,10 @@ def test_bad_ensembles_are_refused_in_one_line(trained, tmp_path):
     data_dir = str(trained.text.data_dir)
     with pytest.raises(UserError, match=f"{other}: it was trained with another vocabulary .vocab"):
         ensemble.find_members([str(trained.output_dir), str(other)], data_dir)
+    (other / "rpr.json").write_text(json.dumps(
+        {**record, "vocabulary": {}, "problem": "length_copy_10"}))
+    with pytest.raises(UserError, match="another vocabulary .that of length_copy_10. than"):
+        ensemble.find_members([str(trained.output_dir), str(other)], data_dir)
     with pytest.raises(UserError, match=f"{tmp_path}: neither a run directory"):
         ensemble.find_members([str(trained.output_dir), str(tmp_path)], data_dir)
     assert "--output_dir=" in refused("decode", *trained.flags, "--ensemble=x")
