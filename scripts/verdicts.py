@@ -29,7 +29,9 @@ def main() -> None:
     args = parser.parse_args()
     try:
         print_tables(args.predictions, args.studies)
-    except OSError as error:
+    except KeyError as error:
+        sys.exit(f"verdicts.py: {error} is missing")
+    except (OSError, ValueError) as error:
         sys.exit(f"verdicts.py: {error}")
 
 
@@ -40,8 +42,10 @@ def print_tables(predictions_file: Path, studies: Sequence[Path]) -> None:
     for study in studies:
         results = json.loads((study / "results.json").read_text(encoding="utf-8"))
         problem, arms = results["problem"], {arm["name"]: arm for arm in results["arms"]}
-        print(f"{problem}:\n\n" + "\n".join(
-            table([row for row in predictions if row["problem"] == problem], arms)) + "\n")
+        rows = [row for row in predictions if row["problem"] == problem]
+        if not rows:
+            raise ValueError(f"{predictions_file} predicts nothing of {problem}")
+        print(f"{problem}:\n\n" + "\n".join(table(rows, arms)) + "\n")
 
 
 def table(predictions: Sequence[Mapping[str, str]], arms: Mapping[str, Any]) -> Iterator[str]:

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from conftest import ROOT, python_script
 
-SCRIPTS = ROOT / "scripts"
+SCRIPTS, RECORD = ROOT / "scripts", str(ROOT / "docs" / "results" / "length_copy")
 # Files without a shebang are modules that scripts import.
 PYTHON_SCRIPTS = sorted(path.name for path in SCRIPTS.glob("*.py")
                         if path.read_text().startswith("#!"))
@@ -34,6 +34,9 @@ def run(name, *arguments):
     (["train.sbatch", "--worker_gpu=8"], "train.sbatch: not in a Slurm job; submit it: sbatch"),
     (["expression_graphs.py", "/dev/null/x"], "Not a directory"),
     (["verdicts.py", "nowhere.csv", "nowhere"], "verdicts.py: [Errno 2] No such file or directory"),
+    (["verdicts.py", __file__, RECORD], "verdicts.py: 'problem' is missing"),
+    (["verdicts.py", str(ROOT / "docs/predictions/length_ruoss.csv"), RECORD],
+     "length_ruoss.csv predicts nothing of length_copy_10"),
     (["plot_learning_rate.py", __file__, "--hparams_set=rpr_small"], "is not a PNG file"),
     (["small_vectors.py", "x", "--problem=toy_reverse_repeats_5"], "not a problem of words"),
 ])
