@@ -13,8 +13,9 @@ shows medians, the middle half of the times, and ratios of medians.
   t2t        tensor2tensor's dot_product_attention_relative, whose table all heads share
   t2t_v2     tensor2tensor's dot_product_self_attention_relative_v2 or its unmasked version, with
              relative values; a different function, which does not clip
-  torch      the usual PyTorch implementation, which gathers a vector for every pair; compared with
-             PyTorch's own absolute attention. Only if torch is installed
+  torch      the usual PyTorch implementation, which gathers a vector for every pair, with a table
+             that all heads share; compared with PyTorch's own absolute attention. Among the
+             defaults if torch is installed
   t5_bias, alibi, ...    that position scheme with its default hparams, as one layer uses it; graph
              in an encoder only, with a random label, one of 2k + 1, for each pair of words
   additive   relative with compatibility=additive
@@ -108,7 +109,9 @@ def _arguments(argv):
                         help="clipping distances k (max_relative_position)")
     parser.add_argument("--directions", type=lambda x: x.split(","), default=",".join(DIRECTIONS))
     parser.add_argument("--tables", default="shared", choices=["shared", "per_head", "both"])
-    parser.add_argument("--variants", type=lambda x: x.split(","), default=",".join(VARIANTS))
+    has_torch = importlib.util.find_spec("torch") is not None
+    parser.add_argument("--variants", type=lambda x: x.split(","),
+                        default=",".join(VARIANTS if has_torch else VARIANTS[:-1]))
     parser.add_argument("--batch", type=int, default=0,
                         help=f"sentences; 0: {TOKENS} words, at most {SENTENCES} sentences")
     parser.add_argument("--heads", type=int, default=8)
@@ -131,8 +134,8 @@ def _arguments(argv):
     if args.batch < 0:
         parser.error(f"--batch={args.batch}: at least 0")
     args.tables = {"shared": [True], "per_head": [False], "both": [True, False]}[args.tables]
-    if importlib.util.find_spec("torch") is None:
-        args.variants = [variant for variant in args.variants if variant != "torch"]
+    if "torch" in args.variants and not has_torch:
+        parser.error("--variants=torch: PyTorch is not installed")
     return args
 
 

@@ -24,6 +24,7 @@ rpr.register()
 
 import numpy as np  # noqa: E402
 
+from rpr.cli.arguments import number  # noqa: E402
 from rpr.evaluation import scoring, test_sets  # noqa: E402
 from rpr.experiments import run_directory  # noqa: E402
 from rpr.export.translator import END, Translator  # noqa: E402
@@ -42,8 +43,8 @@ def main() -> None:
     parser.add_argument("exported", help="the directory of its export")
     parser.add_argument("source", help="text, a sentence per line")
     parser.add_argument("reference", nargs="?", help="its translation")
-    parser.add_argument("--batch_size", type=int, default=32)
-    parser.add_argument("--lines", type=int, default=None, help="translate the first ones only")
+    parser.add_argument("--batch_size", type=number(1), default=32)
+    parser.add_argument("--lines", type=number(1), help="translate the first ones only")
     args = parser.parse_args()
     lines = test_sets.read_lines(args.source)[:args.lines]
     exported = Translator(args.exported)
@@ -96,8 +97,8 @@ def compare(session: ModelSession, exported: Translator, sentences: Sequence[Ids
         batch = [sentences[number] for number in numbers]
         ids, _ = timed(0, session.search, batch)
         hypotheses = timed(1, exported.search, batch)
-        for number, row, found in zip(numbers, ids, hypotheses, strict=True):
-            ours[number], theirs[number] = until_end(row).tolist(), found
+        for place, row, found in zip(numbers, ids, hypotheses, strict=True):
+            ours[place], theirs[place] = until_end(row).tolist(), found
     return ours, theirs, seconds
 
 

@@ -68,6 +68,7 @@ from tensor2tensor.models import transformer  # noqa: E402
 from tensor2tensor.utils import registry, trainer_lib  # noqa: E402
 
 from rpr import positions  # noqa: E402
+from rpr.cli.arguments import number  # noqa: E402
 from rpr.nn.dropout import reproducible_masks  # noqa: E402
 from rpr.training import devices, model_flops  # noqa: E402
 from rpr.utils import files, processes  # noqa: E402
@@ -127,7 +128,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--variants", type=lambda x: x.split(","), default=",".join(VARIANTS))
     parser.add_argument("--words", type=int, default=1024, help="positions in a batch")
     parser.add_argument("--seconds", type=float, default=240, help="for all training steps")
-    parser.add_argument("--starts", type=int, default=1, help="of each program; 0: none")
+    parser.add_argument("--starts", type=number(0), default=1, help="of each program; 0: none")
     parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
     parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--peak", type=float, help="dense peak of the device in TFLOP/s, for MFU")

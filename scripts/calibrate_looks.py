@@ -14,6 +14,7 @@ import calibrate_significance as calibration
 import numpy as np
 from scipy import special
 
+from rpr.cli.arguments import number
 from rpr.evaluation import looks
 from rpr.evaluation.looks import Plan
 
@@ -91,8 +92,8 @@ def main() -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=4000, help="of equal arms; an eighth as "
-                        "many of others (default: 4000)")
+    parser.add_argument("--trials", type=number(8), default=4000, help="of equal arms; an eighth "
+                        "as many of others (default: 4000)")
     args = parser.parse_args()
     print(f"{args.trials:,} trials; answers in %; each is an error\n\n| | answered |\n"
           "| --- | ---: |")

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
+from rpr.cli.arguments import number
 from rpr.evaluation import designs, significance
 from rpr.evaluation.metrics import Metric
 from rpr.evaluation.scoring import paired_bootstrap, sentence_statistics
@@ -70,6 +71,7 @@ SPECIAL = [Condition("seed effect four times as large in one arm", (0.2, 0.8), 0
 # Numbers of seeds of the arms, and the arms' deviations.
 UNEQUAL = [((8, 2), (0.2, 1.0)), ((5, 2), (0.3, 0.9)), ((5, 3), (0.3, 0.9)), ((10, 3), (0.3, 0.6)),
            ((2, 8), (0.2, 1.0))]
+
 
 class Tuning(NamedTuple):
     """Four settings of a tuned arm; loss and score get worse with the square of the distance.
@@ -238,7 +240,7 @@ def reject_over_sentences(baseline: list[RunScores], arm: list[RunScores],
     means = [RunScores(float(np.mean([run.score for run in runs])),
                        np.mean([run.pseudovalues for run in runs], axis=0), runs[0].freedom)
              for runs in (baseline, arm)]
-    return (significance.compare_outputs(*means).p or 0.0) <= LEVEL
+    return significance.compare_outputs(*means).p <= LEVEL
 
 
 def reject_over_seeds(baseline: list[RunScores], arm: list[RunScores], *_: list[RunScores]) -> bool:
@@ -327,8 +329,8 @@ def main() -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=1500)
-    parser.add_argument("--sentences", type=int, default=400)
+    parser.add_argument("--trials", type=number(4), default=1500)
+    parser.add_argument("--sentences", type=number(2), default=400)
     args = parser.parse_args()
     error = 1.96 * (LEVEL * (1 - LEVEL) / args.trials) ** 0.5
     print(f"{args.trials:,} trials of {args.sentences} sentences; a test of exactly 5% gives "

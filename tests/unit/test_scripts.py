@@ -55,7 +55,12 @@ def test_bad_input_ends_in_one_line(command, says):
     (["bench_attention.py", "--lengths=0"], "--lengths=[0]: at least 1"),
     (["bench_attention.py", "--heads=-1"], "--heads=-1: at least 1"),
     (["bench_data.py", "datagen", "--folder=x", "--pairs=-1"], "--pairs: '-1': must be"),
+    (["bench_export.py", "run", "export", "text", "--batch_size=0"], "--batch_size: '0': must be"),
+    (["bench_step.py", "--starts=-1"], "--starts: '-1': must be"),
     (["bench_step.py", "--words=0"], "--words=0: at least 1"),
+    (["calibrate_looks.py", "--trials=7"], "--trials: '7': must be"),
+    (["calibrate_significance.py", "--trials=3"], "--trials: '3': must be"),
+    (["calibrate_significance.py", "--sentences=1"], "--sentences: '1': must be"),
     (["bench_step.py", "--variants=torch", "--torch_python=nothing"],
      "--variants=torch: nothing has no PyTorch; see --torch_python"),
     (["gpu_check.py", "--schemes=tape"], "--schemes=tape: allowed are none, sinusoid"),
@@ -64,6 +69,15 @@ def test_bad_input_ends_in_one_line(command, says):
 def test_a_wrong_use_is_explained(command, says):
     done = run(*command)
     assert done.returncode == 2 and says in done.stderr
+
+
+def test_a_benchmark_does_not_leave_out_what_was_asked_for(monkeypatch, capsys):
+    import bench_attention
+    monkeypatch.setattr(bench_attention.importlib.util, "find_spec", lambda _: None)
+    assert bench_attention._arguments([]).variants == ["ours", "absolute", "t2t", "t2t_v2"]
+    with pytest.raises(SystemExit):
+        bench_attention._arguments(["--variants=ours,torch"])
+    assert "--variants=torch: PyTorch is not installed" in capsys.readouterr().err
 
 
 def test_each_process_of_a_cluster_has_its_task():
