@@ -2,7 +2,6 @@
 """Writes the pages of the records in docs/results/, and the generated parts of two pages.
 
     scripts/make_results_page.py            # after adding or renewing a record
-    scripts/make_results_page.py --check    # exit code 1 if a page disagrees with its record
 
 A record is a directory with the results.json that `rpr report` wrote for a study, and its plots;
 the results of other test sets and tokenizers are in its reports/NAME. Its page, README.md, has all
@@ -13,7 +12,6 @@ import argparse
 import csv
 import json
 import os
-import sys
 from pathlib import Path
 
 import verdicts
@@ -27,20 +25,11 @@ END = "<!-- End of the generated part. -->"
 SUMMARY = ("seeds", "bleu", "difference", "p_holm", "rank", "loss")
 
 
-def main() -> int:
-    """Writes or checks the pages; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if a "
-                        "page disagrees with its record")
-    args = parser.parse_args()
-    pages = render(ROOT / "docs", ROOT / "docs" / "results")
-    changed = {path: text for path, text in pages.items()
-               if not path.exists() or path.read_text(encoding="utf-8") != text}
-    if args.check:
-        return int(bool(changed))
-    for path, text in changed.items():
+def main() -> None:
+    """Writes the pages."""
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
+    for path, text in render(ROOT / "docs", ROOT / "docs" / "results").items():
         path.write_text(text, encoding="utf-8")
-    return 0
 
 
 def render(docs: Path, records: Path) -> dict[Path, str]:
@@ -127,4 +116,4 @@ def facts(results: StudyResults) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
