@@ -8,6 +8,7 @@ they are imported.
 import atexit
 import contextlib
 import ctypes
+import functools
 import json
 import os
 import runpy
@@ -37,7 +38,8 @@ class CommandServer:
     def __init__(self):
         self._process = subprocess.Popen([sys.executable, "-P", __file__], text=True,
                                          stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                         start_new_session=True)
+                                         start_new_session=True, preexec_fn=functools.partial(
+                                             signal.signal, signal.SIGINT, signal.SIG_DFL))
 
     def ask(self, **request):
         """The answer to a request, see `serve`."""

@@ -5,19 +5,18 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import tarfile
 import time
 
 import make_record
 import pytest
-from conftest import ROOT, python_script, refused, rpr_command
+from conftest import ROOT, python_script, refused, rpr_command, started
 from report_runs import damage
-from test_experiment import SETTINGS, STAGES, status
+from test_experiment import SETTINGS, STAGES, nothing_outlives_it, status
 
 from rpr.experiments import gin_files, run_directory, studies
 from rpr.report.study_reader import read_study
+from rpr.utils import metrics_log
 
 TINY = {**SETTINGS, "train_steps": 20, "checkpoint_steps": 10, "eval_frequency": 1000}
 
@@ -63,21 +62,31 @@ def test_a_smoke_test_goes_through_all_stages_and_measures_the_hours(text, tmp_p
 
 
 def test_a_tuned_study_resumes_with_more_settings(text, tmp_path):
+    """The results of the first two are written by hand; the third is trained, and is the best."""
     gin = write_study(tmp_path / "x.gin", {"relative": {}}, beam_size=1, average_checkpoints=1)
-    text.give(tmp_path / "s")
-    rates = "study.tune={{'learning_rate_constant': {}}}"
-    plan = ["study", gin, f"--study_dir={tmp_path}/s", "--set"]
-    rpr_command(*plan, rates.format("(0.1, 1e-6)"))
-    arm, = json.loads((tmp_path / "s" / "results.json").read_text())["arms"]
-    assert arm["settings"] == {"learning_rate_constant": 0.1}
+    study_dir, rates = tmp_path / "s", "study.tune={{'learning_rate_constant': {}}}"
+    text.give(study_dir)
+    overrides = [rates.format("(1e-6, 1e-5)")]
+    for member, loss in zip(studies.study_runs(
+            *gin_files.load_study(str(gin), overrides), str(study_dir)), (9.0, 8.0), strict=True):
+        finish(member, *texts_of(text))
+        metrics_log.append(member.run_dir.metrics, "eval", step=20, loss=loss)
+
+    def files():
+        return {path: path.read_bytes() for path in study_dir.glob("runs/*/*") if path.is_file()}
+
+    plan = ["study", gin, f"--study_dir={study_dir}", "--set"]
+    assert "begins" not in rpr_command(*plan, *overrides).stderr
+    arm, = json.loads((study_dir / "results.json").read_text())["arms"]
+    assert arm["settings"] == {"learning_rate_constant": 1e-5}
     assert [run["tuned"] for run in arm["others"]] == [{"learning_rate_constant": 1e-6}]
-    assert arm["runs"][0]["loss"] < arm["others"][0]["loss"]
-    before = {run["path"]: status(tmp_path / "s" / run["path"])
-              for run in (*arm["runs"], *arm["others"])}
-    done = rpr_command(*plan, rates.format("(0.1, 1e-6, 1e-5)"))
+    assert (arm["runs"][0]["loss"], arm["others"][0]["loss"]) == (8.0, 9.0)
+    before = files()
+    done = rpr_command(*plan, rates.format("(1e-6, 1e-5, 0.1)"))
     assert done.stderr.count(": begins") == 1
-    assert {path: status(tmp_path / "s" / path) for path in before} == before
-    arm, = json.loads((tmp_path / "s" / "results.json").read_text())["arms"]
+    assert {path: content for path, content in files().items() if path in before} == before
+    arm, = json.loads((study_dir / "results.json").read_text())["arms"]
+    assert arm["settings"] == {"learning_rate_constant": 0.1} and 0 < arm["runs"][0]["loss"] < 8
     assert len(arm["runs"]) == 1 and len(arm["others"]) == 2
 
 
@@ -89,19 +98,20 @@ def test_a_study_with_looks_goes_on_with_what_is_undecided(text, tmp_path):
     plan = ["study", gin, f"--study_dir={tmp_path}/s", f"--set={overrides[0]}",
             f"--set={overrides[1]}"]
     planned = studies.study_runs(*gin_files.load_study(str(gin), overrides), str(tmp_path / "s"))
-    texts = [(text.folder / f"test.{language}").read_text() for language in ("en", "de")]
+    text.give(tmp_path / "s")
     for member in planned[:7]:
-        finish(member, *texts)
-    process = subprocess.Popen([sys.executable, "-m", "rpr.cli", *map(str, plan)],
-                               stderr=subprocess.PIPE, text=True)
+        finish(member, *texts_of(text))
+    process, deadline = started(*plan), time.time() + 280
     try:
-        shown = iter(process.stderr.readline, "")
-        assert "greedy open after 2 seeds, bad decided after 2 seeds" in next(shown)
-        assert any("greedy-3-" in line and line.endswith(": begins\n") for line in shown)
+        while not re.search(r"greedy-3-\S*: begins\n", process.read("err")):
+            assert process.poll() is None and time.time() < deadline, process.read("err")
+            time.sleep(0.05)
     finally:
-        process.kill()
-    process.communicate()
-    finish(planned[7], *texts)
+        stop(process)
+    assert "greedy open after 2 seeds, bad decided after 2 seeds" in (
+        process.read("err").splitlines()[0])
+    nothing_outlives_it()
+    finish(planned[7], *texts_of(text))
     done = rpr_command(*plan)
     assert "greedy open after 3 seeds, bad decided after 2 seeds" in done.stderr
     assert "begins" not in done.stderr
@@ -109,6 +119,17 @@ def test_a_study_with_looks_goes_on_with_what_is_undecided(text, tmp_path):
     results = json.loads((tmp_path / "s" / "results.json").read_text())
     assert [(len(arm["runs"]), arm["answer"], arm["looked"]) for arm in results["arms"]] == [
         (3, "", 0), (3, "open", 3), (2, "yes", 2)]
+
+
+def texts_of(text):
+    """Source and reference."""
+    return [(text.folder / f"test.{language}").read_text() for language in ("en", "de")]
+
+
+def stop(process):
+    """kill -9, unless it has ended."""
+    if process.poll() is None:
+        process.kill()
 
 
 def finish(member, source, reference):
@@ -162,19 +183,17 @@ def test_what_is_finished_or_failed_is_not_repeated(finished):
     nan = runs(study_dir)["nan"] / ".lock"
     with open(nan) as lock:                           # as if another pool had taken that one
         fcntl.flock(lock, fcntl.LOCK_EX)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "rpr.cli", "study", gin, f"--study_dir={study_dir}",
-             "--retry_failed"], preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+        process = started("study", gin, f"--study_dir={study_dir}", "--retry_failed")
         try:
             deadline = time.time() + 280
             while (status(runs(study_dir)["bad"])["train"]["attempts"] < 2
                    or status(runs(study_dir)["bad"])["train"]["state"] == "running"):
                 assert process.poll() is None and time.time() < deadline
                 time.sleep(0.1)
-            process.send_signal(signal.SIGINT)
+            os.kill(process.pid, signal.SIGINT)
             assert process.wait(30) == 130
         finally:
-            process.kill()
+            stop(process)
     assert status(runs(study_dir)["nan"]) == before["nan"], "it was run beside another pool"
 
 
