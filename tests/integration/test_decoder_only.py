@@ -14,7 +14,7 @@ SCHEMES = ["none", "sinusoid", "learned", "relative", "alibi", "rotary", "transf
 
 def values(position, **more):
     return tiny_models.hparams("rpr_tiny", decoder_only=True, decoder_position=position,
-                               max_length=40, **more)
+                               max_length=40, num_hidden_layers=1 + ("@" in position), **more)
 
 
 def sources(padding=0):

@@ -100,7 +100,8 @@ def test_a_continuation_with_a_cache_is_that_without_one(model, temperature, mon
 @pytest.mark.parametrize("position", ["learned", "relative", "cope", "path", "bipe+rotary",
                                       "transformer_xl", "sinusoid@1:sinusoid+alibi", "forgetting"])
 def test_a_cached_step_without_an_encoder_gives_the_logits_of_the_whole_text(position):
-    values = tiny_models.hparams("rpr_tiny", decoder_position=position)
+    values = tiny_models.hparams("rpr_tiny", decoder_position=position,
+                                 num_hidden_layers=1 + ("@" in position))
     ids = tiny_models.sentences([7, 7], seed=3)
     with tf.Graph().as_default(), tf.Session() as session:
         model = tiny_models.make(values)
