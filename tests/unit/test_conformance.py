@@ -142,4 +142,4 @@ def test_the_authors_formula_is_compared(monkeypatch):
                 if result.check == "the author's formula"]
 
     assert problems(linear(1.0)) == ["", ""]
-    assert all("formula: sentence 1, word" in line for line in problems(linear(2.0)))
+    assert ["formula: sentence 1, word" in line for line in problems(linear(2.0))] == [True] * 2
