@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import refused, rpr_command
+from conftest import refused, rpr_command, started
 
 from rpr.inference import batches, file_decoder
 from rpr.inference.file_decoder import DecodeRequest
@@ -39,17 +38,6 @@ def by_t2t(command):
     rpr_command("decode", *flags)
     path, = (path for path in folder.iterdir() if path.name.endswith(".decodes"))
     return path.read_bytes()
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="each device needs a core")
-def test_two_devices_write_what_t2t_writes(command, by_t2t, tmp_path):
-    _, flags = command
-    rpr_command("decode", *flags, f"--decode_to_file={tmp_path}/out", "--worker_gpu=2",
-                f"--metrics_file={tmp_path}/metrics")
-    assert (tmp_path / "out").read_bytes() == by_t2t and by_t2t.count(b"\n") == 60
-    event, = metrics_log.read(str(tmp_path / "metrics"))
-    assert event["sentences"] == 60 and event["tokens"] > 60 and 0 <= event["cut"] < 60
-    assert sorted(os.listdir(tmp_path)) == ["metrics", "out"]
 
 
 def test_ctranslate2_searches_as_tensorflow_does(command, tmp_path):
@@ -78,14 +66,11 @@ def test_ctranslate2_searches_as_tensorflow_does(command, tmp_path):
 def test_a_killed_decoding_goes_on_from_what_was_decoded(command, by_t2t, tmp_path):
     _, flags = command
     flags = [*flags, f"--decode_to_file={tmp_path}/out", f"--metrics_file={tmp_path}/metrics"]
-    process = subprocess.Popen([sys.executable, "-m", "rpr.cli", "decode", *flags],
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.time() + 120
+    process, deadline = started("decode", *flags), time.time() + 120
     while not (tmp_path / "out.parts" / "1.json").exists():
         assert process.poll() is None and time.time() < deadline
         time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
     assert not (tmp_path / "out").exists()
     rpr_command("decode", *flags)
     assert (tmp_path / "out").read_bytes() == by_t2t
@@ -93,12 +78,17 @@ def test_a_killed_decoding_goes_on_from_what_was_decoded(command, by_t2t, tmp_pa
     assert event["sentences"] <= 54
 
 
-def test_a_shard_has_files_of_its_own_and_is_decoded_on_two_devices(command, by_t2t, tmp_path):
+def test_two_devices_write_what_t2t_writes_and_a_shard_has_files_of_its_own(command, by_t2t,
+                                                                           tmp_path):
     folder, flags = command
     (folder / "in001").write_bytes((folder / "in").read_bytes())
     flags = [*flags, f"--decode_to_file={tmp_path}/out", "--decode_shards=2", "--worker_id=1"]
-    rpr_command("decode", *flags, f"--worker_gpu={min(2, len(os.sched_getaffinity(0)))}")
-    assert (tmp_path / "out001").read_bytes() == by_t2t and os.listdir(tmp_path) == ["out001"]
+    rpr_command("decode", *flags, f"--metrics_file={tmp_path}/metrics",
+                f"--worker_gpu={min(2, len(os.sched_getaffinity(0)))}")
+    assert (tmp_path / "out001").read_bytes() == by_t2t and by_t2t.count(b"\n") == 60
+    event, = metrics_log.read(str(tmp_path / "metrics"))
+    assert event["sentences"] == 60 and event["tokens"] > 60 and 0 <= event["cut"] < 60
+    assert sorted(os.listdir(tmp_path)) == ["metrics", "out001"]
     flags = [flag for flag in flags if not flag.startswith("--decode_from_file")]
     line = refused("decode", *flags, "--test_set=wmt14", "--language_pair=en-de")
     assert "--decode_shards=2" in line

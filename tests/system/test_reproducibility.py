@@ -5,13 +5,11 @@ Every run records a checksum of each tensor of each checkpoint; these are compar
 import os
 import random
 import shutil
-import subprocess
-import sys
 import time
 
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import refused, rpr_command, started, train
+from conftest import refused, rpr_command, server, started, train
 
 from rpr.utils import locks, metrics_log
 
@@ -171,7 +169,7 @@ def test_a_number_of_threads_gives_the_same_bits_on_any_number_of_cores(text, tm
                         "--hparams=batch_size=2048,num_hidden_layers=1",
                         f"--output_dir={tmp_path / name}", "--train_steps=4",
                         "--local_eval_frequency=4", "--schedule=train", "--random_seed=3",
-                        "--intra_op_parallelism_threads=1", forked=False)
+                        "--intra_op_parallelism_threads=1", forked=name == "all")
         finally:
             os.sched_setaffinity(0, cores)
     assert_equal(tmp_path / "all", tmp_path / "one", last=4)
@@ -181,14 +179,17 @@ def test_deterministic_operations_can_be_required(text, whole, tmp_path):
     """TF_DETERMINISTIC_OPS=1, for GPUs: TensorFlow then refuses each graph that has no seed."""
     output_dir, sentence = tmp_path / "model", tmp_path / "sentence.txt"
     sentence.write_text("Open the file.\n")
+    environment = {**os.environ, "TF_DETERMINISTIC_OPS": "1"}
+    (tmp_path / "required.py").write_text(
+        "from tensorflow.python.framework import config\nassert config.is_op_determinism_enabled()")
+    assert not server().run([], script=tmp_path / "required.py", env=environment).returncode
     model = [*text.flags, "--model=rpr_transformer", "--hparams_set=rpr_tiny", SMALL,
              f"--output_dir={output_dir}"]
     for command in (["train", *arguments(text, output_dir, "--stop_at_step=10",
                                          "--eval_frequency=10", "--eval_steps=1")],
                     ["decode", *model, f"--input={sentence}", f"--output={tmp_path}/out.txt"],
                     ["evaluate", *model, "--eval_steps=1"]):
-        subprocess.run([sys.executable, "-m", "rpr.cli", *command], check=True,
-                       env={**os.environ, "TF_DETERMINISTIC_OPS": "1"})
+        rpr_command(*command, env=environment)
     assert_equal(output_dir, whole, last=10)
     assert len((tmp_path / "out.txt").read_text().splitlines()) == 1
 
