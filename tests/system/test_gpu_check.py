@@ -2,11 +2,13 @@
 import json
 import os
 import pathlib
-import subprocess
-import sys
 import time
+import types
 
 import pytest
+from conftest import server
+
+from rpr.utils import metrics_log
 
 SCRIPTS = pathlib.Path(__file__).parents[2] / "scripts"
 
@@ -19,8 +21,8 @@ def gpu_check(monkeypatch):
 
 
 def test_all_parts_run_on_the_cpu(tmp_path, gpu_check):
-    done = subprocess.run([sys.executable, SCRIPTS / "gpu_check.py", "--device=cpu",
-                           f"--out={tmp_path}/check.json"], capture_output=True, text=True)
+    done = server().run(["--device=cpu", f"--out={tmp_path}/check.json"],
+                        script=SCRIPTS / "gpu_check.py", seconds=800)
     assert done.returncode == 0, done.stdout + done.stderr
     record = json.loads((tmp_path / "check.json").read_text())
     parts = record["parts"]
@@ -36,6 +38,28 @@ def test_all_parts_run_on_the_cpu(tmp_path, gpu_check):
         assert part["rows"]
         for what, value in part["rows"]:
             assert f"| {what} | {value} |" in lines
+
+
+def test_the_time_of_a_compiled_training_has_no_data_generation_in_it(tmp_path, gpu_check,
+                                                                       monkeypatch):
+    clock = [0.0]
+
+    def spawn(command, **_):
+        clock[0] += 100 if command[0] == "datagen" or "--generate_data" in command else 7
+        (tmp_path / "data").mkdir(exist_ok=True)
+        for flag in command:
+            if flag.startswith("--output_dir="):
+                metrics_log.append(f"{flag.partition('=')[2]}/metrics.jsonl", "train", step=10,
+                                   steps_per_second=2.0, time=clock[0])
+        return types.SimpleNamespace(returncode=0, communicate=lambda: (None, ""))
+
+    monkeypatch.setattr(gpu_check.processes, "spawn", spawn)
+    monkeypatch.setattr(gpu_check, "time", types.SimpleNamespace(time=lambda: clock[0]))
+    monkeypatch.setenv("TF_XLA_FLAGS", "")
+    for name in ("cold", "warm"):
+        (tmp_path / name).mkdir()
+    found = gpu_check.compiled(types.SimpleNamespace(device="cpu", folder=str(tmp_path)))
+    assert [value for _, value in found.rows] == ["2.00 steps/s, step 10 after 7 s"] * 2
 
 
 def explode(options):
