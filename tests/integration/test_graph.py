@@ -1,5 +1,6 @@
 """Edges between words: attention against the paper's equations, and the way to the model."""
 import collections
+import functools
 import os
 import random
 import runpy
@@ -97,6 +98,14 @@ def flat(words, edges):
     return words + [1] + [2 + number for edge in edges for number in edge] + [1] * bool(edges)
 
 
+@functools.cache
+def split_edges():
+    """A function of ids, [sentences, length], that gives words and edges."""
+    with tf.Graph().as_default():
+        ids = tf.placeholder(tf.int32, [None, None])
+        return tf.Session().make_callable(graphs.split_edges(ids), [ids])
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_words_and_edges_come_apart(data):
@@ -113,8 +122,7 @@ def test_words_and_edges_come_apart(data):
     for matrix, (_, edges) in zip(matrices, rows, strict=True):
         for i, j, label in edges:
             matrix[i, j] = label
-    with tf.Graph().as_default(), tf.Session() as session:
-        words, edges = session.run(graphs.split_edges(tf.constant(ids)))
+    words, edges = split_edges()(ids)
     np.testing.assert_array_equal(edges, matrices)
     for found, (expected, _) in zip(words, rows, strict=True):
         assert list(found) == expected + [1] + [0] * (length - len(expected) - 1)
