@@ -1,4 +1,6 @@
 """Metrics of evaluations: equal for every division into batches, and to T2T's without padding."""
+import functools
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -18,20 +20,27 @@ def padded(sentences, width):
     return np.array([ids + [0] * (width - len(ids)) for ids in sentences], np.int32)
 
 
-def evaluate(name, batches):
-    """The metric after all batches, each a list of (predicted ids, expected ids) and a width."""
-    with tf.Graph().as_default(), tf.Session() as session:
+@functools.cache
+def metric(name):
+    """A session, the two ids to feed, and what begins, updates and gives a metric."""
+    with tf.Graph().as_default():
         predicted, expected = (tf.placeholder(tf.int32, [None, None]) for _ in range(2))
         logits = tf.one_hot(predicted, SYMBOLS)[:, :, None, None]
         value, update = evaluation_metrics.OF_SENTENCES[name](
             logits, {}, expected[:, :, None, None])
-        session.run(tf.local_variables_initializer())
-        for pairs, width in batches:
-            ours, theirs = zip(*pairs, ([], []), strict=True)       # the last row is padding only
-            # A model also predicts something after the end.
-            noise = padded(ours, width) + (padded(theirs, width) == 0) * 3
-            session.run(update, {predicted: noise, expected: padded(theirs, width)})
-        return session.run(value)
+        return tf.Session(), predicted, expected, tf.local_variables_initializer(), update, value
+
+
+def evaluate(name, batches):
+    """The metric after all batches, each a list of (predicted ids, expected ids) and a width."""
+    session, predicted, expected, begin, update, value = metric(name)
+    session.run(begin)
+    for pairs, width in batches:
+        ours, theirs = zip(*pairs, ([], []), strict=True)           # the last row is padding only
+        # A model also predicts something after the end.
+        noise = padded(ours, width) + (padded(theirs, width) == 0) * 3
+        session.run(update, {predicted: noise, expected: padded(theirs, width)})
+    return session.run(value)
 
 
 @pytest.mark.parametrize("name", list(evaluation_metrics.OF_SENTENCES))
