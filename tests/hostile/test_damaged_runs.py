@@ -160,7 +160,8 @@ def test_one_damaged_file_gives_one_line_or_the_same_result(study, data):
             assert SECRET not in path.read_text(errors="replace")
     if ended[0][0] == 0:
         parsed = json.loads((folder / "results.json").read_text(), parse_constant=pytest.fail)
-        bleu = {run["path"]: run["bleu"] for arm in parsed["arms"] for run in arm["runs"]}
+        bleu = {run["path"]: run["scores"].get("bleu")
+                for arm in parsed["arms"] for run in arm["runs"]}
         assert all(value is None or 0 <= value <= 100 for value in bleu.values())
     if rows is not None and not name.endswith((".gin", "study.json")):
         assert [seed for _, seed in rows.values()] == [seed for _, seed in good_rows.values()]
