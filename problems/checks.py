@@ -82,7 +82,7 @@ def check_data(problem: Problem, data_dir: str, splits: Iterable[str]) -> None:
       UserError: one line that says what is wrong and what to do.
     """
     if not os.path.isdir(data_dir):
-        raise InvalidPath(data_dir, "there is no such directory; run rpr datagen")
+        raise InvalidPath(data_dir, "no such directory; run rpr datagen")
     record = read_record(problem, data_dir)
     if record is None and os.path.exists(staging_path(problem, data_dir)):
         raise InvalidPath(data_dir, "datagen did not finish there; run rpr datagen")

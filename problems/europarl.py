@@ -138,7 +138,7 @@ class WordProblem(translation.TranslationProblem):
         paths = [os.environ.get(name) for name in names]
         for name, path in zip(names, paths, strict=True):
             if path and not os.path.isfile(path):
-                raise UserError(f"{name}={path}: there is no such file")
+                raise UserError(f"{name}={path}: no such file")
         return paths
 
     def get_or_create_vocab(self, data_dir: str, tmp_dir: str,

@@ -40,7 +40,8 @@ def write_run(folder, name, share=0.2, seed=1, done=True, status=None, hypothese
         for kind, lines in (("source", SOURCE), ("reference", REFERENCE),
                             ("hypotheses", hypotheses or damage(REFERENCE, share, seed))):
             (run / f"{kind}.test.txt").write_text("".join(line + "\n" for line in lines))
-        (run / "scores.json").write_text('{"step": 1000, "exact": 25.0}')
+        (run / "scores.json").write_text(
+            '{"step": 1000, "exact": 25.0, "ter": {"score": 60.0}}')
     return run
 
 

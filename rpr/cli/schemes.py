@@ -209,7 +209,7 @@ def _recorded(record: str) -> dict[str, str]:
         with tarfile.open(record) as tar:
             paths = [name.split("/") for name in tar.getnames()]
     except FileNotFoundError:
-        raise InvalidPath(record, "there is no such record; the records come with "
+        raise InvalidPath(record, "no such record; the records come with "
                           "the repository, not with the package") from None
     except (OSError, tarfile.TarError):
         raise InvalidPath(record, "not an archive of runs") from None

@@ -124,7 +124,7 @@ def bleu(argv: list[str]) -> None:
             raise InvalidValue("translations_dir", flags.translations_dir,
                                "not together with --translation")
         if not os.path.isdir(flags.translations_dir):
-            raise InvalidPath(flags.translations_dir, "there is no such directory")
+            raise InvalidPath(flags.translations_dir, "no such directory")
         need(flags, "reference", "event_dir")
     else:
         need(flags, "translation", "reference")

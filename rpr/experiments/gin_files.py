@@ -65,7 +65,7 @@ def _load(path: str, overrides: Sequence[str], is_study: bool) -> tuple[Run, Stu
     if not os.path.exists(path):
         name = os.path.basename(path).removesuffix(".gin")
         hint = f"; {PREFIX}{name} is the one that ships with rpr" if name in _paths() else ""
-        raise UserError(f"{path}: there is no such gin file{hint}")
+        raise UserError(f"{path}: no such gin file{hint}")
     if os.path.isdir(path):
         raise UserError(f"{path}: is a directory; expected a gin file")
     changes = dict(_override(text, is_study) for text in overrides)

@@ -88,7 +88,7 @@ def text_files(run: Run) -> dict[str, str]:
             name = setting.removeprefix("text_").replace("_", " ")
             paths[name if " " in name else f"train {name}"] = os.path.abspath(path)
             if not os.path.isfile(path):
-                raise UserError(f"run.{setting} or {variable} = {path}: there is no such file")
+                raise UserError(f"run.{setting} or {variable} = {path}: no such file")
     return paths
 
 
@@ -129,7 +129,7 @@ def record_code(run: Run, run_dir: RunDirectory) -> None:
 def digests(usr_dir: str) -> dict[str, str]:
     """{relative path: SHA-256} of the Python files below a directory."""
     if not os.path.isdir(usr_dir):
-        raise UserError(f"run.usr_dir = {usr_dir}: there is no such directory")
+        raise UserError(f"run.usr_dir = {usr_dir}: no such directory")
     paths = sorted(os.path.join(directory, name) for directory, _, names in os.walk(usr_dir)
                    for name in names if name.endswith(".py"))
     return {os.path.relpath(path, usr_dir): files.sha256(path) for path in paths}

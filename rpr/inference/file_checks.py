@@ -18,7 +18,7 @@ _SEARCH = (Setting("beam_size", 0, minimum=1, maximum=1000),
 def check_input(path: str) -> None:
     """Refuses an input that is missing, a directory, a pipe, empty or not UTF-8 text."""
     if not os.path.exists(path):
-        raise InvalidPath(path, "there is no such file")
+        raise InvalidPath(path, "no such file")
     if os.path.isdir(path):
         raise InvalidPath(path, "is a directory; expected a text file")
     if not os.path.isfile(path):

@@ -72,6 +72,8 @@ def score_runs(results: StudyResults, path: str, measure: Measure | None = None,
                 for run in arm.all_runs if run.state == "done"}
     if not run_dirs:
         return
+    for each in (run for arm in results.arms for run in arm.all_runs):
+        each.scores = {}                              # as recorded, perhaps of other tokens
     if results.looks:
         fill_verdicts(results, path)
     runs = {name: gin_files.load_run(run_dir.config) for name, run_dir in run_dirs.items()}
@@ -124,7 +126,7 @@ def _leave_own_test_set(results: StudyResults, run_dirs: Mapping[str, RunDirecto
                 run_dirs[run.path].refuse_links(name)
                 metrics = run_dirs[run.path].record_of("metrics.jsonl", name)
                 cut.append(metrics_log.last(metrics).get("decode", {}).get("cut"))
-            run.scores, run.exact = {}, None
+            run.exact = None
             run.cut = None if None in cut else sum(number or 0 for number in cut)
 
 

@@ -106,7 +106,7 @@ class ArmResult:
       looked, answer: with study.looks, seeds per arm at its last look, and whether it differs from
         the baseline by more than the margin: "yes", "no" or "open". 0 and "" before a look.
       configuration: {name: value} of the settings in which the runs of some arms differ.
-      by_length: mean of the runs' `by_length`.
+      by_length: mean of the runs' `by_length`; some records lack those of the runs.
       interval_by_length: [low, high] of the first metric over each bucket's sentences, 95%.
       others: with `study.tune`, the runs that do not count: of other settings than the chosen one,
         and of seeds that some setting lacks.

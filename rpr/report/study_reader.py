@@ -121,7 +121,7 @@ def _read_arms(root: str, path: str, is_other: bool) -> tuple[list[ArmResult], s
                          if path != root else name, seed)
 
     if not os.path.isdir(path):
-        raise InvalidPath(path, "there is no such directory")
+        raise InvalidPath(path, "no such directory")
     file = os.path.join(path, "study.json")
     study = files.read_json(file, _STUDY, _REMEDY)
     if is_other and not study:

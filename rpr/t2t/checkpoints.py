@@ -34,7 +34,7 @@ def find_checkpoint(path_or_dir: str, model: str) -> str:
             raise InvalidPath(path, f"there is no checkpoint in it{_hint(path)}")
         path = found
     elif not os.path.exists(path + ".index"):
-        raise InvalidPath(path, "there is no such directory, and no checkpoint of that name (no "
+        raise InvalidPath(path, "no such directory, and no checkpoint of that name (no "
                           f"{path}.index)")
     refuse_unusable(path)
     problem = damage(path)

@@ -56,7 +56,7 @@ def register(usr_dir: str | None = None) -> None:
                           or os.path.samefile(path, os.path.dirname(rpr.__file__))):
         return                                        # registered above
     if not os.path.isdir(path):
-        raise InvalidPath(usr_dir, "there is no such directory")
+        raise InvalidPath(usr_dir, "no such directory")
     if not os.path.exists(os.path.join(path, "__init__.py")):
         raise InvalidPath(usr_dir, "it has no __init__.py, which imports your code")
     loaded = sys.modules.get(name)

@@ -92,7 +92,7 @@ def test_a_vocabulary_is_the_most_frequent_words_that_have_a_vector(tmp_path, mo
     assert registry.problem(EUROPARL).feature_encoders(str(tmp_path))["inputs"].encode("b") == [4]
     assert "vectors de" in problem.sources(folder) and problem.vector_rows == 7
     monkeypatch.setenv("RPR_VECTORS_EN", "nowhere.vec")
-    with pytest.raises(UserError, match="RPR_VECTORS_EN=nowhere.vec: there is no such file"):
+    with pytest.raises(UserError, match="RPR_VECTORS_EN=nowhere.vec: no such file"):
         problem.sources(folder)
 
 

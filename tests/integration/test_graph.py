@@ -109,7 +109,7 @@ def split_edges():
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_words_and_edges_come_apart(data):
-    rows, matrices = [], []
+    rows = []
     for _ in range(data.draw(st.integers(1, 4))):
         words = data.draw(st.lists(st.integers(2, 9), min_size=1, max_size=6))
         place = st.integers(0, len(words) - 1)

@@ -253,7 +253,7 @@ def test_a_benchmark_trains_the_new_scheme_alone(finished, tmp_path):
 
 def test_a_benchmark_needs_its_record(tmp_path):
     (tmp_path / "x.tar.xz").write_text("")
-    for record, problem in (("there", "there is no such record"), ("x.tar.xz", "not an archive")):
+    for record, problem in (("there", "no such record"), ("x.tar.xz", "not an archive")):
         message = refused("benchmark", "alibi", f"--record={tmp_path}/{record}",
                           f"--study_dir={tmp_path}/b")
         assert f"--record={tmp_path}/{record}" in message and problem in message

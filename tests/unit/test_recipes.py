@@ -23,7 +23,7 @@ def test_a_recipe_is_named_by_its_file():
 def test_an_unknown_recipe_is_refused_with_the_nearest():
     with pytest.raises(UserError, match="quickstart_relativ: no such recipe; nearest: quickstart"):
         gin_files.resolve("recipe:quickstart_relativ")
-    with pytest.raises(UserError, match=r"gin/small_table2\.gin: there is no such gin file; "
+    with pytest.raises(UserError, match=r"gin/small_table2\.gin: no such gin file; "
                                         r"recipe:small_table2 is the one that ships"):
         gin_files.load_study("elsewhere/gin/small_table2.gin")
 

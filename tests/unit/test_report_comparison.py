@@ -38,6 +38,7 @@ def test_scores_are_those_of_sacrebleu(clipping):
     expected, = scoring.score({"x": lines}, {"reference": REFERENCE}, ("bleu", "chrf"))
     assert run.scores["bleu"] == pytest.approx(expected.scores["bleu"].score, abs=1e-9)
     assert run.scores["chrf"] == pytest.approx(expected.scores["chrf"].score, abs=1e-9)
+    assert [*run.scores] == ["bleu", "chrf"]                  # scores.json has TER, too
     assert results.signatures["BLEU"] == expected.scores["bleu"].signature
 
 

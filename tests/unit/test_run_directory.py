@@ -184,7 +184,7 @@ def test_other_data_in_the_data_directory_is_refused(run_dir):
 
 def test_the_environment_names_text_that_the_run_does_not(monkeypatch, tmp_path):
     monkeypatch.setenv("RPR_TEXT_SOURCE", str(tmp_path / "a.txt"))
-    with pytest.raises(UserError, match="RPR_TEXT_SOURCE = .*a.txt: there is no such file"):
+    with pytest.raises(UserError, match="RPR_TEXT_SOURCE = .*a.txt: no such file"):
         provenance.text_files(RUN)
     (tmp_path / "a.txt").write_text("x\n")
     assert provenance.text_files(RUN) == {"train source": str(tmp_path / "a.txt")}
