@@ -46,6 +46,8 @@ def install() -> None:
                                    "call rpr first, or in a process of its own")
     # XLA's default is ./cuda_sdk_lib: in somebody else's directory, that runs their programs.
     os.environ.setdefault("XLA_FLAGS", f"--xla_gpu_cuda_data_dir={sys.prefix}")
+    # By default TensorFlow uses oneDNN only on processors with AVX512_VNNI and the like.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     _numpy_aliases()
     _tensorflow_aliases()
     _tensorflow_1_behavior()

@@ -1,4 +1,5 @@
 """What makes T2T run here, and the refusal where it would run wrong."""
+import os
 import subprocess
 import sys
 import unicodedata
@@ -22,6 +23,19 @@ def test_t2t_loaded_in_the_wrong_mode_is_refused():
                           text=True)
     assert done.returncode != 0
     assert "rpr train" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("setting", [None, "0"])
+def test_onednn_is_used_on_every_processor_unless_it_is_switched_off(setting):
+    code = ("import rpr; rpr.register(); from tensorflow.python.util import _pywrap_util_port; "
+            "print(_pywrap_util_port.IsMklEnabled())")
+    environment = {name: value for name, value in os.environ.items()
+                   if name != "TF_ENABLE_ONEDNN_OPTS"}
+    if setting:
+        environment["TF_ENABLE_ONEDNN_OPTS"] = setting
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+                          env=environment)
+    assert done.stdout.split()[-1] == str(setting is None)
 
 
 def test_importing_rpr_alone_loads_neither_tensorflow_nor_t2t():
