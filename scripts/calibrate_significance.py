@@ -71,6 +71,9 @@ SPECIAL = [Condition("seed effect four times as large in one arm", (0.2, 0.8), 0
 # Numbers of seeds of the arms, and the arms' deviations.
 UNEQUAL = [((8, 2), (0.2, 1.0)), ((5, 2), (0.3, 0.9)), ((5, 3), (0.3, 0.9)), ((10, 3), (0.3, 0.6)),
            ((2, 8), (0.2, 1.0))]
+# Deviations of the arms of a study, of which the first two are compared; no sentence effect.
+NOISIER = [Condition(f"{noisy} of {arms} arms", (1.0,) * noisy + (0.3,) * (arms - noisy), 0.5, 0.0,
+                     0.1) for arms in (5, 12) for noisy in (1, 2)]
 
 
 class Tuning(NamedTuple):
@@ -349,6 +352,8 @@ def main() -> None:
          Condition("", deviations, 0.5), (seeds,), 0.0)
         for seeds, deviations in UNEQUAL
         for name, draw in (("additive", draw_additive), ("recorded", draw_recorded))], args)
+    _print_rates("Equal arms, one or both with a deviation of 1.0 where the others have 0.3", [
+        (condition.name, draw_additive, condition, (2, 3, 5), 0.0) for condition in NOISIER], args)
     _print_table("Equal arms, each with its best setting of four by a loss",
                  ["arms", "seeds", "ours", "choice taken as given"], (
                      ([tuning.name, arms, seeds],

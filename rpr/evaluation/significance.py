@@ -10,9 +10,10 @@ difference between two arms' means is the sum
 
 V_seeds follows from the spread of the runs' scores, V_sentences from that of the paired sentences.
 Both contain the residual of run by sentence, so it is subtracted once, as in two-way clustered
-standard errors (Cameron, Gelbach and Miller 2011). With equally many seeds in two arms, their
-variances over seeds are moderated (Smyth 2004); otherwise each keeps its own (Welch 1947). The
-critical value is the mean of Cochran and Cox's (1950) and Satterthwaite's (1946).
+standard errors (Cameron, Gelbach and Miller 2011). The variances over seeds of two arms are
+moderated (Smyth 2004). Each keeps its own (Welch 1947) where the arms have unequal numbers of
+seeds, or vary significantly more than the other arms of the study. The critical value is the mean
+of Cochran and Cox's (1950) and Satterthwaite's (1946).
 docs/statistics.md has the reasons, docs/calibration.md the calibration and the power.
 """
 import dataclasses
@@ -27,6 +28,9 @@ from scipy import special
 from rpr.evaluation.metrics import Metric
 
 LEVEL = 0.05                                          # of tests; intervals cover 1 - LEVEL
+# Of the F test by which two arms vary more than the others of their study. At 5%, one pair of equal
+# arms in 20 would lose its significance; at 1%, pairs that do vary more are recognized less often.
+OUTLYING_LEVEL = 0.01
 # What is known of the spread of an arm's runs before a study: how much the logarithms of the arms'
 # true variances vary, and the number of arms that this knowledge counts for. The records of BLEU in
 # docs/results give -0.4 with a standard error of 0.3; 0.25 is cautious.
@@ -114,10 +118,14 @@ class Spread(NamedTuple):
       freedom: its degrees of freedom.
       prior: its weight against an arm's own variance, as degrees of freedom. It is infinite, so
         that all arms get this variance, where nothing shows that the arms differ in spread.
+      squares: squared deviations of all runs from the means of their arms, summed.
+      degrees: degrees of freedom of `squares`.
     """
     variance: float
     freedom: float
     prior: float
+    squares: float
+    degrees: float
 
 
 def run_scores(metric: Metric, statistics_: np.ndarray,
@@ -162,9 +170,10 @@ def estimate_spread(arms: Iterable[Sequence[RunScores]]) -> Spread:
         raise ValueError("no arm has two runs")
     freedoms = np.array([len(scores) - 1.0 for scores in several])
     variances = np.array([statistics.variance(scores) for scores in several])
-    pooled = float(np.average(variances, weights=freedoms))
+    total, squares = float(freedoms.sum()), float(freedoms @ variances)
+    pooled = squares / total
     if pooled == 0:
-        return Spread(0.0, float(freedoms.sum()), math.inf)
+        return Spread(0.0, total, math.inf, squares, total)
     logarithms = (np.log(np.maximum(variances, 1e-6 * pooled)) - special.digamma(freedoms / 2)
                   + np.log(freedoms / 2))
     observed = float(np.sum((logarithms - logarithms.mean()) ** 2))
@@ -173,7 +182,8 @@ def estimate_spread(arms: Iterable[Sequence[RunScores]]) -> Spread:
                + PRIOR_ARMS * PRIOR_EXCESS) / (degrees + PRIOR_ARMS))
     prior = math.inf if excess < LEAST_EXCESS else _prior_freedom(excess)
     weights = 1 / (1 / freedoms + 1 / prior)
-    return Spread(float(np.average(variances, weights=weights)), float(weights.sum()), prior)
+    return Spread(float(np.average(variances, weights=weights)), float(weights.sum()), prior,
+                  squares, total)
 
 
 def _prior_freedom(excess: float) -> float:
@@ -217,7 +227,7 @@ def compare_outputs(baseline: RunScores, system: RunScores) -> Comparison:
 def _compare_over_seeds(baseline: Sequence[RunScores], arm: Sequence[RunScores], spread: Spread,
                         level: float, margin: float) -> Comparison:
     groups = [baseline, arm]
-    if len(baseline) == len(arm):
+    if len(baseline) == len(arm) and not _stand_out(groups, spread):
         seeds = [_moderated_part(groups, spread)]
     else:
         seeds = [Part(statistics.variance(run.score for run in runs) / len(runs), len(runs) - 1)
@@ -237,6 +247,20 @@ def _compare_over_seeds(baseline: Sequence[RunScores], arm: Sequence[RunScores],
         seed_freedom=_satterthwaite(seeds),
         sentence_variance=rest.variance if math.isfinite(rest.variance) else None,
         sentence_freedom=rest.freedom)
+
+
+def _stand_out(groups: Sequence[Sequence[RunScores]], spread: Spread) -> bool:
+    """Whether two arms vary significantly more than the others of the study, by an F test."""
+    degrees = sum(len(group) - 1 for group in groups)
+    squares = sum((len(group) - 1) * statistics.variance(run.score for run in group)
+                  for group in groups)
+    others = spread.squares - squares, spread.degrees - degrees
+    if others[1] <= 0 or squares == 0:
+        return False
+    if others[0] <= 0:                                # none of them varies
+        return True
+    ratio = squares / degrees / (others[0] / others[1])
+    return bool(special.fdtrc(degrees, others[1], ratio) <= OUTLYING_LEVEL)
 
 
 def _moderated_part(groups: Sequence[Sequence[RunScores]], spread: Spread) -> Part:

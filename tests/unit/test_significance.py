@@ -100,13 +100,30 @@ def test_without_sentence_effects_it_is_a_t_test():
     equal = [[20.0, 20.4, 20.9], [21.0, 21.4, 21.9]]
     assert significance.compare(*map(of_seeds_alone, equal)).p == pytest.approx(
         stats.ttest_ind(*equal).pvalue, rel=0.1)
-    spread = significance.Spread(0.2, 100.0, math.inf)
+    spread = significance.Spread(0.2, 100.0, math.inf, 20.0, 100.0)
     p = significance.compare(*map(of_seeds_alone, equal), spread).p
     assert p == pytest.approx(2 * stats.t.sf(1 / math.sqrt(0.2 * 2 / 3), 100))
     # A common variance without weight leaves each arm its own.
     scores = [[20.0, 20.4, 20.9], [21.0, 23.9, 20.5]]
-    p = significance.compare(*map(of_seeds_alone, scores), significance.Spread(1.0, 5.0, 1e-9)).p
+    p = significance.compare(*map(of_seeds_alone, scores), significance.Spread(
+        1.0, 5.0, 1e-9, 100.0, 9.0)).p
     assert p == pytest.approx(stats.ttest_ind(*scores, equal_var=False).pvalue, rel=1e-6)
+
+
+@pytest.mark.parametrize("share", [0.99, 1.01, 1e9])
+def test_two_arms_that_vary_more_than_the_others_keep_their_own_variances(share):
+    """By an F test at 1%; 1e9: the others hardly vary."""
+    others = [[20.0, 20.4, 20.9], [20.0, 20.1, 20.5], [21.0, 21.2, 21.9]]
+    pooled = np.mean([np.var(arm, ddof=1) for arm in others])
+    pair = np.array([[-1.0, 0.0, 1.0], [0.0, 1.0, 2.0]])       # both of variance 1
+    pair *= math.sqrt(share * pooled * stats.f.isf(0.01, 4, 6))
+    pair = list(map(of_seeds_alone, pair))
+    spread = significance.estimate_spread([*pair, *map(of_seeds_alone, others)])
+    alone = significance.compare(*pair, spread._replace(prior=0.0, squares=0.0, degrees=0.0))
+    assert alone.seed_variance == pytest.approx(2 * pair[0][2].score ** 2)
+    compared = significance.compare(*pair, spread)
+    assert (compared.seed_variance == pytest.approx(alone.seed_variance)) == (share > 1)
+    assert (compared.p > alone.p) == (share > 1)
 
 
 def test_the_prior_degrees_of_freedom_are_found_in_many_arms():
@@ -128,7 +145,7 @@ def test_the_prior_degrees_of_freedom_are_found_in_many_arms():
 def test_a_seed_more_never_widens_the_interval(seed_variance, rest, seeds, arms):
     """At the variance expected, with one seed more in each arm."""
     def half(seeds):
-        spread = significance.Spread(seed_variance, arms / (1 / (seeds - 1) + 1 / 9), 9.0)
+        spread = significance.Spread(seed_variance, arms / (1 / (seeds - 1) + 1 / 9), 9.0, 0, 0)
         values = np.array([-1.0, 1.0] * (seeds // 2) + [0.0] * (seeds % 2))
         values *= math.sqrt(seed_variance / np.var(values, ddof=1))
         part = significance._moderated_part([of_seeds_alone(values)] * 2, spread)
@@ -315,6 +332,15 @@ def test_unequal_numbers_of_seeds_and_spreads_keep_the_level(calibration, number
     rates = calibration.rejection_rates(calibration.draw_additive, condition, seeds, 200, TRIALS,
                                         tests=["ours"])
     assert_calibrated(rates["ours"])
+
+
+def test_two_noisy_arms_among_quiet_ones_are_not_rejected_as_with_a_common_variance(calibration):
+    """Which rejects 20%."""
+    condition = next(condition for condition in calibration.NOISIER
+                     if condition.name == "2 of 12 arms")
+    rates = calibration.rejection_rates(calibration.draw_additive, condition, 3, 50, TRIALS,
+                                        tests=["ours"])
+    assert rates["ours"] < 0.12
 
 
 def test_equal_arms_are_rejected_in_five_percent_with_bleu(calibration):
