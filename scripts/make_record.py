@@ -26,8 +26,8 @@ from rpr.utils.errors import UserError
 TABLES = (RECORD_FILE, "results.csv", "results.tex")
 FIGURES = tuple(f"plots/{name}.png" for name in sorted(TITLES))
 RUN_FILES = ("config.gin", "data.json", "environment.json", "status.json", "metrics*.jsonl",
-             "scores*.json", "hypotheses.*.txt", "model/hparams.json", "model/rpr.json",
-             "dev/metrics.jsonl", "dev/scores.*.json", "dev/hypotheses.*.txt")
+             "scores*.json", "hypotheses.*.txt", "losses.*.jsonl", "model/hparams.json",
+             "model/rpr.json", "dev/metrics.jsonl", "dev/scores.*.json", "dev/hypotheses.*.txt")
 TEXT_FILES = ("source.*.txt", "reference*.txt", "documents.*.txt")
 
 

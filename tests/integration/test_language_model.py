@@ -4,13 +4,14 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import types
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import tiny_models
-from conftest import ROOT, refused, rpr_command
+from conftest import ROOT, python_script, refused, rpr_command
 from tensor2tensor.utils import registry, trainer_lib
 
 import rpr
@@ -63,6 +64,17 @@ def test_losses_are_those_of_the_softmax(model):
     logits = model._run(model._logits, [ids])[0].astype(np.float64)
     expected = np.log(np.exp(logits).sum(axis=-1)) - logits[np.arange(len(ids)), ids]
     assert model.losses(["The file"])[0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_record_of_language_models_is_reported_again(run, tmp_path):
+    rpr_command("report", run.parent, "--baseline=small")
+    python_script("make_record.py", run.parent, tmp_path / "record")
+    with tarfile.open(tmp_path / "record" / "runs.tar.xz") as tar:
+        tar.extractall(tmp_path / "unpacked", filter="data")
+    rpr_command("report", tmp_path / "unpacked", "--baseline=small")
+    tables = [(folder / "results.csv").read_text()
+              for folder in (run.parent, tmp_path / "unpacked")]
+    assert "perplexity" in tables[0] and tables[0] == tables[1]
 
 
 @pytest.mark.parametrize("window, stride", [(7, 7), (7, 1), (8, 3), (100, 20)])
