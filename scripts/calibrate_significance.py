@@ -247,7 +247,7 @@ def reject_over_sentences(baseline: list[RunScores], arm: list[RunScores],
 
 
 def reject_over_seeds(baseline: list[RunScores], arm: list[RunScores], *_: list[RunScores]) -> bool:
-    """Student's t-test of the runs' scores, which takes the sentences as fixed."""
+    """A t-test of the runs' scores with Welch's error; it takes the sentences as fixed."""
     scores = [[run.score for run in runs] for runs in (baseline, arm)]
     error = math.sqrt(sum(statistics.variance(values) / len(values) for values in scores))
     freedom = len(baseline) + len(arm) - 2
