@@ -254,13 +254,12 @@ def _stand_out(groups: Sequence[Sequence[RunScores]], spread: Spread) -> bool:
     degrees = sum(len(group) - 1 for group in groups)
     squares = sum((len(group) - 1) * statistics.variance(run.score for run in group)
                   for group in groups)
-    others = spread.squares - squares, spread.degrees - degrees
-    if others[1] <= 0 or squares == 0:
+    other_degrees = spread.degrees - degrees
+    if other_degrees <= 0 or squares == 0:
         return False
-    if others[0] <= 0:                                # none of them varies
-        return True
-    ratio = squares / degrees / (others[0] / others[1])
-    return bool(special.fdtrc(degrees, others[1], ratio) <= OUTLYING_LEVEL)
+    other_squares = max(spread.squares - squares, 1e-9 * squares)    # 0: none of them varies
+    ratio = squares / degrees / (other_squares / other_degrees)
+    return bool(special.fdtrc(degrees, other_degrees, ratio) <= OUTLYING_LEVEL)
 
 
 def _moderated_part(groups: Sequence[Sequence[RunScores]], spread: Spread) -> Part:
