@@ -71,7 +71,7 @@ SPECIAL = [Condition("seed effect four times as large in one arm", (0.2, 0.8), 0
 # Numbers of seeds of the arms, and the arms' deviations.
 UNEQUAL = [((8, 2), (0.2, 1.0)), ((5, 2), (0.3, 0.9)), ((5, 3), (0.3, 0.9)), ((10, 3), (0.3, 0.6)),
            ((2, 8), (0.2, 1.0))]
-# Deviations of the arms of a study, of which the first two are compared; no sentence effect.
+# Deviations of the arms of a study, of which the first two are compared.
 NOISIER = [Condition(f"{noisy} of {arms} arms", (1.0,) * noisy + (0.3,) * (arms - noisy), 0.5, 0.0,
                      0.1) for arms in (5, 12) for noisy in (1, 2)]
 

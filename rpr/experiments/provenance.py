@@ -187,7 +187,7 @@ def describe_environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "tensorflow": next(filter(None, map(_version, _TENSORFLOW)), ""),
         **{name: _version(name) for name in _PACKAGES},
-        "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1") not in ("0", "false"),
+        "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1").lower() not in ("0", "false"),
         "deterministic_ops": os.environ.get("TF_DETERMINISTIC_OPS", "0").lower() in ("1", "true"),
         "rpr": {"version": _version("rpr"), **_git_state()},
         "system": f"{platform.system()} {platform.machine()}",

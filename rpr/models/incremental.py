@@ -140,6 +140,6 @@ class IncrementalDecoder:
 
     @property
     def longest(self) -> int | None:
-        """Number of positions of the decoder; None if there is no limit or no decoder."""
+        """How many positions the decoder has; None if it has no limit, or there is no decoder."""
         return (positions.build(self._hparams, "targets").longest
                 if "targets" in declarations.sides(self._hparams) else None)

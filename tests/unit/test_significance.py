@@ -335,7 +335,7 @@ def test_unequal_numbers_of_seeds_and_spreads_keep_the_level(calibration, number
 
 
 def test_two_noisy_arms_among_quiet_ones_are_not_rejected_as_with_a_common_variance(calibration):
-    """Which rejects 20%."""
+    """A common variance for all pairs rejects 21% here."""
     condition = next(condition for condition in calibration.NOISIER
                      if condition.name == "2 of 12 arms")
     rates = calibration.rejection_rates(calibration.draw_additive, condition, 3, 50, TRIALS,
