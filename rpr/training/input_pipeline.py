@@ -252,8 +252,7 @@ def _order(problem: Problem, hparams: HParams, lengths: np.ndarray, towers: int,
         sizes = [max(1, hparams.batch_size // (together * longest)) * towers for longest in (
             *(boundary - 1 for boundary in boundaries), int(lengths[used].max()))]
     if hparams.use_fixed_batch_size:                  # a count of sentences
-        boundaries = boundaries if few_shapes else []
-        sizes = [hparams.batch_size * towers] * (len(boundaries) + 1)
+        sizes = [hparams.batch_size * towers] * len(sizes)
     return DataOrder(np.flatnonzero(used), lengths[used], boundaries, sizes, seed, towers)
 
 

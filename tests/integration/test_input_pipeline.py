@@ -111,6 +111,12 @@ def test_batches_have_t2ts_sizes(text):
             assert len(batch["inputs"]) * longest <= towers * 256 or longest > 64
 
 
+def test_batches_of_a_fixed_number_of_sentences_have_little_padding(text):
+    batches = read(text, 20, use_fixed_batch_size=True, batch_size=4)
+    assert {len(batch["targets"]) for batch in batches} == {4}
+    assert np.mean([(batch["targets"] == 0).mean() for batch in batches]) < 0.1
+
+
 @pytest.mark.parametrize("changes", [{}, {"use_fixed_batch_size": True, "batch_size": 8}])
 def test_few_shapes_have_full_rows_and_whole_epochs(changes, text):
     batches = read(text, 150, few_shapes=True, **changes)
