@@ -79,7 +79,7 @@ def _run_command(command: str, gin: str, flags: Mapping[str, Any],
         raise UserError(reason or f"rpr {command} ended with exit code {code}")
 
 
-def load(run: str, *, data_dir: str | None = None, usr_dir: str | None = None,
+def load(run: str, *, data_dir: str | None = None, t2t_usr_dir: str | None = None,
          beam_size: int | None = None, alpha: float | None = None, hparams: str = ""
          ) -> "LoadedModel | LanguageModel":
     """Loads the trained model of a run directory; that of a language model has other methods.
@@ -88,7 +88,7 @@ def load(run: str, *, data_dir: str | None = None, usr_dir: str | None = None,
       run: a directory that `rpr run` or `rpr study` made; its averaged checkpoint is used if there
         is one, else its last one.
       data_dir: the vocabulary's directory; None: where `rpr run` and `rpr study` put the data.
-      usr_dir: --t2t_usr_dir of the training, if there was one.
+      t2t_usr_dir: --t2t_usr_dir of the training, if there was one.
       beam_size: hypotheses that the search keeps; None: the run's.
       alpha: exponent of the length penalty; None: the run's.
       hparams: "name=value,...", for hparams that may change after training, such as rotary_base.
@@ -96,13 +96,13 @@ def load(run: str, *, data_dir: str | None = None, usr_dir: str | None = None,
     Raises:
       rpr.utils.errors.UserError: there is no run, no data or no checkpoint.
     """
-    _check_paths(run=run, data_dir=data_dir or "", usr_dir=usr_dir or "")
+    _check_paths(run=run, data_dir=data_dir or "", t2t_usr_dir=t2t_usr_dir or "")
     Setting("hparams", "").check(hparams)
-    _prepare(usr_dir)
+    _prepare(t2t_usr_dir)
     from rpr.api.models import LoadedModel
     from rpr.inference.language_model import LanguageModel
     from rpr.t2t.trained_model import find_trained_model
-    settings, request = run_directory.find_model(run, data_dir, usr_dir)
+    settings, request = run_directory.find_model(run, data_dir, t2t_usr_dir)
     if hparams:
         request = dataclasses.replace(request, hparams=hparams)
     if settings.is_language_model:
@@ -115,7 +115,7 @@ def load(run: str, *, data_dir: str | None = None, usr_dir: str | None = None,
 
 def build(hparams_set: str, hparams: str = "", *, model: str = "rpr_transformer",
           vocabulary_size: int = 1000, checkpoint: str | None = None, beam_size: int = 4,
-          alpha: float = 0.6, extra_length: int = 100, usr_dir: str | None = None, seed: int = 1
+          alpha: float = 0.6, extra_length: int = 100, t2t_usr_dir: str | None = None, seed: int = 1
           ) -> "ModelSession":
     """Builds a model from a hparams set, to be run on arrays of symbol ids.
 
@@ -126,14 +126,14 @@ def build(hparams_set: str, hparams: str = "", *, model: str = "rpr_transformer"
       vocabulary_size: symbols of source and target; 0 is padding, 1 ends a sentence.
       checkpoint: path without suffix; None initialises the weights randomly.
       beam_size, alpha, extra_length: see `rpr.inference.model_session.ModelSession`.
-      usr_dir: as --t2t_usr_dir, a directory with hparams sets and models of your own.
+      t2t_usr_dir: as --t2t_usr_dir, a directory with hparams sets and models of your own.
       seed: seed of the random weights.
 
     Raises:
       rpr.utils.errors.UserError: a name is not registered, or a value is not allowed.
     """
-    _check_paths(checkpoint=checkpoint or "", usr_dir=usr_dir or "")
-    _prepare(usr_dir)
+    _check_paths(checkpoint=checkpoint or "", t2t_usr_dir=t2t_usr_dir or "")
+    _prepare(t2t_usr_dir)
     from tensor2tensor.data_generators import problem_hparams
 
     from rpr.api.models import check_search

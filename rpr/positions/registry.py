@@ -219,7 +219,8 @@ def _checked_names(schemes: str, setting: str) -> list[str]:
 # {hook that one scheme of a sum may use, or replace: what it does}
 _ONE_USER = {"logits": "replace the product of query and key",
              "values": "replace the weighted sum of the values", "place": "give the positions",
-             "adjust": "join logits and biases", "normalize": "give the attention weights"}
+             "rotate": "rotate queries and keys", "adjust": "join logits and biases",
+             "normalize": "give the attention weights"}
 
 
 def _check_sum(schemes: dict[str, Scheme], setting: str) -> None:

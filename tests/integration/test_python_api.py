@@ -201,7 +201,7 @@ def test_arrays_that_are_no_sentences_are_refused(network, inputs, targets, says
 @pytest.mark.parametrize("call, says", [
     (lambda model: rpr.load("nowhere"), "nowhere: there is no run in it"),
     (lambda model: rpr.load(None), "run is missing: must be a path"),
-    (lambda model: rpr.load("nowhere", usr_dir=5), "usr_dir=5: must be a path"),
+    (lambda model: rpr.load("nowhere", t2t_usr_dir=5), "t2t_usr_dir=5: must be a path"),
     (lambda model: rpr.results(1.5), "path=1.5: must be a path"),
     (lambda model: rpr.curves(b"x"), "path=b'x': must be a path"),
     (lambda model: rpr.run(None, "x"), "gin is missing: must be a path"),

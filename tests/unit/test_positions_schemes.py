@@ -289,6 +289,7 @@ def test_a_direction_without_its_own_clipping_distance_has_that_of_both():
 
 @pytest.mark.parametrize("overrides, message", [
     ({"position": "rotary+relative"}, "rotary rotates queries .* and relative would use the rot"),
+    ({"position": "pope+rotary"}, "pope and rotary each rotate queries and keys: choose one"),
     ({"position": "relative_unclipped+rotary"}, "relative_unclipped would use the rotated"),
     ({"position": "rotary", "rotary_fraction": 0.0}, "rotary_fraction=0.0: .* above 0"),
     ({"position": "rotary", "rotary_scaling_factor": 4.0}, "rotary_scaling_factor=4.0: .*none has"),

@@ -25,6 +25,7 @@ def run(name, *arguments):
     (["tf_config", "a,b", "-1"], "INDEX=-1: a,b has the indices 0 to 1"),
     (["tf_config", "a,b", "one"], "INDEX=one: a,b has the indices 0 to 1"),
     (["tf_config", "a,b", "99999999999999999999"], "has the indices 0 to 1"),
+    (["tf_config", "a,b,a:2222", "0"], "a,b,a:2222 names a:2222 twice"),
     (["tf_config", "", "0"], "HOSTS is empty"),
     (["tf_config", "a,,b", "0"], "'' is not HOST[:PORT]"),
     (["tf_config", 'a"b', "0"], "'a\"b' is not HOST[:PORT]"),
