@@ -8,6 +8,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from rpr.evaluation import ALL_METRICS, LOSS_METRICS
 from rpr.experiments.run_directory import last_stage
 from rpr.experiments.run_directory import state as state_of
 from rpr.experiments.sharing import training
@@ -27,8 +28,7 @@ class Progress(NamedTuple):
       stage: the last one that began, or "".
       step: step of its training.
       steps_per_second, loss: at the last record, or None.
-      bleu: BLEU of the finished run, else T2T's approximation on the development set at the last
-        evaluation (0 to 100), else None.
+      score: of the finished run, by its first metric, or None.
       seconds: duration of its finished stages and of the one that is running, without the earlier
         attempts of a stage that was resumed.
       reason: why it failed, or "".
@@ -38,7 +38,7 @@ class Progress(NamedTuple):
     step: int = 0
     steps_per_second: float | None = None
     loss: float | None = None
-    bleu: float | None = None
+    score: float | None = None
     seconds: float = 0.0
     reason: str = ""
 
@@ -48,19 +48,23 @@ def of(study_run: StudyRun) -> Progress:
     run_dir = study_run.run_dir
     try:
         state, status, scores = state_of(run_dir), run_dir.read_status(), run_dir.read_scores()
-        last = metrics_log.last(run_dir.metrics) if status else {}
+        train = metrics_log.last(run_dir.metrics).get("train", {}) if status else {}
     except UserError as error:                        # a damaged file
         return Progress("failed", reason=str(error))
-    train, bleu = last.get("train", {}), last.get("eval", {}).get("approx_bleu_score")
     reasons = [entry.get("reason", "") for entry in status.values() if entry["state"] == "failed"]
     now = time.time()
     return Progress(
         state, last_stage(status), train.get("step", 0), train.get("steps_per_second"),
-        train.get("loss"), (scores.get("bleu", {}).get("score") if "step" in scores
-                            else bleu and 100 * bleu),
+        train.get("loss"),
+        scores.get(_metric(study_run), {}).get("score") if "step" in scores else None,
         sum(entry.get("seconds", now - entry.get("started", now) if state == "running" else 0.0)
             for entry in status.values()),
         reasons[-1] if reasons and state not in ("done", "running") else "")
+
+
+def _metric(study_run: StudyRun) -> str:
+    """The metric by which the arms of its study are compared."""
+    return (study_run.run.metrics or ("bleu",))[0]
 
 
 def seconds_left(runs: list[StudyRun], progress: dict[str, Progress], max_parallel: int
@@ -94,17 +98,17 @@ def table(runs: list[StudyRun], progress: dict[str, Progress], rows: int | None 
                       )[:rows]
     shown = Table("run", box=None, pad_edge=False)
     shown.add_column("stage", no_wrap=True)
-    for name in ("step", "steps/s", "loss", "BLEU", "left"):
+    metric = _metric(runs[0])
+    for name in ("step", "steps/s", "loss", ALL_METRICS[metric].replace(" ", "\n", 1), "left"):
         shown.add_column(name, justify="right", no_wrap=True)
+    decimals = 3 if metric in LOSS_METRICS else 1
     for study_run in runs:
         p = progress[study_run.name]
-        bleu = Text("" if p.bleu is None else f"{p.bleu:.1f}")
-        if p.bleu is not None and p.state != "done":  # an approximation
-            bleu = Text(f"~{p.bleu:.1f}", style="dim")
         shown.add_row(Text(printable(study_run.name), no_wrap=True, overflow="ellipsis"), _stage(p),
                       f"{p.step:,}/{study_run.run.train_steps:,}",
                       "" if p.steps_per_second is None else f"{p.steps_per_second:.2f}",
-                      "" if p.loss is None else f"{p.loss:.3f}", bleu,
+                      "" if p.loss is None else f"{p.loss:.3f}",
+                      "" if p.score is None else f"{p.score:.{decimals}f}",
                       _training_left(p, study_run.run.train_steps))
     return shown
 
@@ -215,7 +219,7 @@ class View:
         line = summary(self._runs, progress, self._max_parallel)
         if self._live:
             # rich would cut off the lower rows, and the caption with them.
-            shown = table(self._runs, progress, max(terminal.height - 3, 1))
+            shown = table(self._runs, progress, max(terminal.height - 4, 1))
             shown.caption, shown.caption_justify = line, "left"
             self._live.update(shown, refresh=True)
             return

@@ -11,10 +11,11 @@ from rpr.experiments import progress, run_directory
 STATES = ["done"] * 3 + ["waiting"] * 3 + ["running", "failed"]
 
 
-def printed(width, rows):
-    found = [SimpleNamespace(name=f"max_relative_position-{i}-1-ab12cd",
-                             run=SimpleNamespace(train_steps=1000)) for i in range(len(STATES))]
-    of = {member.name: progress.Progress(state, "train", 250, 2.5, 3.25, 12.3, 60.0)
+def printed(width, rows, metrics=()):
+    run = SimpleNamespace(train_steps=1000, metrics=metrics)
+    found = [SimpleNamespace(name=f"max_relative_position-{i}-1-ab12cd", run=run)
+             for i in range(len(STATES))]
+    of = {member.name: progress.Progress(state, "train", 250, 2.5, 3.25, 12.34, 60.0)
           for member, state in zip(found, STATES, strict=True)}
     out = io.StringIO()
     Console(file=out, width=width).print(progress.table(found, of, rows))
@@ -31,18 +32,28 @@ def test_numbers_are_whole_on_a_narrow_terminal(width):
     assert [("5:00" in line) for line in lines[1:]] == [state == "running" for state in STATES]
 
 
+@pytest.mark.parametrize("metrics, name, score", [
+    ((), "BLEU", "12.3"), (("token_accuracy", "accuracy"), "accuracy", "12.3"),
+    (("token_loss",), "per token", "12.340")])
+def test_scores_are_those_of_the_first_metric(metrics, name, score):
+    lines = printed(80, None, metrics)
+    head = lines[-len(STATES) - 1]
+    assert all(line[:head.index(name) + len(name)].endswith(f" {score}")
+               for line in lines[-len(STATES):])
+
+
 def test_what_runs_and_what_failed_stays_in_sight():
     lines = printed(80, 4)
     assert [int(line.split("-")[1]) for line in lines[1:]] == [6, 7, 0, 1]
 
 
 def a_run(name, steps=100):
-    return SimpleNamespace(name=name, run=SimpleNamespace(train_steps=steps))
+    return SimpleNamespace(name=name, run=SimpleNamespace(train_steps=steps, metrics=()))
 
 
 def test_the_time_left_is_unknown_before_a_run_is_done():
     runs = [a_run("a"), a_run("b")]
-    going = progress.Progress("running", "train", 90, 5.0, 3.0, None, 60.0)
+    going = progress.Progress("running", "train", 90, 5.0, 3.0, seconds=60.0)
     assert progress.seconds_left(runs, {"a": going, "b": progress.Progress("waiting")}, 1) is None
     assert "left" not in progress.summary(
         runs, {"a": going, "b": progress.Progress("waiting")}, 1)
@@ -50,8 +61,8 @@ def test_the_time_left_is_unknown_before_a_run_is_done():
 
 def test_the_time_left_comes_from_whole_runs():
     runs = [a_run("a"), a_run("b"), a_run("c"), a_run("d", 200)]
-    states = {"a": progress.Progress("done", "score", 100, 5.0, 3.0, 12.0, 100.0),
-              "b": progress.Progress("running", "decode", 100, 5.0, 3.0, None, 70.0),
+    states = {"a": progress.Progress("done", "score", 100, 5.0, 3.0, seconds=100.0),
+              "b": progress.Progress("running", "decode", 100, 5.0, 3.0, seconds=70.0),
               "c": progress.Progress("failed"), "d": progress.Progress("waiting")}
     assert progress.seconds_left(runs, states, 1) == pytest.approx(30 + 200)
     assert progress.seconds_left(runs, states, 2) == pytest.approx(200)     # the longest one
@@ -59,21 +70,21 @@ def test_the_time_left_comes_from_whole_runs():
 
 def test_the_time_left_counts_the_steps_of_earlier_attempts():
     runs = [a_run("a"), a_run("b"), a_run("c")]
-    resumed = {"a": progress.Progress("done", "score", 100, 2.0, 3.0, 12.0, 60.0),
-               "b": progress.Progress("running", "train", 80, 2.0, 3.0, None, 5.0),
+    resumed = {"a": progress.Progress("done", "score", 100, 2.0, 3.0, seconds=60.0),
+               "b": progress.Progress("running", "train", 80, 2.0, 3.0, seconds=5.0),
                "c": progress.Progress("waiting", "train", 50, 2.0, 3.0)}
     assert progress.seconds_left(runs, resumed, 1) == pytest.approx(20 + 35)
-
 
 
 def test_a_finished_run_is_not_read_again(tmp_path, monkeypatch):
     run_dir = run_directory.RunDirectory(str(tmp_path))
     (tmp_path / "status.json").write_text('{"train": {"state": "done", "seconds": 2.0}}')
-    (tmp_path / "scores.json").write_text('{"step": 100, "bleu": {"score": 12.5}}')
-    member = SimpleNamespace(name="a", run=SimpleNamespace(train_steps=100), run_dir=run_dir)
+    (tmp_path / "scores.json").write_text('{"step": 100, "chrf": {"score": 12.5}}')
+    run = SimpleNamespace(train_steps=100, metrics=("chrf", "bleu"))
+    member = SimpleNamespace(name="a", run=run, run_dir=run_dir)
     view = progress.View([member], 1)
     view._show()
-    assert view._progress["a"].bleu == 12.5
+    assert view._progress["a"].score == 12.5
     monkeypatch.setattr(progress, "of", None)
     view._show()
 
