@@ -91,6 +91,8 @@ class Comparison:
       sentence_variance: part of the variance that more seeds do not reduce; None where there is a
         single sentence or document.
       sentence_freedom: degrees of freedom of `sentence_variance`.
+      stands_out: whether the two arms vary over seeds significantly more than the others of the
+        study, so that their own variances count.
     """
     difference: float
     low: float | None
@@ -102,6 +104,7 @@ class Comparison:
     seed_freedom: float | None = None
     sentence_variance: float | None = 0.0
     sentence_freedom: float = 1.0
+    stands_out: bool = False
 
 
 class Part(NamedTuple):
@@ -227,7 +230,8 @@ def compare_outputs(baseline: RunScores, system: RunScores) -> Comparison:
 def _compare_over_seeds(baseline: Sequence[RunScores], arm: Sequence[RunScores], spread: Spread,
                         level: float, margin: float) -> Comparison:
     groups = [baseline, arm]
-    if len(baseline) == len(arm) and not _stand_out(groups, spread):
+    stands_out = len(baseline) == len(arm) and _stand_out(groups, spread)
+    if len(baseline) == len(arm) and not stands_out:
         seeds = [_moderated_part(groups, spread)]
     else:
         seeds = [Part(statistics.variance(run.score for run in runs) / len(runs), len(runs) - 1)
@@ -246,7 +250,7 @@ def _compare_over_seeds(baseline: Sequence[RunScores], arm: Sequence[RunScores],
                           in zip(seeds, groups, strict=len(seeds) > 1)),
         seed_freedom=_satterthwaite(seeds),
         sentence_variance=rest.variance if math.isfinite(rest.variance) else None,
-        sentence_freedom=rest.freedom)
+        sentence_freedom=rest.freedom, stands_out=stands_out)
 
 
 def _stand_out(groups: Sequence[Sequence[RunScores]], spread: Spread) -> bool:

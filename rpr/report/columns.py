@@ -215,10 +215,8 @@ def _mean(score: ArmScore | None, digits: int = 1) -> str:
 
 
 def _over_seeds(scores: Sequence[float], digits: int) -> str:
-    if not scores:
-        return ""
     deviation = statistics.stdev(scores) if len(scores) > 1 else None
-    return _with_deviation(statistics.fmean(scores), deviation, digits)
+    return _with_deviation(statistics.fmean(scores), deviation, digits) if scores else ""
 
 
 def _with_deviation(mean: float, deviation: float | None, digits: int) -> str:
@@ -312,6 +310,11 @@ def _notes_on_differences(results: StudyResults) -> list[Note]:
     if "sentences" in bases:
         lines.append(Note(("difference", "p"), "An arm with one seed has an interval over test "
                           f"{units} and no p-value."))
+    if noisy := [arm.name for arm in results.arms
+                 if (found := arm.differences.get(results.metric)) and found.stands_out]:
+        lines.append(Note(("difference", "p"), f"{', '.join(noisy)}: together with the baseline, "
+                          "varies more over seeds than the other arms; the variances of these two "
+                          "alone count."))
     if any(arm.tried for arm in results.arms):
         lines.append(Note(("difference", "p"), "Each arm has the setting of study.tune with the "
                           "least loss on the development set. The interval and p account for this "

@@ -57,6 +57,15 @@ def test_markdown(clipping):
     assert clipping.signatures["BLEU"] in text and "NaN in step 30_0" in text
 
 
+@pytest.mark.parametrize("stands_out", [True, False])
+def test_a_note_names_the_arms_whose_own_variances_count(clipping, stands_out):
+    baseline, arm, *_ = clipping.arms
+    arm = dataclasses.replace(arm, differences={"bleu": dataclasses.replace(
+        arm.differences["bleu"], stands_out=stands_out)})
+    text = tables.to_markdown(dataclasses.replace(clipping, arms=[baseline, arm]))
+    assert ("=0: together with the baseline, varies more over seeds" in text) == stands_out
+
+
 @pytest.mark.parametrize(("low", "seeds_needed", "sentence_variance", "says"), [
     (-1.0, 12, 0.0, "needs 12 seeds per arm"), (-1.0, None, 1.0, "The test set is too small"),
     (-1.0, None, 0.0, "needs more than 1,000 seeds per arm"), (2.0, None, 1.0, None)])

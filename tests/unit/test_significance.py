@@ -123,7 +123,7 @@ def test_two_arms_that_vary_more_than_the_others_keep_their_own_variances(share)
     assert alone.seed_variance == pytest.approx(2 * pair[0][2].score ** 2)
     compared = significance.compare(*pair, spread)
     assert (compared.seed_variance == pytest.approx(alone.seed_variance)) == (share > 1)
-    assert (compared.p > alone.p) == (share > 1)
+    assert (compared.p > alone.p) == compared.stands_out == (share > 1)
 
 
 def test_the_prior_degrees_of_freedom_are_found_in_many_arms():
