@@ -4,7 +4,6 @@ import hashlib
 import math
 import os
 import resource
-import statistics
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -26,16 +25,19 @@ class Diverged(Exception):
 
 
 class DivergenceDetector:
-    """Notices a diverging loss within 100 steps, by the median of the last 5 records.
+    """Notices a diverging loss within 150 steps, by the last 15 records.
+
+    A record has the loss of one step, and batches of long sentences may have a much larger one than
+    others. So the smallest of the last 15 losses counts, and the best 15 in a row by their largest.
 
     Args:
       max_rise: largest rise of the loss above its best, in nats per token; 0: no limit.
     """
 
-    WINDOW = 5
+    WINDOW = 15
 
     def __init__(self, max_rise: float) -> None:
-        self._max_rise = max_rise
+        self._max_rise = max_rise or math.inf
         self._recent: collections.deque = collections.deque(maxlen=self.WINDOW)
         self._best, self._best_step = math.inf, 0
         self.good_step = 0                            # the last step without any sign of divergence
@@ -45,17 +47,14 @@ class DivergenceDetector:
         if not math.isfinite(loss):
             raise Diverged(f"the loss is {loss} at step {step}")
         self._recent.append(loss)
-        if len(self._recent) < self.WINDOW:
-            return
-        median = statistics.median(self._recent)
-        if median < self._best:
-            self._best, self._best_step = median, step
-        if not self._max_rise or median <= self._best + self._max_rise / 2:
+        if len(self._recent) == self.WINDOW and max(self._recent) < self._best:
+            self._best, self._best_step = max(self._recent), step
+        if loss <= self._best + self._max_rise / 2:
             self.good_step = step
-        elif median > self._best + self._max_rise:
-            raise Diverged(f"the loss diverges: {median:.2f} at step {step}, after "
-                           f"{self._best:.2f} at step {self._best_step} (max_loss_rise="
-                           f"{self._max_rise:g})")
+        elif min(self._recent) > self._best + self._max_rise:
+            raise Diverged(f"the loss diverges: at least {min(self._recent):.2f} in 150 steps to "
+                           f"{step}, after at most {self._best:.2f} in those to {self._best_step} "
+                           f"(max_loss_rise={self._max_rise:g})")
 
 
 def peak_memory() -> int | None:
