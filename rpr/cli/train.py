@@ -176,8 +176,8 @@ def _define_flags() -> None:
     flags.FLAGS.set_default("random_seed", 1)
     flags.DEFINE_string("metrics_file", None, "The file for losses, speed and evaluations, one "
                         "JSON object per line (default: metrics.jsonl in --output_dir).")
-    flags.DEFINE_float("max_loss_rise", 2.0, "Stop a training all of whose losses stay this "
-                       "far above their best for 150 steps, in nats per token; 0: never.")
+    flags.DEFINE_float("max_loss_rise", 2.0, "Stop a training whose loss stays this far above "
+                       "its best for 150 steps, in nats per token; 0: never.")
     flags.DEFINE_integer("stop_at_step", 0, "Stop at this step, before --train_steps, on which "
                          "learning rates may depend; 0: do not.")
     flags.DEFINE_integer("eval_frequency", None, "Evaluate at the first checkpoint that is this "

@@ -230,8 +230,9 @@ def compare_outputs(baseline: RunScores, system: RunScores) -> Comparison:
 def _compare_over_seeds(baseline: Sequence[RunScores], arm: Sequence[RunScores], spread: Spread,
                         level: float, margin: float) -> Comparison:
     groups = [baseline, arm]
-    stands_out = len(baseline) == len(arm) and _stand_out(groups, spread)
-    if len(baseline) == len(arm) and not stands_out:
+    balanced = len(baseline) == len(arm)
+    stands_out = balanced and _stand_out(groups, spread)
+    if balanced and not stands_out:
         seeds = [_moderated_part(groups, spread)]
     else:
         seeds = [Part(statistics.variance(run.score for run in runs) / len(runs), len(runs) - 1)

@@ -200,9 +200,8 @@ class Run:
                         f"{every}, up to run.train_steps = {steps}")
         self._refuse_if(self.test_set and not self.language_pair, "test_set",
                         "run.language_pair is missing, such as en-de")
-        self._refuse_if(
-            self.language_pair and not re.fullmatch(LANGUAGE_PAIR, self.language_pair),
-            "language_pair", "two language codes, such as en-de")
+        self._refuse_if(self.language_pair and not re.fullmatch(LANGUAGE_PAIR, self.language_pair),
+                        "language_pair", "two language codes, such as en-de")
         for test_set in self.test_sets:
             if not isinstance(test_set, str) or not re.fullmatch(r"\w[\w./-]*(:[\w-]+)?", test_set):
                 raise UserError(f"run.test_sets: {shown(test_set)} is neither NAME nor NAME:PAIR")
@@ -248,6 +247,11 @@ class Run:
     def is_language_model(self) -> bool:
         """Whether texts are scored, not decoded."""
         return bool(set(self.metrics) & set(LOSS_METRICS))
+
+    @property
+    def metric(self) -> str:
+        """The metric by which the arms of a study are compared."""
+        return (self.metrics or ("bleu",))[0]
 
     def bleu_steps(self) -> range:
         """The steps of the checkpoints whose BLEU on the development set is computed."""
@@ -310,8 +314,7 @@ class Study:
         if not 1 <= count <= MOST_ARMS:
             raise UserError(f"study.grid and study.arms describe {count:,} arms: from 1 to "
                             f"{MOST_ARMS:,} are allowed")
-        tried = math.prod(map(len, self.tune.values()))
-        if tried > MOST_ARMS:
+        if (tried := math.prod(map(len, self.tune.values()))) > MOST_ARMS:
             raise UserError(f"study.tune describes {tried:,} settings: at most {MOST_ARMS:,} are "
                             "allowed")
         for seed in self.seeds:

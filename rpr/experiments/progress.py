@@ -56,15 +56,10 @@ def of(study_run: StudyRun) -> Progress:
     return Progress(
         state, last_stage(status), train.get("step", 0), train.get("steps_per_second"),
         train.get("loss"),
-        scores.get(_metric(study_run), {}).get("score") if "step" in scores else None,
+        scores.get(study_run.run.metric, {}).get("score") if "step" in scores else None,
         sum(entry.get("seconds", now - entry.get("started", now) if state == "running" else 0.0)
             for entry in status.values()),
         reasons[-1] if reasons and state not in ("done", "running") else "")
-
-
-def _metric(study_run: StudyRun) -> str:
-    """The metric by which the arms of its study are compared."""
-    return (study_run.run.metrics or ("bleu",))[0]
 
 
 def seconds_left(runs: list[StudyRun], progress: dict[str, Progress], max_parallel: int
@@ -98,7 +93,7 @@ def table(runs: list[StudyRun], progress: dict[str, Progress], rows: int | None 
                       )[:rows]
     shown = Table("run", box=None, pad_edge=False)
     shown.add_column("stage", no_wrap=True)
-    metric = _metric(runs[0])
+    metric = runs[0].run.metric
     for name in ("step", "steps/s", "loss", ALL_METRICS[metric].replace(" ", "\n", 1), "left"):
         shown.add_column(name, justify="right", no_wrap=True)
     decimals = 3 if metric in LOSS_METRICS else 1

@@ -140,6 +140,6 @@ class IncrementalDecoder:
 
     @property
     def longest(self) -> int | None:
-        """How many positions the decoder has; None if it has no limit, or there is no decoder."""
+        """The most positions that the decoder has; None: no limit, or no decoder."""
         return (positions.build(self._hparams, "targets").longest
                 if "targets" in declarations.sides(self._hparams) else None)

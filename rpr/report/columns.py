@@ -312,9 +312,9 @@ def _notes_on_differences(results: StudyResults) -> list[Note]:
                           f"{units} and no p-value."))
     if noisy := [arm.name for arm in results.arms
                  if (found := arm.differences.get(results.metric)) and found.stands_out]:
-        lines.append(Note(("difference", "p"), f"{', '.join(noisy)}: together with the baseline, "
-                          "varies more over seeds than the other arms; the variances of these two "
-                          "alone count."))
+        lines.append(Note(("difference", "p"), f"Over seeds, {', '.join(noisy)} and the "
+                          "baseline vary more than the other arms, so their own variances are "
+                          "used."))
     if any(arm.tried for arm in results.arms):
         lines.append(Note(("difference", "p"), "Each arm has the setting of study.tune with the "
                           "least loss on the development set. The interval and p account for this "

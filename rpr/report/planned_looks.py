@@ -10,7 +10,7 @@ from rpr.evaluation.significance import RunScores
 from rpr.experiments import gin_files
 from rpr.experiments.run_directory import RunDirectory
 from rpr.report import test_texts
-from rpr.report.results import DEFAULT_METRICS, StudyResults
+from rpr.report.results import StudyResults
 from rpr.report.study_reader import run_directory_of
 
 
@@ -42,14 +42,13 @@ def _first_scores(run_dirs: Mapping[str, RunDirectory]) -> dict[str, RunScores]:
     """{path: score in the first metric on the runs' own test set}."""
     runs = {name: gin_files.load_run(run_dir.config) for name, run_dir in run_dirs.items()}
     run = next(iter(runs.values()))
-    name = (run.metrics or DEFAULT_METRICS)[0]
-    if name in LOSS_METRICS:
+    if run.metric in LOSS_METRICS:
         counts = {path: loss_counts(read_losses(run_dir.losses_file()))
                   for path, run_dir in run_dirs.items()}
-        metric, documents = make_metric(name), None
+        metric, documents = make_metric(run.metric), None
     else:
         texts = test_texts.read_test_set(runs, run_dirs, "")
-        metric = make_metric(name, len(texts.references),
+        metric = make_metric(run.metric, len(texts.references),
                              language_pair=test_texts.sacrebleu_name(run, [""])[1])
         documents = texts.documents
         counts = sentence_statistics([metric], texts.hypotheses, texts.references)[metric.name]

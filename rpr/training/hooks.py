@@ -52,9 +52,9 @@ class DivergenceDetector:
         if loss <= self._best + self._max_rise / 2:
             self.good_step = step
         elif min(self._recent) > self._best + self._max_rise:
-            raise Diverged(f"the loss diverges: at least {min(self._recent):.2f} in 150 steps to "
-                           f"{step}, after at most {self._best:.2f} in those to {self._best_step} "
-                           f"(max_loss_rise={self._max_rise:g})")
+            raise Diverged(f"the loss diverges: it was at least {min(self._recent):.2f} in the 150 "
+                           f"steps to {step}, and at most {self._best:.2f} in those to "
+                           f"{self._best_step} (max_loss_rise={self._max_rise:g})")
 
 
 def peak_memory() -> int | None:

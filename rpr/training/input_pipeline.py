@@ -3,8 +3,9 @@
 T2T's own pipeline shuffles with Python's global random state, lets threads decide which file is
 read next, and starts from the beginning whenever a training resumes. Here the files are scanned
 once for the place and the lengths of each record; then each batch is read by its number. Padding,
-bucket boundaries and batch sizes are T2T's, unless the step is compiled: then the buckets are few
-and all batches of a bucket have one shape.
+bucket boundaries and batch sizes are T2T's, with two exceptions. If the step is compiled, the
+buckets are few and all batches of a bucket have one shape. With `use_fixed_batch_size` there are
+buckets as well; T2T mixes all lengths then.
 
 Where a problem does not have one example per record (packed batches, targets that are split,
 several problems at once), T2T's pipeline is used, in a fixed order; a resumed training then reads

@@ -63,7 +63,7 @@ def test_a_note_names_the_arms_whose_own_variances_count(clipping, stands_out):
     arm = dataclasses.replace(arm, differences={"bleu": dataclasses.replace(
         arm.differences["bleu"], stands_out=stands_out)})
     text = tables.to_markdown(dataclasses.replace(clipping, arms=[baseline, arm]))
-    assert ("=0: together with the baseline, varies more over seeds" in text) == stands_out
+    assert ("=0 and the baseline vary more than the other arms" in text) == stands_out
 
 
 @pytest.mark.parametrize(("low", "seeds_needed", "sentence_variance", "says"), [
