@@ -154,7 +154,7 @@ def missing_duplicate(rng: random.Random, n: int) -> Example:
 
 @_task("cs", "01", lambda n: n)
 def odds_first(rng: random.Random, n: int) -> Example:
-    """The bits 2, 4, 6, ..., then 1, 3, 5, ..."""
+    """The bits with even numbers (the second, fourth and so on), then the others."""
     bits = _bits(rng, n)
     return bits, bits[1::2] + bits[::2]
 

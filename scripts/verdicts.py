@@ -6,7 +6,8 @@
 
 Reads results.json of each study or record, and prints a Markdown table for each. A prediction is
 right if the mean over seeds is in its range. The last column says whether the published figure, if
-there is one, is inside the 95% interval of the mean over seeds (Student's t).
+there is one, is inside the 95% interval of the mean over seeds (Student's t), or what the figure
+is for if that differs from what was measured.
 """
 import argparse
 import csv
@@ -24,7 +25,8 @@ def main() -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("predictions", type=Path,
-                        help="CSV with problem, arm, published, low and high")
+                        help="CSV with problem, arm, published, low, high and perhaps "
+                             "published_for")
     parser.add_argument("studies", type=Path, nargs="+", help="directories with results.json")
     args = parser.parse_args()
     try:
@@ -52,7 +54,7 @@ def table(predictions: Sequence[Mapping[str, str]], arms: Mapping[str, Any]) -> 
     """The lines of a Markdown table of the predicted arms.
 
     Args:
-      predictions: rows with `arm`, `published`, `low` and `high`.
+      predictions: rows with `arm`, `published`, `low`, `high` and perhaps `published_for`.
       arms: the arms of results.json by name.
     """
     yield ("| arm | published | predicted | measured [95%] | seeds | largest | prediction "
@@ -74,7 +76,8 @@ def table(predictions: Sequence[Mapping[str, str]], arms: Mapping[str, Any]) -> 
             interval = f" [{mean - half:.1f}, {mean + half:.1f}]"
             place = "inside" if abs(float(row["published"] or "nan") - mean) <= half else "outside"
         yield (shown + f"| {mean:.1f}{interval} | {len(runs)} | {max(runs):.1f} "
-               f"| {'right' if right else 'wrong'} | {place if row['published'] else ''} |")
+               f"| {'right' if right else 'wrong'} "
+               f"| {row.get('published_for') or place if row['published'] else ''} |")
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ def learning_rate(hparams: HParams) -> tf.Tensor:
 
 @registry.register_model
 class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
-    """Transformer with a choice of positions: relative (Shaw et al. 2018), absolute, both, none."""
+    """Transformer with any position scheme, such as relative (Shaw et al. 2018) or sinusoid."""
 
     scope = "transformer"                                    # of its variables in a checkpoint
     check_hparams = staticmethod(checked_hparams)            # called by rpr.t2t.preflight

@@ -115,11 +115,13 @@ def test_expressions_replace_no_file(tmp_path):
 
 def test_verdicts_of_a_record(tmp_path):
     (tmp_path / "predictions.csv").write_text(
-        "problem,arm,published,low,high\nlength_copy_10,sinusoid,5,3,4.5\n"
-        "length_copy_10,rotary,9,2,90\nlength_copy_10,alibi,1,0,2\nlength_sort_10,none,1,0,2\n")
+        "problem,arm,published,low,high,published_for\nlength_copy_10,sinusoid,5,3,4.5,\n"
+        "length_copy_10,rotary,9,2,90,\nlength_copy_10,none,100,1,2,for 10 tokens\n"
+        "length_copy_10,alibi,1,0,2,\nlength_sort_10,none,1,0,2,\n")
     done = run("verdicts.py", str(tmp_path / "predictions.csv"),
                str(ROOT / "docs/results/length_copy"))
     assert done.stdout.splitlines()[4:] == [
         "| sinusoid | 5 | 3–4.5 | 4.1 [1.6, 6.5] | 3 | 5.1 | right | inside |",
         "| rotary | 9 | 2–90 | 0.3 [-1.1, 1.8] | 3 | 1.0 | wrong | outside |",
+        "| none | 100 | 1–2 | 0.0 [0.0, 0.0] | 3 | 0.0 | wrong | for 10 tokens |",
         "| alibi | 1 | 0–2 | not run | 0 |  |  |  |", ""]
