@@ -18,14 +18,15 @@ MOST_ARMS = 1000
 LONGEST_NAME = 100                                    # characters of an arm's name
 _HIGHEST_SEED = 2**32 - 1                             # of NumPy
 
-# Settings that name text files, and the environment variables of `translate_text_files`.
+# Settings that name text files, and the environment variables of `TEXT_PROBLEMS`.
 TEXT_FILES = {"text_source": "RPR_TEXT_SOURCE", "text_target": "RPR_TEXT_TARGET",
               "text_dev_source": "RPR_TEXT_DEV_SOURCE", "text_dev_target": "RPR_TEXT_DEV_TARGET",
               "text_test_source": "RPR_TEXT_TEST_SOURCE",
               "text_test_target": "RPR_TEXT_TEST_TARGET"}
 
 # Problems of text files of one's own; language models have no target side.
-TEXT_PROBLEMS = ("translate_text_files", "lm_text_files", "lm_text_files_characters")
+TEXT_PROBLEMS = ("translate_text_files", "graph_text_files", "lm_text_files",
+                 "lm_text_files_characters")
 
 # Settings that may change when a run is resumed. Not the decoding batch: padding and the longest
 # hypothesis depend on it. Files may be moved: what counts is their content, which a run records.
@@ -170,8 +171,8 @@ class Run:
     xla_compile: bool = setting("compile the training step with XLA; its batches are others", False)
     usr_dir: str = setting("directory with problems, hparams sets, models and position schemes of "
                            "your own (T2T's t2t_usr_dir)", "")
-    text_source: str = setting("source side of the training text, for the problem "
-                               "translate_text_files; the text of lm_text_files and "
+    text_source: str = setting("source side of the training text, for translate_text_files and "
+                               "graph_text_files; the text of lm_text_files and "
                                "lm_text_files_characters; also RPR_TEXT_SOURCE", "")
     text_target: str = setting("its target side, not of language models; also RPR_TEXT_TARGET", "")
     text_dev_source: str = setting("source side of the development set; empty: taken from the "
@@ -180,9 +181,8 @@ class Run:
     text_test_source: str = setting("source side of the test set; empty: taken from the training "
                                     "text", "")
     text_test_target: str = setting("its target side", "")
-    text_vocab_size: int = setting("approximate number of sub-words of translate_text_files and "
-                                   "lm_text_files; 0: RPR_TEXT_VOCAB_SIZE, else 8192", 0, low=0,
-                                   high=10**7)
+    text_vocab_size: int = setting("approximate number of sub-words of text files; 0: "
+                                   "RPR_TEXT_VOCAB_SIZE, else 8192", 0, low=0, high=10**7)
 
     def __post_init__(self) -> None:
         _check_types_and_ranges(self, "run")
@@ -229,11 +229,11 @@ class Run:
                 raise UserError(f"run.{name} is a setting of the problems "
                                 f"{', '.join(TEXT_PROBLEMS)}, not of run.problem = {self.problem}"
                                 f"{nearest(self.problem, TEXT_PROBLEMS)}")
-        self._refuse_if(self.text_vocab_size and self.problem == TEXT_PROBLEMS[2],
+        self._refuse_if(self.text_vocab_size and self.problem == "lm_text_files_characters",
                         "text_vocab_size", f"the vocabulary of {self.problem} is bytes")
         for name in TEXT_FILES:
             target = name.replace("source", "target")
-            if self.problem in TEXT_PROBLEMS[1:]:
+            if self.problem.startswith("lm_"):
                 if getattr(self, target):
                     raise UserError(f"run.{target}: {self.problem} has text_source only")
             elif bool(getattr(self, name)) != bool(getattr(self, target)):

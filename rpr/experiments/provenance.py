@@ -75,7 +75,7 @@ def record_corpus(run: Run, run_dir: RunDirectory) -> None:
 
 
 def text_files(run: Run) -> dict[str, str]:
-    """{"train source": path}: the text files of `translate_text_files`; empty for other problems.
+    """{"train source": path}: the text files of `TEXT_PROBLEMS`; empty for other problems.
 
     They are named by the run, else by environment variables, and must exist.
     """

@@ -124,9 +124,12 @@ def test_characters_have_no_size_of_the_vocabulary():
     ("translate_text_file", {"text_source": "a", "text_target": "b"},
      "nearest: translate_text_files"),
     ("toy", {"text_vocab_size": 100}, "run.text_vocab_size is a setting of the problems "
-     "translate_text_files, lm_text_files, lm_text_files_characters, not of run.problem = toy$"),
+     "translate_text_files, graph_text_files, lm_text_files, lm_text_files_characters, "
+     "not of run.problem = toy$"),
     ("toy", {"text_target": "b"}, "run.text_target is a setting"),
     ("translate_text_files", {"text_source": "a"}, "set both or neither"),
+    ("graph_text_files", {"text_source": "a"}, "set both or neither"),
+    ("lm_text_files", {"text_target": "a"}, "run.text_target: lm_text_files has text_source only"),
 ])
 def test_settings_of_text_files_name_the_problems_that_have_them(problem, given, says):
     with pytest.raises(UserError, match=says):

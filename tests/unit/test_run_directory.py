@@ -187,7 +187,9 @@ def test_the_environment_names_text_that_the_run_does_not(monkeypatch, tmp_path)
     with pytest.raises(UserError, match="RPR_TEXT_SOURCE = .*a.txt: no such file"):
         provenance.text_files(RUN)
     (tmp_path / "a.txt").write_text("x\n")
-    assert provenance.text_files(RUN) == {"train source": str(tmp_path / "a.txt")}
+    for name in (RUN.problem, "graph_text_files"):
+        assert provenance.text_files(dataclasses.replace(RUN, problem=name)) == {
+            "train source": str(tmp_path / "a.txt")}
     assert provenance.text_files(dataclasses.replace(RUN, problem="p")) == {}
     described = dataclasses.replace(RUN, text_source="s", text_target="t", text_vocab_size=99)
     assert described.environment() == {"RPR_TEXT_SOURCE": "s", "RPR_TEXT_TARGET": "t",
