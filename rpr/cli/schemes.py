@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from rpr.cli import study
 from rpr.cli.arguments import Parser, number
-from rpr.experiments import gin_files, studies
+from rpr.experiments import gin_files, local_pool, studies
 from rpr.experiments.config import Run, Study
 from rpr.utils import files
 from rpr.utils.console import printable, say
-from rpr.utils.errors import InvalidPath, UserError
+from rpr.utils.errors import InvalidPath, InvalidValue, UserError
 from rpr.utils.settings import Setting
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ def _describe(setting: Setting, value: Any) -> str:
 
 def check_scheme(args: argparse.Namespace) -> int:
     """`rpr check-scheme NAME [--t2t_usr_dir=DIR] [--set NAME=VALUE ...]`."""
+    _overrides(args)
     return int(any(result.problem for result in _show_checks(args)))
 
 
@@ -113,13 +114,23 @@ def _parser(command: str, description: str) -> Parser:
     return parser
 
 
-def _show_checks(args: argparse.Namespace) -> "list[Result]":
-    """Runs the checks and prints a line for each."""
+def _overrides(args: argparse.Namespace) -> dict[str, Any]:
+    """Registers the user's own schemes; returns {hparam: value} of --set, checked."""
     from rpr.t2t.registration import register, registered_hparams
     register(args.t2t_usr_dir)
-    from rpr.conformance.checks import HPARAMS_SET, check_scheme
+    from rpr.conformance.checks import HPARAMS_SET
     from rpr.t2t.preflight import parse_hparams
-    parse_hparams(registered_hparams(HPARAMS_SET), ",".join(args.set), "set")
+    overrides = parse_hparams(registered_hparams(HPARAMS_SET), ",".join(args.set), "set")
+    for name in ("position", "encoder_position", "decoder_position"):
+        if name in overrides:
+            raise InvalidValue("set", f"{name}={overrides[name]}",
+                               f"the scheme is already named, {args.scheme}")
+    return overrides
+
+
+def _show_checks(args: argparse.Namespace) -> "list[Result]":
+    """Runs the checks and prints a line for each."""
+    from rpr.conformance.checks import check_scheme
     results = []
     try:
         for result in check_scheme(args.scheme, ",".join(args.set)):
@@ -136,16 +147,18 @@ def _show_checks(args: argparse.Namespace) -> "list[Result]":
 
 def benchmark(args: argparse.Namespace) -> None:
     """`rpr benchmark NAME [--t2t_usr_dir=DIR] [--set NAME=VALUE ...]`."""
+    local_pool.this_machine(cores=args.cores)         # checks the number
     study_dir = args.study_dir or os.path.join(
         "runs", "benchmark-" + re.sub(r"[^A-Za-z0-9._]+", "-", ",".join([args.scheme, *args.set])))
     files.refuse_unusable(study_dir)
     record = args.record or str(_RECORDS / Path(args.recipe).stem / "runs.tar.xz")
     recorded = _recorded(record)
+    overrides = _overrides(args)
     results = _show_checks(args)
     failed = sum(bool(result.problem) for result in results)
     if failed:
         raise UserError(f"{args.scheme}: {failed} checks failed, so no model was trained")
-    settings = _study(args, {result.side for result in results}, set(recorded))
+    settings = _study(args, overrides, {result.side for result in results}, set(recorded))
     _unpack(record, recorded, studies.study_runs(*settings, study_dir))
     checks = {"checks": [dataclasses.asdict(result) for result in results]}
     files.write_json(os.path.join(study_dir, "checks.json"), checks)
@@ -171,17 +184,17 @@ def benchmark_parser() -> Parser:
     return parser
 
 
-def _study(args: argparse.Namespace, sides: set[str], recorded: set[str]) -> tuple[Study, Run]:
+def _study(args: argparse.Namespace, overrides: dict[str, Any], sides: set[str],
+           recorded: set[str]) -> tuple[Study, Run]:
     """The study of the recorded arms and the scheme, which is its baseline.
 
     The seeds are those with which the recipe's own baseline is recorded. Arms that are not
     recorded with all of them are left out.
     """
     recipe, run = gin_files.load_study(args.recipe)
-    changes: dict[str, Any] = dict(pair.split("=", 1) for pair in args.set)
-    changes |= {"position": args.scheme} if len(sides) == 2 else {
+    changes = overrides | ({"position": args.scheme} if len(sides) == 2 else {
         f"{side}_position": args.scheme if side in sides else _OTHER_SIDE
-        for side in ("encoder", "decoder")}
+        for side in ("encoder", "decoder")})
     seeds: dict[str, set[int]] = {arm: set() for arm in recipe.changes()}
     for study_run in studies.study_runs(recipe, run, ""):
         if _digest(study_run.name) in recorded:
@@ -193,7 +206,8 @@ def _study(args: argparse.Namespace, sides: set[str], recorded: set[str]) -> tup
     left_out = ", ".join(arm for arm in recipe.changes() if arm not in arms)
     if left_out:
         say(f"not recorded with all of the seeds {sorted(used)}: {left_out}")
-    name = next((arm for arm, own in arms.items() if own == changes),
+    same = studies.resolve(run, changes, 0)
+    name = next((arm for arm, own in arms.items() if studies.resolve(run, own, 0) == same),
                 ",".join([args.scheme, *args.set]))
     return Study(name, arms={name: changes} | arms, seeds=tuple(sorted(used))), run
 

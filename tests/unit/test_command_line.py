@@ -11,7 +11,7 @@ from conftest import ROOT, refused, rpr_command
 from rpr import cli
 from rpr.cli import schemes, track
 from rpr.cli.arguments import Parser
-from rpr.experiments import provenance
+from rpr.experiments import gin_files, provenance, studies
 from rpr.experiments.run_directory import RunDirectory
 from rpr.utils.errors import InvalidPath, InvalidValue, UserError
 
@@ -90,6 +90,32 @@ def test_a_wrong_argument_is_refused_without_tensorflow(argv, says, capsys, monk
     assert cli.main(argv) == 1
     assert f"rpr {argv[0]}: " in (line := capsys.readouterr().err) and says in line
     assert "rpr.cli.launcher" not in sys.modules
+
+
+@pytest.mark.parametrize("command, flag, says", [
+    ("check-scheme", "--set=position=rotary",
+     "--set=position=rotary: the scheme is already named, alibi"),
+    ("benchmark", "--set=alibi_factor=2,decoder_position=none",
+     "--set=decoder_position=none: the scheme is already named, alibi"),
+    ("benchmark", "--cores=9999", "--cores=9999: there are ")])
+def test_a_wrong_flag_is_refused_before_the_checks(command, flag, says, tmp_path):
+    assert says in refused(command, "alibi", flag, cwd=tmp_path)
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("scheme, given, name", [
+    ("relative", ["relative_keys=False", "relative_values=0"], "none"),
+    ("relative", ["relative_keys=False,relative_values=False"], "none"),
+    ("relative", ["relative_keys=False"], "relative,relative_keys=False"),
+    ("alibi", [], "alibi")])
+def test_a_benchmark_finds_a_scheme_among_the_recorded_arms(scheme, given, name):
+    args = schemes.benchmark_parser().parse_args(
+        [scheme, *(f"--set={pair}" for pair in given)])
+    recipe = gin_files.load_study(args.recipe)
+    recorded = {schemes._digest(run.name) for run in studies.study_runs(*recipe, "")}
+    study, run = schemes._study(args, schemes._overrides(args), {"encoder", "decoder"}, recorded)
+    assert study.baseline == name
+    assert set(study.arms) == {name, *recipe[0].arms} and studies.study_runs(study, run, "")
 
 
 def test_a_file_that_is_no_archive_is_named_without_internals():
