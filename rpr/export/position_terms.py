@@ -15,8 +15,9 @@ from rpr.positions.scheme import Scheme
 from rpr.t2t.trained_model import TrainedModel
 
 LONGEST = 1024                                        # sub-words of a sentence
-_CHECKED = 24                                         # length of the random input
+_CHECKED = 24                                         # random queries, in the middle of all keys
 _TOLERANCE = 1e-4                                     # of the largest value
+_MASKED = 1e6                                         # a bias beyond it hides a word
 
 
 class Terms(NamedTuple):
@@ -70,7 +71,8 @@ def read_terms(trained: TrainedModel, side: str) -> Stack:
     one_query = [Layout(1, longest, longest - 1, causal)]    # it sees the distances to the left
     if not causal:
         one_query.append(Layout(1, longest))                 # to the right
-    several = Layout(_CHECKED, _CHECKED, 0, causal)
+    checked = min(_CHECKED, longest)
+    several = Layout(checked, longest, (longest - checked) // 2, causal)
     embedded, found, checks, rotated = None, [], [], []
     with tf.Graph().as_default(), tf.variable_scope("transformer/body", reuse=tf.AUTO_REUSE):
         if scheme.uses("embed"):
@@ -95,11 +97,14 @@ def read_terms(trained: TrainedModel, side: str) -> Stack:
             embedded, found, checks = session.run(
                 [[] if embedded is None else embedded, found, checks])
     layers = [_by_distance(arrays, longest, causal) for arrays in found]
+    if any(np.abs(terms.bias).max() > _MASKED for terms in layers):
+        raise ValueError                              # what stands beside it would be lost
     for terms, channels, (queries, keys, *check) in zip(layers, rotated, checks, strict=True):
-        for given, x in ((queries, check[0]), (keys, check[1])):
-            if not np.allclose(given, _rotary(x, channels, hparams.get("rotary_base")), atol=1e-5):
+        for given, x, first in ((queries, check[0], several.offset), (keys, check[1], 0)):
+            expected = _rotary(x, first, channels, hparams.get("rotary_base"))
+            if not np.allclose(given, expected, atol=1e-3):
                 raise ValueError
-        _compare(terms, causal, *check)
+        _compare(terms, several, *check)
     return Stack(embedded if scheme.uses("embed") else None, layers, rotated, longest)
 
 
@@ -116,11 +121,11 @@ def _rotary_channels(trained: TrainedModel) -> int:
     return int(_depths(trained)[1] * trained.hparams.rotary_fraction + 1e-6) // 2 * 2
 
 
-def _rotary(x: np.ndarray, channels: int, base: float) -> np.ndarray:
+def _rotary(x: np.ndarray, start: int, channels: int, base: float) -> np.ndarray:
     """Rotary positions (Su et al. 2021) as CTranslate2 has them, from x [1, heads, length, depth].
     """
     pairs = channels // 2
-    angles = np.arange(x.shape[2])[:, None] * base ** (-np.arange(pairs) / max(pairs, 1))
+    angles = (start + np.arange(x.shape[2]))[:, None] * base ** (-np.arange(pairs) / max(pairs, 1))
     first, second, rest = np.split(x, [pairs, channels], axis=3)
     return np.concatenate([first * np.cos(angles) - second * np.sin(angles),
                            second * np.cos(angles) + first * np.sin(angles), rest], axis=3)
@@ -151,13 +156,15 @@ def _random_terms(scheme: Scheme, layout: Layout, trained: TrainedModel) -> list
     """
     heads, depth, value_depth = _depths(trained)
     random, n = np.random.RandomState(0), layout.queries
-    q, k, weights, v = (random.randn(1, heads, n, size).astype(np.float32)
-                        for size in (depth, depth, n, value_depth))
-    weights = np.exp(weights) * (np.tri(n) if layout.causal else 1)
+    q, k, weights, v = (random.randn(1, heads, rows, size).astype(np.float32)
+                        for rows, size in ((n, depth), (layout.keys, depth), (n, layout.keys),
+                                           (layout.keys, value_depth)))
+    weights = np.exp(weights) * (np.tri(n, layout.keys, layout.offset) if layout.causal else 1)
     weights = (weights / weights.sum(axis=-1, keepdims=True)).astype(np.float32)
     q, k, weights, v = map(tf.constant, (q, k, weights, v))
-    rotated = [scheme.rotate(x, layout.query_positions(), layout, role)
-               for x, role in ((q, "query"), (k, "key"))] if scheme.uses("rotate") else [q, k]
+    rotated = [scheme.rotate(x, at, layout, role) for x, at, role in (
+        (q, layout.query_positions(), "query"), (k, layout.key_positions(), "key"))
+    ] if scheme.uses("rotate") else [q, k]
     return [*rotated, q, k, weights, v, scheme.scores(q, k, layout),
             scheme.weighted_values(weights, v, layout)]
 
@@ -180,15 +187,15 @@ def _by_distance(parts: list[list[np.ndarray]], longest: int, causal: bool) -> T
     return Terms(keys, bias[..., 0], query_bias[:, :, 0].T, values)
 
 
-def _compare(terms: Terms, causal: bool, q: np.ndarray, k: np.ndarray, weights: np.ndarray,
+def _compare(terms: Terms, layout: Layout, q: np.ndarray, k: np.ndarray, weights: np.ndarray,
              v: np.ndarray, scores: np.ndarray, outputs: np.ndarray) -> None:
     """Refuses terms that do not give the scheme's scores (up to a constant per query) and sums."""
-    n, clip = q.shape[2], terms.keys.shape[1] // 2
-    index = np.arange(n)
-    rows = np.clip(index - index[:, None], -clip, clip) + clip
+    clip = terms.keys.shape[1] // 2
+    at = layout.offset + np.arange(layout.queries)[:, None]
+    rows = np.clip(np.arange(layout.keys) - at, -clip, clip) + clip
     expected = (q + terms.query_bias[:, None]) @ k.swapaxes(2, 3) + terms.bias[:, rows] + np.einsum(
         "bhid,hijd->bhij", q, terms.keys[:, rows])
-    mask = np.tri(n) if causal else 1
+    mask = np.tri(layout.queries, layout.keys, layout.offset) if layout.causal else 1
     summed = weights @ v + np.einsum("bhij,hijd->bhid", weights, terms.values[:, rows])
     for given, computed in ((mask * (scores - scores[..., :1]),
                              mask * (expected - expected[..., :1])), (outputs, summed)):

@@ -188,8 +188,8 @@ def _read_stack(trained: TrainedModel, name: str) -> Stack:
         hparams = trained.hparams
         own = hparams.get(f"{name}_position")
         raise _refusal(f"{name}_position" if own else "position", own or hparams.position,
-                       "relative, unscaled rotary, sinusoid, learned, t5_bias, alibi and sums of "
-                       "these") from None
+                       "relative, unscaled rotary, sinusoid, learned, t5_bias, alibi (not with "
+                       "alibi_directions=heads) and sums of these") from None
 
 
 def _fill_stack(spec: Any, name: str, stack: Stack, weights: Weights, hparams: HParams) -> None:

@@ -147,7 +147,7 @@ class Translator:
         results = self._model.translate_batch(
             [[self._names[i] for i in ids] for ids in sentences], beam_size=beams,
             num_hypotheses=beams, length_penalty=alpha, return_scores=True, return_end_token=True,
-            max_input_length=0, max_decoding_length=max(limits))
+            max_input_length=0, max_decoding_length=max(limits), min_decoding_length=0)
         found = []
         for result, limit in zip(results, limits, strict=True):
             ended, cut = [], []

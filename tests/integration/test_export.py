@@ -16,6 +16,7 @@ from rpr.export import bundle, position_terms, to_ctranslate2, translator
 from rpr.export.bundle import Search, add_translator
 from rpr.inference.inspector import until_end
 from rpr.inference.model_session import ModelSession
+from rpr.positions.layout import Layout
 from rpr.t2t import trained_model
 from rpr.utils.errors import UserError
 from rpr.utils.interfaces import ModelRequest
@@ -67,16 +68,8 @@ def test_subwords_are_those_of_t2t(model):
         assert subwords.decode(ids) == re.sub("[\r\n]", " ", vocabulary.decode(ids))
 
 
-@pytest.mark.parametrize("hparams", [
-    "position=relative,max_relative_position_right=2,heads_share_relative_embedding=True,"
-    "vocab_divisor=16",
-    "position=relative+sinusoid,relative_values=False,layer_preprocess_sequence=none,"
-    "layer_postprocess_sequence=dan,norm_after_embedding=True,num_decoder_layers=1",
-    "encoder_position=t5_bias,decoder_position=relative@heads1-1:alibi,relative_keys=False,"
-    "use_target_space_embedding=False,shared_embedding_and_softmax_weights=False",
-    "encoder_position=rotary+sinusoid,decoder_position=learned"])
-def test_ctranslate2_computes_the_model(model, hparams, tmp_path):
-    pytest.importorskip("ctranslate2")
+def lively_model(model, hparams, tmp_path):
+    """A session with random weights, and the model that reads them from a checkpoint."""
     found, _ = model
     values = tiny_models.hparams("rpr_tiny").parse(f"num_hidden_layers=1,{hparams}")
     values.problem, values.problem_hparams = found.hparams.problem, found.hparams.problem_hparams
@@ -84,7 +77,21 @@ def test_ctranslate2_computes_the_model(model, hparams, tmp_path):
     with session._session.graph.as_default():
         tiny_models.lively(session._session)
         checkpoint = tf.train.Saver().save(session._session, str(tmp_path / "model.ckpt-1"))
-    other = found._replace(hparams=values, checkpoint=checkpoint)
+    return session, found._replace(hparams=values, checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize("hparams", [
+    "position=relative,max_relative_position_right=2,heads_share_relative_embedding=True,"
+    "vocab_divisor=16",
+    "position=relative+sinusoid,relative_values=False,layer_preprocess_sequence=none,"
+    "layer_postprocess_sequence=dan,norm_after_embedding=True,num_decoder_layers=1",
+    "encoder_position=t5_bias,decoder_position=relative@heads1-1:alibi,relative_keys=False,"
+    "use_target_space_embedding=False,shared_embedding_and_softmax_weights=False",
+    "encoder_position=rotary+sinusoid,decoder_position=learned",
+    "position=rotary,rotary_base=100.0"])                 # its first answer is empty
+def test_ctranslate2_computes_the_model(model, hparams, tmp_path):
+    pytest.importorskip("ctranslate2")
+    session, other = lively_model(model, hparams, tmp_path)
     longest = to_ctranslate2.save(other, str(tmp_path))
     add_translator(other, str(tmp_path), Search(beam_size=1), "ctranslate2", longest)
     exported = translator.Translator(str(tmp_path), intra_threads=1)
@@ -158,9 +165,10 @@ def test_flags_are_checked_before_tensorflow_is_loaded(given, line, tmp_path):
 @pytest.mark.parametrize(("hparams", "line"), [
     ("position=rotary,rotary_scaling=ntk,rotary_scaling_factor=2.0",
      "position=rotary: CTranslate2 cannot compute it; it can with relative, unscaled rotary, "
-     "sinusoid, learned, t5_bias, alibi and sums of these. TensorFlow can compute every model (the "
-     "format saved_model, or the engine tensorflow)"),
+     "sinusoid, learned, t5_bias, alibi (not with alibi_directions=heads) and sums of these. "
+     "TensorFlow can compute every model (the format saved_model, or the engine tensorflow)"),
     ("decoder_position=randomized", "decoder_position=randomized: "),
+    ("encoder_position=alibi,alibi_directions=heads", "encoder_position=alibi: "),
     ("decoder_only=True", "decoder_only=True: CTranslate2 cannot compute it"),
     ("cross_position=alibi", "cross_position=alibi: "),
     ("compatibility=additive", "compatibility=additive: "),
@@ -175,6 +183,17 @@ def test_what_ctranslate2_lacks_is_refused(model, hparams, line, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_scheme_that_is_by_distance_only_near_the_start_is_refused(model, tmp_path):
+    _, other = lively_model(model, "encoder_position=axial_t5_bias,axial_width=32", tmp_path)
+    with pytest.raises(ValueError, match="^$"):
+        position_terms.read_terms(other, "inputs")
+
+
+def test_a_scheme_with_few_positions_is_read(model, tmp_path):
+    _, other = lively_model(model, "encoder_position=relative_unclipped,max_length=16", tmp_path)
+    assert position_terms.read_terms(other, "inputs").longest == 16
+
+
 def test_terms_that_are_not_those_of_the_scheme_are_refused():
     random = np.random.RandomState(0)
     q, k, v = (random.randn(1, 2, 5, 3) for _ in range(3))
@@ -182,7 +201,7 @@ def test_terms_that_are_not_those_of_the_scheme_are_refused():
     terms = position_terms.Terms(*(np.zeros(shape) for shape in (
         [2, 1, 3], [2, 1], [2, 3], [2, 1, 3])))
     scores = q @ k.swapaxes(2, 3)
-    position_terms._compare(terms, False, q, k, weights, v, scores + 1, weights @ v)
+    position_terms._compare(terms, Layout(5, 5), q, k, weights, v, scores + 1, weights @ v)
     for wrong in ((scores * 1.01, weights @ v), (scores, weights @ v + 0.01)):
         with pytest.raises(ValueError, match="^$"):
-            position_terms._compare(terms, False, q, k, weights, v, *wrong)
+            position_terms._compare(terms, Layout(5, 5), q, k, weights, v, *wrong)
