@@ -133,7 +133,7 @@ def _find_members(directories: Sequence[str], model: ModelRequest) -> list[Train
 def _check_ctranslate2(flags: FlagValues, models: Sequence[TrainedModel]) -> None:
     """Refuses what CTranslate2 cannot decode."""
     check_installed("engine", flags.engine)
-    for name in ("ensemble", "decode_interactive", "score_file"):
+    for name in ("ensemble", "decode_interactive", "score_file", "decode_reference"):
         if getattr(flags, name):
             raise InvalidValue("engine", flags.engine, f"not with --{name}")
     to_ctranslate2.check(models[0])
@@ -166,6 +166,7 @@ def _files(flags: FlagValues, run: Run | None, decode_hparams: DecodeHParams) ->
     With --decode_shards they are the files of the shard: T2T's in000, in001, ...
     """
     source, output = flags.decode_from_file or "", flags.decode_to_file or ""
+    _check_combinations(flags)
     if source:
         source, output = (path and decoding._add_shard_to_filename(path, decode_hparams)
                           for path in (source, output))
@@ -173,9 +174,6 @@ def _files(flags: FlagValues, run: Run | None, decode_hparams: DecodeHParams) ->
         if decode_hparams.shards > 1:
             raise InvalidValue("decode_shards", flags.decode_shards, "a file can be decoded in "
                                "shards, not a --test_set")
-        if source:
-            raise UserError(f"--input={source} and --test_set={flags.test_set}: only one of them "
-                            "can be decoded")
         language_pair = flags.language_pair or (run.language_pair if run else None)
         if not language_pair:
             raise InvalidValue("language_pair", None)
@@ -190,11 +188,28 @@ def _files(flags: FlagValues, run: Run | None, decode_hparams: DecodeHParams) ->
     if flags.score_file:
         file_checks.check_input(flags.score_file)
         launcher.need(flags, "decode_to_file")
+    if flags.decode_reference:
+        file_checks.check_input(flags.decode_reference)
     if flags.metrics_file:
         file_checks.check_output(flags.metrics_file, of_json=True)
     if output:
         file_checks.check_output(output, [source])
     return source, output
+
+
+def _check_combinations(flags: FlagValues) -> None:
+    """Refuses flags that would have no effect beside others."""
+    texts = {"input": flags.decode_from_file, "test_set": flags.test_set,
+             "score_file": flags.score_file, "decode_interactive": flags.decode_interactive}
+    given = [f"--{name}={value}" for name, value in texts.items() if value]
+    if len(given) > 1:
+        raise UserError(f"{' and '.join(given)}: only one of them can be given")
+    if flags.language_pair and not flags.test_set:
+        raise InvalidValue("language_pair", flags.language_pair, "only with --test_set")
+    if flags.worker_id and flags.decode_shards == 1:
+        raise InvalidValue("worker_id", flags.worker_id, "only with --decode_shards")
+    if flags.decode_reference and flags.ensemble:
+        raise InvalidValue("decode_reference", flags.decode_reference, "not with --ensemble")
 
 
 def _decode(request: DecodeRequest, models: Sequence[TrainedModel]) -> dict[str, Any] | None:

@@ -34,9 +34,10 @@ def translate(argv: list[str]) -> None:
     _add_search_flags(parser)
     parser.add_argument("--show_attention", metavar="DIR", help="draw the attention weights of "
                         "every layer and head for each sentence: DIR/1.encoder.png, ...")
-    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
-    parser.add_argument("--one_line", action="store_true", help="print the translation, the "
-                        "probability of each token (the end mark's last) and the score in one line")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print one JSON object per line")
+    form.add_argument("--one_line", action="store_true", help="print the translation, the "
+                      "probability of each token (the end mark's last) and the score in one line")
     args = parser.parse_intermixed_args(argv)
     words = args.words[:1] if args.output_dir is None else []
     run, request = _find_model(args, words)
@@ -150,7 +151,8 @@ def _print_by_position(losses: "list[np.ndarray]") -> None:
     low, high, longest = 1, 1, max(map(len, losses))
     while low <= longest:
         total, count = ratio_metrics.loss_counts(losses, low, high).sum(axis=0)
-        place = f"{low}-{min(high, longest)}" if high > low else f"{low}"
+        last = min(high, longest)
+        place = f"{low}-{last}" if last > low else f"{low}"
         print(f"position {place:>9}  loss {total / count:.4f}  ({count:,.0f} tokens)")
         low, high = high + 1, 2 * high
 

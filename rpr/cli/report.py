@@ -9,7 +9,7 @@ from rpr.experiments import gin_files, studies
 from rpr.experiments.config import file_name
 from rpr.utils import files
 from rpr.utils.console import say
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidValue, UserError
 
 if TYPE_CHECKING:
     from rpr.report.comparison import Measure
@@ -35,6 +35,9 @@ def main(argv: list[str]) -> None:
     measure = comparison.Measure(args.test_set, args.tokenize, args.language_pair)
     target = _directory_of(path, measure)
     samples = args.sample_translations
+    if args.plot_model and target != path and not is_record:
+        raise InvalidValue("plot_model", args.plot_model[0], "not with --test_set or --tokenize, "
+                           "whose reports draw no models")
     if is_record:
         if any((others, args.arms, args.baseline, args.against, *measure, args.plot_model,
                 samples is not None)):

@@ -30,6 +30,8 @@ _KINDS = ("models", "hparams", "problems", "schemes")
 def list_names(args: argparse.Namespace) -> None:
     """`rpr list [models|hparams|problems|schemes] [--hparams_set=SET] [--all] ...`."""
     from rpr.t2t.registration import import_all_of_t2t, register
+    if args.kinds and args.hparams_set:
+        raise InvalidValue("hparams_set", args.hparams_set, f"not with {args.kinds[0]}")
     register(args.t2t_usr_dir)
     if args.all:
         import_all_of_t2t("problem")

@@ -99,15 +99,17 @@ def main(argv: Sequence[str]) -> None:
                   else test_sets.test_set_references(args.test_set, args.language_pair))
     test = args.test or ("jackknife" if len(systems) > 1 else None)
     samples = args.samples or scoring.SAMPLES.get(test or "")
-    if args.samples and test not in scoring.SAMPLES:
-        raise UserError(f"--samples={args.samples}: only with --paired_bootstrap or "
-                        "--paired_randomization")
+    for name in ("samples", "seed"):
+        value = getattr(args, name)
+        if value is not None and test not in scoring.SAMPLES:
+            raise InvalidValue(name, value, "only with --paired_bootstrap or "
+                               "--paired_randomization")
     documents = _documents(args, test)
     _check_json(args, [*systems, *(args.reference or ()), args.documents])
     results = scoring.score(
         systems, references, _metrics(args.metrics, {**systems, **references}),
         tokenize=args.tokenize, test_set=args.test_set, language_pair=args.language_pair, test=test,
-        samples=samples, seed=args.seed, documents=documents)
+        samples=samples, seed=scoring.SEED if args.seed is None else args.seed, documents=documents)
     for path, lines in systems.items():
         if scoring.looks_tokenized(lines):
             _note(f"{path}: {scoring.TOKENIZED_LINES} or more lines end in ' .'; sacreBLEU expects "
@@ -125,8 +127,9 @@ def _score_losses(args: argparse.Namespace, names: list[str]) -> None:
         raise InvalidValue("metrics", args.metrics, "losses of rpr perplexity have no other "
                            "metrics and no reference")
     unused = {"documents": args.documents, f"paired_{args.test}": args.test,
-              "samples": args.samples, "tokenize": args.tokenize}
-    for name in filter(unused.get, unused):
+              "samples": args.samples, "seed": args.seed, "tokenize": args.tokenize,
+              "language_pair": args.language_pair}
+    for name in (name for name, value in unused.items() if value is not None):
         raise UserError(f"--{name}: not with losses of rpr perplexity")
     _check_json(args, args.hypotheses)
     results = scoring.score_losses({path: read_losses(path) for path in args.hypotheses}, names)
@@ -191,7 +194,7 @@ def main_parser() -> Parser:
                       dest="test", help="sacreBLEU's paired approximate randomization")
     parser.add_argument("--samples", type=number(1, MOST_SAMPLES), help="of sacreBLEU's "
                         "tests: resamples (default 1000) or trials (default 10000)")
-    parser.add_argument("--seed", type=number(0, 2 ** 63 - 1), default=scoring.SEED,
+    parser.add_argument("--seed", type=number(0, 2 ** 63 - 1),
                         help=f"of sacreBLEU's tests (default {scoring.SEED})")
     parser.add_argument("--metrics", help=f"some of {', '.join(ALL_METRICS)}, separated by commas "
                         f"(default {','.join(METRICS)}; ter is left out where a line has more than "

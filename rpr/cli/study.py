@@ -19,7 +19,7 @@ from rpr.experiments.config import Run, Study
 from rpr.experiments.run_directory import RunDirectory
 from rpr.utils import files
 from rpr.utils.console import say, terminal
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidValue, UserError
 
 _SMOKE_LINES = 8                                      # of each test set
 
@@ -27,7 +27,14 @@ _SMOKE_LINES = 8                                      # of each test set
 def main(argv: list[str]) -> None:
     """`rpr study GIN [FLAGS]`, `rpr study --status DIR`."""
     args = main_parser().parse_args(argv)
+    if args.submitit_option and not args.cluster:
+        raise InvalidValue("submitit_option", args.submitit_option[0], "only with --cluster")
     if args.status:
+        others = [args.gin if name == "gin" else f"--{name}" for name, value in vars(args).items()
+                  if value and name != "status"]
+        if others:
+            raise UserError(f"--status={args.status}: shows a study and starts nothing; leave out "
+                            f"{', '.join(others)}")
         runs = studies.load(args.status)
         progress.show(runs)
         line = studies.data_line(runs, args.status)
@@ -155,15 +162,15 @@ def main_parser() -> Parser:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
                         help="a setting (run.NAME or study.NAME) that overrides the file; may be "
                         "repeated")
-    parser.add_argument("--devices", type=number(1), help="GPUs to use at most (default: "
-                        "all)")
-    parser.add_argument("--cores", type=number(1), help="without a GPU: cores to use at "
-                        "most, one for each run (default: all)")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--devices", type=number(1), help="GPUs to use at most (default: all)")
+    where.add_argument("--cores", type=number(1), help="without a GPU: cores to use at most, one "
+                       "for each run (default: all)")
     parser.add_argument("--retry_failed", action="store_true", help="try failed runs again")
     parser.add_argument("--t2t_usr_dir", metavar="DIR", help="overrides run.usr_dir")
-    parser.add_argument("--cluster", choices=["slurm", "local"], help="queue a job for each run "
-                        "through submitit, and follow them; Ctrl-C leaves them queued. local: "
-                        "submitit's stand-in for Slurm on this machine, to try it out")
+    where.add_argument("--cluster", choices=["slurm", "local"], help="queue a job for each run "
+                       "through submitit, and follow them; Ctrl-C leaves them queued. local: "
+                       "submitit's stand-in for Slurm on this machine, to try it out")
     parser.add_argument("--submitit_option", action="append", default=[], metavar="NAME=VALUE",
                         help="a parameter of submitit, such as timeout_min=1440 or "
                         "slurm_partition=gpu; may be repeated")

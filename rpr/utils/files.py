@@ -192,7 +192,9 @@ def refuse_unusable(path: str) -> None:
 
 
 def check_new_directory(path: str) -> None:
-    """Refuses a path to write a directory to that is there and not an empty directory."""
+    """Refuses a path to write a directory to that is empty, or there and not an empty directory."""
+    if not path:
+        raise InvalidPath(path, "name a new directory")
     if os.path.lexists(path) and (not os.path.isdir(path) or os.listdir(path)):
         raise InvalidPath(path, "is there already; name a new directory")
 

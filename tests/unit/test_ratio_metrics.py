@@ -8,7 +8,7 @@ from conftest import rpr_command
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpr.cli import score
+from rpr.cli import models, score
 from rpr.evaluation import scoring
 from rpr.evaluation.ratio_metrics import count_edits, make_metric
 from rpr.utils.errors import UserError
@@ -76,3 +76,9 @@ def test_rpr_score_has_accuracy_with_a_paired_test(tmp_path):
     _, bad = json.loads((tmp_path / "scores.json").read_text())
     assert bad["accuracy"]["difference"] == pytest.approx(-100 / 3)
     assert bad["accuracy"]["p_value"] < 1e-4 < bad["accuracy"]["p_holm"] * 1e3
+
+
+def test_the_last_positions_are_named_as_they_are(capsys):
+    for longest, last in ((5, "position         5  loss"), (6, "position       5-6  loss")):
+        models._print_by_position([np.ones(longest)])
+        assert capsys.readouterr().out.splitlines()[-1].startswith(last)

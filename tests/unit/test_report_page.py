@@ -104,8 +104,10 @@ def test_a_downloaded_record_is_shown_again(clipping, tmp_path, capsys):
 
 @pytest.mark.parametrize("flags, told", [
     (["--language_pair=en-de"], "--language_pair=en-de: only with --tokenize"),
-    (["--language_pair=ende", "--tokenize=moses_lowercase"], "language_pair=ende: two language")])
-def test_a_language_pair_is_for_another_tokenizer(clipping, flags, told):
+    (["--language_pair=ende", "--tokenize=moses_lowercase"], "language_pair=ende: two language"),
+    (["--plot_model=max_relative_position=0", "--tokenize=char"],
+     "plot_model=max_relative_position=0: not with --test_set or --tokenize")])
+def test_flags_that_do_not_go_together_are_refused(clipping, flags, told):
     with pytest.raises(UserError, match=told):
         report.main([str(clipping), "--skip_model_analysis", *flags])
 
