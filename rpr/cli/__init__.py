@@ -131,10 +131,11 @@ def _spelled(error: UserError, command: str, argv: Sequence[str]) -> str:
     given = {name.lstrip("-"): value for name, value in pairs
              if name.startswith("-") and "=" not in name}
     if isinstance(error, InvalidPath):
-        for name, value in given.items():
-            if value and (os.path.abspath(os.path.expanduser(value))
-                          == os.path.abspath(error.path)):
-                return f"--{name}={error}"
+        flags = [f"--{name}={error.path}" for name, value in given.items()
+                 if value == error.path or value and (
+                     os.path.abspath(os.path.expanduser(value)) == os.path.abspath(error.path))]
+        if flags:
+            return f"{' and '.join(flags)}: {error.problem}"
     if not isinstance(error, InvalidValue):
         return str(error)
     if command in ("rpr run", "rpr study") and error.name not in given:

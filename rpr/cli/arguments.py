@@ -46,6 +46,9 @@ def find_model(flags: object, words: Sequence[str]) -> tuple[Run | None, ModelRe
     `words` are a run directory, or nothing: then flags, T2T's or argparse's, name the model.
     """
     given = ModelRequest.of(flags)
+    for name in (word.partition("=")[0] for word in words if word.startswith("--hp_")):
+        raise UserError(f"{name}: only rpr train takes it; give --hparams="
+                        f"{name.removeprefix('--hp_')}=VALUE")
     if not words:
         return None, given
     if len(words) > 1:

@@ -44,6 +44,8 @@ def repeat_training(run: Run, run_dir: RunDirectory, steps: int | None = None) -
     if steps > last:
         raise UserError(f"{run_dir.path}: its training recorded {last} steps; there is nothing to "
                         f"compare up to step {steps}")
+    if not any(0 < step <= steps for step in (*recorded, *losses)):
+        raise _nothing_up_to(steps)
     repeated = RunDirectory(temporary_directory("verify"), run_dir.data_dir)
     train = next(stage for stage in stages(run, repeated) if stage.name == "train")
     threads = files.read_json(os.path.join(run_dir.model, "rpr.json")).get("threads", 0)
@@ -74,10 +76,14 @@ def _compare(run_dir: RunDirectory, repeated: RunDirectory, steps: int) -> Compa
             differences.append((step, f"{len(different)} of {len(known)} tensors differ at step "
                                 f"{step}; the first is {different[0]}"))
     if not common and not any(checkpoints):
-        raise InvalidValue("steps", steps, "the run recorded no loss and no checkpoint up to "
-                           "there; losses are recorded every tenth step")
+        raise _nothing_up_to(steps)
     return Comparison(len(common), checkpoints, len(tensors[checkpoints[-1]]) if checkpoints else 0,
                       min(differences, default=(0, ""))[1])
+
+
+def _nothing_up_to(steps: int) -> InvalidValue:
+    return InvalidValue("steps", steps, "the run recorded no loss and no checkpoint up to there; "
+                        "losses are recorded every tenth step")
 
 
 def _losses(run_dir: RunDirectory) -> dict[int, float]:

@@ -52,6 +52,8 @@ def test_a_run_that_did_not_come_so_far_is_refused(tmp_path):
         verification.repeat_training(None, run, 30)
     with pytest.raises(UserError, match="recorded 20 steps.*step 30"):
         verification.repeat_training(None, recorded(tmp_path / "record", {20: 3.5}, {}), 30)
+    with pytest.raises(UserError, match="steps=5: the run recorded no loss"):
+        verification.repeat_training(None, run, 5)
     with pytest.raises(UserError, match="nothing to compare"):
         verification.repeat_training(None, recorded(tmp_path / "new", {}, {0: {"a": "1"}}))
 
