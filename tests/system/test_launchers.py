@@ -274,7 +274,7 @@ def test_gpus_that_tensorflow_does_not_find_are_said(tmp_path):
 
 def test_list_shows_each_with_a_description():
     shown = rpr_command("list", env={**os.environ, "COLUMNS": "200"}).stdout
-    for name, words in (("rpr_transformer", "positions"), ("rpr_base_k64", "k=64"),
+    for name, words in (("rpr_transformer", "position scheme"), ("rpr_base_k64", "k=64"),
                         ("translate_ende_libreoffice", "LibreOffice"), ("relative", "Shaw")):
         line = next(line for line in shown.splitlines() if line.split()[:1] == [name])
         assert words in line

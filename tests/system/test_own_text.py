@@ -12,8 +12,9 @@ PAGE = ROOT / "docs" / "own_text.md"
 SMALL = ["--set", 'run.hparams_set="rpr_tiny"', "--set", "run.train_steps=20", "--set",
          "run.checkpoint_steps=10", "--set", "run.average_checkpoints=1", "--set",
          "run.beam_size=1", "--set", "run.eval_steps=1", "--set",
-         'run.hparams="num_hidden_layers=1"', "--set", "run.text_vocab_size=300",
-         "--set", "study.seeds=(1,)", "--set", 'study.grid={"max_relative_position": (2,)}']
+         'run.hparams="num_hidden_layers=1"', "--set", "run.text_vocab_size=300"]
+SMALL_STUDY = [*SMALL, "--set", "study.seeds=(1,)",
+               "--set", 'study.grid={"max_relative_position": (2,)}']
 
 
 def commands():
@@ -30,11 +31,11 @@ def walked(text, tmp_path_factory):
         (folder / f"train.{language}").write_text(
             (text.folder / f"train.{language}").read_text(encoding="utf-8"), encoding="utf-8")
     (folder / "gin").symlink_to(ROOT / "gin")
-    study, report, columns = commands()
+    *_, study, report, columns = commands()
     unset = {name: "" for name in ("SOURCE", "TARGET", "DEV_SOURCE", "DEV_TARGET", "TEST_SOURCE",
                                    "TEST_TARGET", "VOCAB_SIZE")}
     environment = {f"RPR_TEXT_{name}": value for name, value in unset.items()}
-    rpr_command(*study, *SMALL, cwd=folder, env=with_environment(environment))
+    rpr_command(*study, *SMALL_STUDY, cwd=folder, env=with_environment(environment))
     rpr_command(*report, "--skip_model_analysis", cwd=folder)
     done = rpr_command(*columns, "--skip_model_analysis", cwd=folder)
     return folder, study, environment, done
@@ -43,6 +44,19 @@ def walked(text, tmp_path_factory):
 def with_environment(values):
     return {**{name: value for name, value in os.environ.items() if name not in values},
             "PYTHONPATH": str(ROOT)}
+
+
+def test_the_page_gives_one_model(walked):
+    folder, _, environment, _ = walked
+    run, decode, export = commands()[:3]
+    (folder / "new.en").write_text((folder / "train.en").read_text(encoding="utf-8")[:400],
+                                   encoding="utf-8")
+    rpr_command(*run, *SMALL, cwd=folder, env=with_environment(environment))
+    rpr_command(*decode, cwd=folder)
+    rpr_command(*export, cwd=folder)
+    assert (folder / "new.de").read_text(encoding="utf-8").count("\n") == len(
+        (folder / "new.en").read_text(encoding="utf-8").splitlines())
+    assert (folder / "exported" / "model.bin").exists()
 
 
 def test_the_page_gives_a_table_and_a_report(walked):
@@ -78,7 +92,7 @@ def test_another_text_is_refused_in_a_finished_study(walked):
     before = text.read_text(encoding="utf-8")
     text.write_text("another " + before, encoding="utf-8")
     try:
-        line = refused(*study, *SMALL, cwd=folder, env=with_environment(environment))
+        line = refused(*study, *SMALL_STUDY, cwd=folder, env=with_environment(environment))
     finally:
         text.write_text(before, encoding="utf-8")
     assert "made from other text" in line or "other data" in line
