@@ -241,5 +241,5 @@ def positive_integer_variable(name: str, default: int) -> int:
     text = os.environ.get(name, str(default))
     # Nine digits: Python refuses to convert numbers of thousands of digits.
     if not (text.isdecimal() and text.isascii() and len(text) < 10 and int(text) > 0):
-        raise UserError(f"{name}={text[:40]}: a positive number")
+        raise UserError(f"{name}={text[:40]}: a whole number from 1 to 999,999,999")
     return int(text)

@@ -36,8 +36,10 @@ def generate(problem: TextProblem, data_dir: str, tmp_dir: str) -> None:
     try:
         # First: bad text or settings leave no directories behind.
         sources = problem.sources(tmp_dir)
-        settings = {name: getattr(problem, name, None)
-                    for name in ("approx_vocab_size", "packed_length", "vector_rows")}
+        names = ["packed_length", "vector_rows"]
+        if checks.vocabulary_files(problem):
+            names.append("approx_vocab_size")
+        settings = {name: getattr(problem, name, None) for name in names}
         _make_directories(data_dir, tmp_dir)
         with locks.locked(checks.staging_path(problem, data_dir)):
             _generate_or_check(problem, sources, settings, data_dir, tmp_dir)

@@ -34,7 +34,6 @@ _WAIT_SECONDS = 1.0                                   # before the second attemp
 _TIMEOUT_SECONDS = 60
 _LARGEST_UNKNOWN = 10**8                              # bytes, of a file without a published size
 _SMALL, _MOST_EXPANSION = 10**8, 50                   # bytes; of the members of an archive
-_T2T_DEFAULT = "/tmp/t2t_datagen"                     # of tmp_dir; all users share it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,14 +50,9 @@ class Remote:
 
 
 def default_directory() -> str:
-    """The directory of downloads of this user, who alone may write to it."""
+    """The directory of downloads of this user, who alone may write to it; all share T2T's."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(cache, "rpr")
-
-
-def private_directory(tmp_dir: str) -> str:
-    """`tmp_dir`; `default_directory` instead of T2T's default."""
-    return default_directory() if tmp_dir == _T2T_DEFAULT else os.path.expanduser(tmp_dir)
 
 
 def fetch(remote: Remote, tmp_dir: str) -> str:

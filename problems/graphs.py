@@ -202,8 +202,9 @@ class GraphTextFiles(GraphProblem, text_files.TranslateTextFiles):
             return lines.read().split()
 
     def vocabulary_text(self, tmp_dir: str) -> Iterator[str]:
-        for line in super().vocabulary_text(tmp_dir):
-            yield line.split("\t")[0]
+        text = super().vocabulary_text(tmp_dir)
+        for source, target in zip(text, text, strict=True):
+            yield from (source.split("\t")[0], target)
 
     def text_pairs(self, split: str, tmp_dir: str) -> Iterator[tuple[str, str]]:
         labels: set[str] = set()

@@ -1,7 +1,8 @@
 """Generated tasks that train on short sequences and test on longer ones.
 
 Each name ends in the longest source in training, in tokens; test sources have up to three times as
-many. Lengths are uniform; a task that cannot fill a length takes the next shorter one.
+many. Lengths are uniform; a task that cannot fill a length takes the next shorter one, and scan
+ends before the first command that does not fit.
 
 - Copy, reverse, sort, addition and parity are among the tasks of Kazemnejad et al. 2023
   (arXiv:2305.19466, table 1). rsc, rdc, rsc2x, cmc, cmc2x, mc, mc2x and mcrv are forms of its
@@ -265,5 +266,5 @@ for _task in _TASKS:
             _tested = TIMES_LONGER * _trained
             toy.register(
                 f"length_{_task.__name__.removeprefix('Length').lower()}_{_trained}", _task,
-                f"{(_task.__doc__ or '').rstrip('.')}; {_trained} tokens in training, up to "
+                f"{(_task.__doc__ or '').removesuffix('.')}; {_trained} tokens in training, up to "
                 f"{_tested} in testing.", trained_length=_trained, tested_length=_tested)

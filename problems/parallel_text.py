@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 
 from rpr.utils.errors import UserError
-from rpr.utils.files import atomic_path
+from rpr.utils.files import atomic_path, refuse_pipe
 
 # Bytes. A longer line is not a sentence, and a small gzip file may contain one that fills memory.
 LONGEST_LINE = 2**20
@@ -21,12 +21,14 @@ def raw_lines(path: str) -> Iterator[bytes]:
     which would break the alignment. A byte order mark is no part of the first line.
 
     Raises:
-      UserError: the file cannot be read or is damaged, or a line is longer than LONGEST_LINE.
+      UserError: the file cannot be read, is a pipe or is damaged, or a line is longer than
+        LONGEST_LINE.
     """
     number = 0
     try:
         if os.path.isdir(path):
             raise UserError(f"{path}: Is a directory")
+        refuse_pipe(path)
         with (gzip.open if path.endswith(".gz") else open)(path, "rb") as file:
             while line := file.readline(LONGEST_LINE + 1):
                 number += 1

@@ -27,12 +27,10 @@ class Task(NamedTuple):
     """A task.
 
     Attributes:
-      level: Chomsky level: regular, dcf (deterministic context-free) or cs (context-sensitive).
       tokens: of sources and answers.
       places: the number of places for the answer to n tokens, as n -> places.
       make: an example of n tokens, as (rng, n) -> source and answer.
     """
-    level: str
     tokens: str
     places: Callable[[int], int]
     make: Callable[[random.Random, int], Example]
@@ -41,10 +39,10 @@ class Task(NamedTuple):
 TASKS: dict[str, Task] = {}
 
 
-def _task(level: str, tokens: str, places: Callable[[int], int] = lambda n: 1) -> Callable:
+def _task(tokens: str, places: Callable[[int], int] = lambda n: 1) -> Callable:
     """Enters a function (rng, n) -> source and answer in the table."""
     def enter(make: Callable[[random.Random, int], Example]) -> Callable:
-        TASKS[make.__name__] = Task(level, tokens, places, make)
+        TASKS[make.__name__] = Task(tokens, places, make)
         return make
     return enter
 
@@ -53,14 +51,14 @@ def _bits(rng: random.Random, n: int) -> list[str]:
     return rng.choices("01", k=n)
 
 
-@_task("regular", "01")
+@_task("01")
 def even_pairs(rng: random.Random, n: int) -> Example:
     """Whether the number of 01 and 10 among neighbours is odd."""
     bits = _bits(rng, n)
     return bits, str(sum(a != b for a, b in zip(bits, bits[1:], strict=False)) % 2)
 
 
-@_task("regular", "01234+-*")
+@_task("01234+-*")
 def modular_arithmetic(rng: random.Random, n: int) -> Example:
     """The value modulo 5 of an expression without brackets; n is odd, or one less."""
     text = rng.choice("01234") + "".join(
@@ -68,21 +66,21 @@ def modular_arithmetic(rng: random.Random, n: int) -> Example:
     return text, str(eval(text) % MODULUS)                   # digits and operators alone
 
 
-@_task("regular", "01")
+@_task("01")
 def parity_check(rng: random.Random, n: int) -> Example:
     """Whether the number of ones is odd."""
     bits = _bits(rng, n)
     return bits, str(bits.count("1") % 2)
 
 
-@_task("regular", "01234")
+@_task("01234")
 def cycle_navigation(rng: random.Random, n: int) -> Example:
     """The place on a circle of 5 after steps back (0), none (1) and forward (2)."""
     steps = rng.choices("012", k=n)
     return steps, str(sum(int(step) - 1 for step in steps) % MODULUS)
 
 
-@_task("dcf", "01abP.", lambda n: n + 1)
+@_task("01abP.", lambda n: n + 1)
 def stack_manipulation(rng: random.Random, n: int) -> Example:
     """A stack from its top, after pushing 0 (a), pushing 1 (b) and popping (P) on one of bits."""
     if n == 1:
@@ -99,7 +97,7 @@ def stack_manipulation(rng: random.Random, n: int) -> Example:
     return source, [*reversed(stack), "."]
 
 
-@_task("dcf", "01", lambda n: n)
+@_task("01", lambda n: n)
 def reverse_string(rng: random.Random, n: int) -> Example:
     """The bits from the last to the first."""
     bits = _bits(rng, n)
@@ -116,14 +114,14 @@ def _expression(rng: random.Random, n: int, operators: str) -> str:
     return f"({first}{rng.choice(operators)}{second})"
 
 
-@_task("dcf", "01234+-*()")
+@_task("01234+-*()")
 def modular_arithmetic_brackets(rng: random.Random, n: int) -> Example:
     """The value modulo 5 of an expression with brackets."""
     text = _expression(rng, n, "+-*")
     return text, str(eval(text) % MODULUS)
 
 
-@_task("dcf", "01234+-()x=")
+@_task("01234+-()x=")
 def solve_equation(rng: random.Random, n: int) -> Example:
     """The digit x of an equation modulo 5, whose other side is a digit."""
     if n < 3:
@@ -135,14 +133,14 @@ def solve_equation(rng: random.Random, n: int) -> Example:
     return f"{text[:at]}x{text[at + 1:]}={eval(text) % MODULUS}", text[at]
 
 
-@_task("cs", "01", lambda n: 2 * n)
+@_task("01", lambda n: 2 * n)
 def duplicate_string(rng: random.Random, n: int) -> Example:
     """The bits, twice."""
     bits = _bits(rng, n)
     return bits, bits * 2
 
 
-@_task("cs", "01?-")
+@_task("01?-")
 def missing_duplicate(rng: random.Random, n: int) -> Example:
     """The bit that is missing (?) where bits occur twice; - follows if n is odd."""
     if n == 1:
@@ -152,7 +150,7 @@ def missing_duplicate(rng: random.Random, n: int) -> Example:
     return [*bits[:at], "?", *bits[at + 1:], *"-"[:n % 2]], bits[at]
 
 
-@_task("cs", "01", lambda n: n)
+@_task("01", lambda n: n)
 def odds_first(rng: random.Random, n: int) -> Example:
     """The bits with even numbers (the second, fourth and so on), then the others."""
     bits = _bits(rng, n)
@@ -173,7 +171,7 @@ def _lowest_first(number: int) -> str:
     return f"{number:b}"[::-1] + "."
 
 
-@_task("cs", "01+.", lambda n: n + 1)
+@_task("01+.", lambda n: n + 1)
 def binary_addition(rng: random.Random, n: int) -> Example:
     """The sum of two binary numbers, all with the lowest bit first; one number if n < 3."""
     if n < 3:
@@ -183,7 +181,7 @@ def binary_addition(rng: random.Random, n: int) -> Example:
     return source, _lowest_first(first + second)
 
 
-@_task("cs", "01*.", lambda n: n)
+@_task("01*.", lambda n: n)
 def binary_multiplication(rng: random.Random, n: int) -> Example:
     """The product of two binary numbers, all with the lowest bit first; n - 1 zeros if n < 3."""
     if n < 3:
@@ -192,14 +190,14 @@ def binary_multiplication(rng: random.Random, n: int) -> Example:
     return source, _lowest_first(first * second)
 
 
-@_task("cs", "01", lambda n: -(-n // 2))
+@_task("01", lambda n: -(-n // 2))
 def compute_sqrt(rng: random.Random, n: int) -> Example:
     """The square root of a binary number, rounded down, in half as many bits."""
     number = rng.randint(1, 2 ** n - 1)
     return f"{number:0{n}b}", f"{math.isqrt(number):0{-(-n // 2)}b}"
 
 
-@_task("cs", "01234", lambda n: n)
+@_task("01234", lambda n: n)
 def bucket_sort(rng: random.Random, n: int) -> Example:
     """The digits in ascending order."""
     digits = rng.choices("01234", k=n)
@@ -224,7 +222,7 @@ class RuossTask(toy.GeneratedProblem):
 
 
 for _name, _entry in TASKS.items():
-    _doc = (_entry.make.__doc__ or "").strip().rstrip(".")
+    _doc = (_entry.make.__doc__ or "").strip().removesuffix(".")
     toy.register(f"ruoss_{_name}", RuossTask,
                  f"{_doc} (Ruoss et al. 2023); {TRAINED_LENGTH} tokens in training, up to "
                  f"{TESTED_LENGTH} in testing.",

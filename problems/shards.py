@@ -110,7 +110,8 @@ def _encode_split(pool: Pool, name: str, split: str, samples: Iterable[dict[str,
             task.update(pairs)
     if not pairs:
         raise InvalidValue("problem", name, f"the {split} split is empty; if the text has only a "
-                           "few dozen lines, give files for the development and test sets")
+                           "few dozen lines, or few different ones, give files for the development "
+                           "and test sets")
 
 
 def _encode_in_order(pool: Pool, split: str, samples: Iterable[dict[str, str]],

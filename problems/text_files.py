@@ -201,20 +201,23 @@ class CheckedPair(NamedTuple):
 
 
 def check_pair(source_path: str, target_path: str) -> CheckedPair:
-    """Checks two files for encoding, empty lines and equal length.
+    """Checks two files, which may be one, for encoding, empty lines and equal length.
 
     Raises:
       UserError: one line that names everything that is wrong, with line numbers.
     """
-    (lines, digest, faults), target = _check_file(source_path), _check_file(target_path)
-    faults += target[2]
-    if lines != target[0]:
-        faults.append(f"{source_path} has {lines:,} lines, but {target_path} has {target[0]:,}")
+    checked = {path: _check_file(path) for path in dict.fromkeys((source_path, target_path))}
+    (lines, digest, _), (target_lines, target_digest, _) = (
+        checked[path] for path in (source_path, target_path))
+    faults = [fault for *_, found in checked.values() for fault in found]
+    if lines != target_lines:
+        faults.append(f"{source_path} has {lines:,} lines, but {target_path} has "
+                      f"{target_lines:,}")
     elif not lines:
         faults.append(f"{source_path} is empty")
     if faults:
         raise UserError("; ".join(faults))
-    return CheckedPair(lines, (digest, target[1]))
+    return CheckedPair(lines, (digest, target_digest))
 
 
 def _check_file(path: str) -> tuple[int, str, list[str]]:

@@ -61,7 +61,7 @@ def study(gin: str, study_dir: str, *, settings: Mapping[str, Any] | None = None
     """
     _check_paths(gin=gin, study_dir=study_dir)
     _run_command("study", gin, {"study_dir": study_dir, **flags}, settings)
-    return rows(f"{study_dir}-smoke" if flags.get("smoke") else study_dir)
+    return rows(f"{os.path.abspath(study_dir)}-smoke" if flags.get("smoke") else study_dir)
 
 
 def _run_command(command: str, gin: str, flags: Mapping[str, Any],

@@ -43,12 +43,12 @@ _REFUSED = {
         "machine with a TF_CONFIG (scripts/train_on_hosts writes it)",
     "eval_early_stopping_": "T2T's code for it stops no training; --train_steps and "
                             "--max_loss_rise do",
-    "enable_graph_rewriter|env_problem_|eval_run_autoregressive|task_id|use_guarantee_":
+    "enable_graph_rewriter|env_problem_|eval_run_autoregressive|source$|task_id|use_guarantee_":
         "nothing reads it"}
 # Those that only a training uses.
-TRAINING = ("eval_throttle_|generate_data|iterations_per_loop|keep_checkpoint_|local_eval_|"
-            "log_step_|optionally_use_|profile|registry_help|save_checkpoints_|schedule|tmp_dir|"
-            "train_steps|warm_start_|xla_compile")
+TRAINING = ("eval_throttle_|generate_data|gpu_automatic_|iterations_per_loop|keep_checkpoint_|"
+            "local_eval_|log_step_|optionally_use_|profile|registry_help|save_checkpoints_|"
+            "schedule|tmp_dir|train_steps|warm_start_|xla_compile")
 
 
 def launch(command: Callable[[list[str]], Any], argv: list[str]) -> Any:

@@ -1,8 +1,9 @@
 """T2T's small programs: `rpr datagen`, `rpr average` and `rpr bleu`."""
 import os
+from collections.abc import Iterable
 from typing import Any
 
-from absl.flags import FlagValues
+from absl.flags import FLAGS, FlagValues
 
 from rpr.cli.launcher import need, parse, set_t2t_flags
 from rpr.t2t.registration import find_problem, registered_names
@@ -18,24 +19,26 @@ def datagen(argv: list[str]) -> None:
 
     from rpr.problems import checks, download, translation
     from rpr.problems.datagen import record_data_of_t2t
+    FLAGS.set_default("tmp_dir", download.default_directory())
     flags, _ = parse(argv, "rpr datagen (t2t-datagen)", example="--problem=NAME")
-    names = _problem_names(flags, t2t_datagen._SUPPORTED_PROBLEM_GENERATORS)
+    generators = t2t_datagen._SUPPORTED_PROBLEM_GENERATORS
+    names = _problem_names(flags, generators)
     if flags.only_list:
         print("\n".join(names))
         return
     need(flags, "data_dir")
-    tmp_dir = download.private_directory(flags.tmp_dir)
-    data_dir = os.path.expanduser(flags.data_dir)
+    data_dir, tmp_dir = map(os.path.expanduser, (flags.data_dir, flags.tmp_dir))
     files.refuse_unusable(data_dir)
     for path in (data_dir, tmp_dir):
         if os.path.exists(path) and not os.path.isdir(path):
             raise InvalidPath(path, "is a file; expected a directory")
-    registered = [name for name in names if name not in t2t_datagen._SUPPORTED_PROBLEM_GENERATORS]
-    if flags.num_shards and registered:
-        raise InvalidValue("num_shards", flags.num_shards,
-                           f"the number of files of {registered[0]} is fixed")
-    for name in names:
-        problem = registry.problem(name) if name in registered else None
+    problems = {name: None if name in generators else registry.problem(name) for name in names}
+    for name, problem in problems.items():
+        if problem is not None:
+            _refuse(flags, ("num_shards", "max_cases"), f"{name} does not use it")
+        if isinstance(problem, translation.TranslationProblem):
+            _refuse(flags, ("random_seed", "num_concurrent_processes"), f"{name} does not use it")
+    for name, problem in problems.items():
         if isinstance(problem, translation.TranslationProblem):
             problem.generate_data(data_dir, tmp_dir)    # T2T would create the directory first
         elif problem is not None and checks.read_record(problem, data_dir) is not None:
@@ -56,7 +59,8 @@ def datagen(argv: list[str]) -> None:
 def _problem_names(flags: FlagValues, generators: dict[str, Any]) -> list[str]:
     """The names of --problem: one, several separated by commas, or all with a prefix (PREFIX*).
 
-    The suffixes _rev and _copy are dropped: such problems share the data of the plain one.
+    Those with a part of --exclude_problems are left out. The suffixes _rev and _copy are dropped:
+    such problems share the data of the plain one.
     """
     from tensor2tensor.utils import registry
     if (flags.problem or "").endswith("*"):
@@ -65,15 +69,26 @@ def _problem_names(flags: FlagValues, generators: dict[str, Any]) -> list[str]:
                  if name.startswith(prefix)]
         if not names:
             raise UserError(f"--problem={flags.problem}: no problem's name begins with '{prefix}'")
-        excluded = list(filter(None, flags.exclude_problems.split(",")))
-        return [name for name in names if not any(part in name for part in excluded)]
-    names = []
-    for name in (flags.problem or "").split(","):
-        if name not in generators:
-            find_problem(name)
-            name = registry.parse_problem_name(name).base_name
-        names.append(name)
+    else:
+        names = []
+        for name in list(filter(None, (flags.problem or "").split(","))) or [""]:
+            if name not in generators:
+                find_problem(name)
+                name = registry.parse_problem_name(name).base_name
+            names.append(name)
+    excluded = list(filter(None, flags.exclude_problems.split(",")))
+    names = [name for name in names if not any(part in name for part in excluded)]
+    if not names:
+        raise InvalidValue("exclude_problems", flags.exclude_problems,
+                           f"excludes all of --problem={flags.problem}")
     return names
+
+
+def _refuse(flags: FlagValues, names: Iterable[str], reason: str) -> None:
+    """Refuses flags with another value than their default."""
+    for name in names:
+        if flags[name].value != flags[name].default:
+            raise InvalidValue(name, flags[name].value, reason)
 
 
 def average(argv: list[str]) -> None:
@@ -128,6 +143,8 @@ def bleu(argv: list[str]) -> None:
         need(flags, "reference", "event_dir")
     else:
         need(flags, "translation", "reference")
+        _refuse(flags, ("event_dir", "min_steps", "report_zero", "tag_suffix", "wait_minutes"),
+                "only with --translations_dir")
     compat.read_bleu_texts_with(read_lines)
     t2t_bleu.main(None)
     if flags.translations_dir:

@@ -26,7 +26,7 @@ from rpr.utils.interfaces import HParams, ModelRequest
 def main(argv: list[str]) -> None:
     """`rpr train`, with the flags of t2t-trainer and those of `_define_flags`."""
     _define_flags()
-    flags, rest = launcher.parse(argv, "rpr train (t2t-trainer)", "decode_|worker_id")
+    flags, rest = launcher.parse(argv, "rpr train (t2t-trainer)", "decode_|eval_timeout|worker_id")
     if flags.registry_help:
         print(registry.help_string())
         return
@@ -86,9 +86,8 @@ def _model(flags: FlagValues, rest: Sequence[str]) -> ModelRequest:
 def _request(flags: FlagValues, model: ModelRequest, hparams: HParams) -> TrainingRequest:
     """The training that the flags ask for, checked, after making the data with --generate_data."""
     problem = registration.find_problem(model.problem)
-    tmp_dir = flags.tmp_dir
     if flags.generate_data:
-        tmp_dir = download.private_directory(tmp_dir)
+        tmp_dir = os.path.expanduser(flags.tmp_dir)
         os.makedirs(model.data_dir, exist_ok=True)
         os.makedirs(tmp_dir, exist_ok=True)
         # As in `rpr datagen`, NAME_rev and NAME_copy share the data of NAME.
@@ -106,8 +105,7 @@ def _request(flags: FlagValues, model: ModelRequest, hparams: HParams) -> Traini
         flags.intra_op_parallelism_threads, flags.inter_op_parallelism_threads,
         devices.training_cluster(), flags.xla_compile)
     devices.check(on_devices, hparams, flags.schedule, flags.save_checkpoints_secs)
-    launcher.set_t2t_flags({"hparams": model.hparams, "tmp_dir": tmp_dir,
-                            "worker_gpu": on_devices.per_machine})
+    launcher.set_t2t_flags({"hparams": model.hparams, "worker_gpu": on_devices.per_machine})
     return TrainingRequest(
         output_dir=model.output_dir, data_dir=model.data_dir, made_with=made_with,
         metrics_file=flags.metrics_file or os.path.join(model.output_dir, launcher.METRICS_FILE),
@@ -174,6 +172,7 @@ def _losses(metrics_file: str) -> str:
 def _define_flags() -> None:
     from absl import flags
     flags.FLAGS.set_default("random_seed", 1)
+    flags.FLAGS.set_default("tmp_dir", download.default_directory())
     flags.DEFINE_string("metrics_file", None, "The file for losses, speed and evaluations, one "
                         "JSON object per line (default: metrics.jsonl in --output_dir).")
     flags.DEFINE_float("max_loss_rise", 2.0, "Stop a training whose loss stays this far above "

@@ -2,6 +2,7 @@
 import os
 from collections.abc import Iterable
 
+from rpr.utils import files, schema
 from rpr.utils.errors import InvalidPath, InvalidValue
 from rpr.utils.interfaces import DecodeHParams
 from rpr.utils.settings import Setting
@@ -21,9 +22,7 @@ def check_input(path: str) -> None:
         raise InvalidPath(path, "no such file")
     if os.path.isdir(path):
         raise InvalidPath(path, "is a directory; expected a text file")
-    if not os.path.isfile(path):
-        raise InvalidPath(path, "is a pipe or a device, which can be read only once; write the "
-                          "text to a file")
+    files.refuse_pipe(path)
     if not os.path.getsize(path):
         raise InvalidPath(path, "it is empty")
     with open(path, "rb") as lines:
@@ -50,7 +49,7 @@ def check_output(path: str, inputs: Iterable[str] = (), of_json: bool = False) -
     Args:
       path: the file.
       inputs: files that are read: the output must be none of them.
-      of_json: the output is JSON, or lines of it: a file that is there must begin like that.
+      of_json: the output is JSON, or lines of JSON objects: a file that is there must be, too.
     """
     directory = os.path.dirname(path) or "."
     if os.path.isdir(path):
@@ -62,10 +61,21 @@ def check_output(path: str, inputs: Iterable[str] = (), of_json: bool = False) -
     if os.path.isfile(path) and any(os.path.exists(source) and os.path.samefile(path, source)
                                     for source in inputs):
         raise InvalidPath(path, "is read and would be written; name another file")
-    if of_json and os.path.isfile(path):
-        with open(path, "rb") as content:
-            if content.read(1) not in (b"", b"{", b"["):
-                raise InvalidPath(path, "holds something other than JSON; name another file")
+    if of_json and os.path.isfile(path) and not _is_json(path):
+        raise InvalidPath(path, "holds something other than JSON; name another file")
+
+
+def _is_json(path: str) -> bool:
+    """Whether a file is empty, JSON, or begins like a line of JSON, which a crash may have cut."""
+    with open(path, "rb") as file:
+        content = file.read(2)
+        if content in (b"", b'{"'):
+            return True
+        try:
+            schema.parse((content + file.read()).decode())
+        except ValueError:
+            return False
+    return True
 
 
 def check_search(decode_hparams: DecodeHParams) -> None:

@@ -95,7 +95,7 @@ def decode_file(request: DecodeRequest, models: Sequence[TrainedModel],
     """
     sentences, positions = decoding._get_sorted_inputs(request.source, decode_hparams.delimiter)
     if sentences:                                     # a byte order mark is not text
-        sentences[positions[0]] = sentences[positions[0]].removeprefix("\ufeff")
+        sentences[positions[0]] = sentences[positions[0]].removeprefix("\ufeff").lstrip()
     model = models[0]
     batches = Batches(request.output, sentences, decode_hparams.batch_size,
                       [request.engine, request.search, *map(_identity, models)])

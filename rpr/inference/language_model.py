@@ -1,5 +1,6 @@
 """A trained language model: the loss of each token of a text, and continuations of a text."""
 import functools
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -97,9 +98,10 @@ class LanguageModel:
                  ) -> str:
         """A text that begins with a prefix, continued by at most `length` tokens.
 
-        It ends earlier at an end mark. Logits are divided by `temperature` before a token is drawn
-        (`seed` seeds the draws); at 0 the most probable token is taken. Models of this project read
-        each token once, and keep keys and values. Others read the whole text for each new token.
+        It ends earlier at an end mark, or where the scheme has no more positions. Logits are
+        divided by `temperature` before a token is drawn (`seed` seeds the draws); at 0 the most
+        probable token is taken. Models of this project read each token once, and keep keys and
+        values. Others read the whole text for each new token.
         """
         for setting, value in ((Setting("prefix", ""), prefix),
                                (Setting("length", 100, minimum=1), length),
@@ -113,9 +115,11 @@ class LanguageModel:
                    random: np.random.Generator) -> list[int]:
         """The ids of a text and its continuation, without the end mark."""
         read, caches = 0, None
-        for _ in range(length):
+        if self._longest is not None and len(ids) >= self._longest:
+            raise UserError(f"a prefix of {len(ids)} tokens leaves no place for another one: the "
+                            f"model's position scheme has max_length={self._longest} positions")
+        for _ in range(min(length, (self._longest or sys.maxsize) - len(ids))):
             if isinstance(self._model, incremental.IncrementalDecoder):
-                self._check_length(len(ids) + 1)
                 for token in [_START_ID, *ids][read:]:
                     logits, caches = self._next(token, caches)
                 read = len(ids) + 1

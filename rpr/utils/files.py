@@ -48,6 +48,13 @@ def open_regular(path: str) -> BinaryIO:
     return os.fdopen(number, "rb")
 
 
+def refuse_pipe(path: str) -> None:
+    """Refuses text that is neither a regular file nor a directory, if it exists."""
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        raise InvalidPath(path, "is a pipe or a device, which can be read only once; write the "
+                          "text to a file")
+
+
 @contextlib.contextmanager
 def atomic_path(path: str) -> Iterator[str]:
     """An empty file in the same directory that replaces `path` when the block ends without error.

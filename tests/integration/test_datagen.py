@@ -171,6 +171,18 @@ def test_other_text_or_settings_are_refused(made, monkeypatch, tmp_path):
     assert content(data_dir) == before
 
 
+def test_data_of_characters_does_not_depend_on_a_number_of_sub_words(tmp_path, monkeypatch):
+    problem = registry.problem("lm_text_files_characters")
+    problem.generate_data(str(tmp_path), str(tmp_path))
+    path = tmp_path / f"{problem.name}.datagen.json"
+    record = json.loads(path.read_text())
+    assert "approx_vocab_size" not in record["settings"]
+    record["settings"]["approx_vocab_size"] = 8192    # as it was recorded once
+    path.write_text(json.dumps(record))
+    monkeypatch.setenv("RPR_TEXT_VOCAB_SIZE", "many")
+    problem.generate_data(str(tmp_path), str(tmp_path))
+
+
 @pytest.mark.parametrize("suffix", ["", "_rev"])
 def test_sources_of_a_given_set_that_are_in_the_training_text_are_counted(
         tmp_path, monkeypatch, capsys, suffix):

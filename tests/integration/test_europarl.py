@@ -103,7 +103,7 @@ def test_a_wrong_number_is_named(tmp_path, monkeypatch, variable, value):
     vectors.write(str(tmp_path / "de.vec"), 1, [("a", "1")])
     monkeypatch.setenv("RPR_VECTORS_DE", str(tmp_path / "de.vec"))
     monkeypatch.setenv(variable, value)
-    with pytest.raises(UserError, match=f"{variable}={value}: a positive number"):
+    with pytest.raises(UserError, match=f"{variable}={value}: a whole number from 1 to"):
         registry.problem(EUROPARL).get_or_create_vocab(str(tmp_path), folder)
 
 

@@ -37,3 +37,7 @@ def test_a_flag_that_nothing_reads_is_refused(command, flag, tmp_path):
     line = refused(command, f"--{flag}", "--problem=translate_ende_libreoffice", cwd=tmp_path)
     assert line.startswith(f"rpr {command}: --{flag.partition('=')[0]}=")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_single_bleu_reads_no_source():
+    assert refused("bleu", "--source=x") == "rpr bleu: --source=x: nothing reads it"

@@ -109,6 +109,14 @@ def test_a_continuation_with_a_cache_is_that_without_one(model, temperature, mon
     assert all(len(text) > 8 for text in cached)
 
 
+def test_a_continuation_ends_with_the_positions_of_the_scheme(model, monkeypatch):
+    whole = model._continued(model.encode("The")[:-1], 20, 0.0, None)
+    monkeypatch.setattr(model, "_longest", 9)
+    assert model._continued(model.encode("The")[:-1], 20, 0.0, None) == whole[:9]
+    with pytest.raises(UserError, match="a prefix of 9 tokens leaves no place .* max_length=9"):
+        model._continued(whole[:9], 1, 0.0, None)
+
+
 @pytest.mark.parametrize("position", ["learned", "relative", "cope", "path", "bipe+rotary",
                                       "transformer_xl", "sinusoid@1:sinusoid+alibi", "forgetting"])
 def test_a_cached_step_without_an_encoder_gives_the_logits_of_the_whole_text(position):

@@ -67,6 +67,21 @@ def test_an_unknown_flag_names_the_nearest():
         parser.parse_args(["--beam=3"])
 
 
+@pytest.mark.parametrize("command, unread", [
+    ("train", "eval_timeout_mins"), ("decode", "gpu_automatic_mixed_precision"),
+    ("evaluate", "gpu_automatic_mixed_precision"), ("bleu", "source"), ("datagen", "task_id")])
+def test_help_has_what_the_command_reads_and_the_default_directory_of_downloads(command, unread):
+    text = rpr_command(command, "--help", env={**os.environ, "XDG_CACHE_HOME": "/cache"}).stdout
+    assert f"--{unread}=" not in text and "/tmp/t2t_datagen" not in text
+    assert ("--tmp_dir=/cache/rpr\n" in text) == (command in ("train", "datagen"))
+
+
+def test_a_list_of_problems_leaves_out_what_is_excluded():
+    done = rpr_command("datagen", "--problem=length_copy_10,toy_reverse_repeats_rev,",
+                       "--exclude_problems=copy", "--only_list")
+    assert done.stdout == "toy_reverse_repeats\n"
+
+
 def test_help_shows_flags_that_work_and_their_nearest():
     text = rpr_command("train", "--help").stdout
     for name in ("tpu_job_name", "use_tpu", "ps_gpu", "decode_from_file", "cloud_mlengine"):

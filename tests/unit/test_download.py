@@ -391,5 +391,3 @@ def test_the_default_directory_of_downloads_is_the_users_own(monkeypatch, tmp_pa
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/somebody")
     assert download.default_directory() == "/home/somebody/.cache/rpr"
-    assert download.private_directory("/tmp/t2t_datagen") == "/home/somebody/.cache/rpr"
-    assert download.private_directory("~/tmp") == "/home/somebody/tmp"

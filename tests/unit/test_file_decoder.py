@@ -1,4 +1,5 @@
 """What `rpr decode` reads, and the lines it writes for hypotheses."""
+import contextlib
 import os
 import types
 
@@ -60,3 +61,13 @@ def test_a_pipe_is_refused_as_input(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UserError, match="/pipe: is a pipe or a device"):
         file_checks.check_input(str(tmp_path / "pipe"))
+
+
+@pytest.mark.parametrize("content, is_ours", [
+    ("", True), ('{"event": "train"}\n{"event": "tr', True), ('[\n {"bleu": 1}\n]\n', True),
+    ("{}\n", True), ("[1] A note.\n", False), ("{draft}\n", False), ("[" * 10**5, False),
+    ("A note.\n", False)])
+def test_only_json_is_replaced_by_json(tmp_path, content, is_ours):
+    (tmp_path / "x").write_text(content)
+    with contextlib.nullcontext() if is_ours else pytest.raises(UserError, match="other than JSON"):
+        file_checks.check_output(str(tmp_path / "x"), of_json=True)

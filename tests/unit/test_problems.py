@@ -199,6 +199,12 @@ def test_what_is_wrong_is_said_in_one_line(pair_of_files, tmp_path, source, targ
     assert "\n" not in str(caught.value)
 
 
+def test_a_language_model_checks_its_text_once(pair_of_files, tmp_path):
+    pair_of_files(["a", "", "c"], ["a"] * 3)
+    with pytest.raises(UserError, match=r"^[^;]*SOURCE\.gz: line 2 is empty$"):
+        registry.problem("lm_text_files").sources("")
+
+
 def test_bad_encoding_and_a_damaged_gzip_are_said(pair_of_files, tmp_path):
     problem = pair_of_files(["a"] * 5, ["a"] * 5)
     path = tmp_path / "TARGET.gz"
@@ -214,7 +220,7 @@ def test_bad_encoding_and_a_damaged_gzip_are_said(pair_of_files, tmp_path):
     ("RPR_TEXT_TARGET", None, "RPR_TEXT_SOURCE is set and RPR_TEXT_TARGET is not"),
     ("RPR_TEXT_DEV_SOURCE", "x", "RPR_TEXT_DEV_SOURCE is set and RPR_TEXT_DEV_TARGET is not"),
     ("RPR_TEXT_SOURCE", "/nowhere", "/nowhere: No such file"),
-    ("RPR_TEXT_VOCAB_SIZE", "many", "RPR_TEXT_VOCAB_SIZE=many: a positive number"),
+    ("RPR_TEXT_VOCAB_SIZE", "many", "RPR_TEXT_VOCAB_SIZE=many: a whole number from 1 to"),
 ])
 def test_a_bad_environment_is_said(pair_of_files, tmp_path, monkeypatch, name, value, says):
     problem = pair_of_files(SOURCE, TARGET)
@@ -384,3 +390,6 @@ def test_a_label_of_a_held_out_line_is_known(tmp_path, monkeypatch):
     problem = graphs.GraphTextFiles()
     assert rare not in [source for source, _ in problem.text_pairs("train", "")]
     assert problem._labels == {"usual", "rare"}
+    text = list(problem.vocabulary_text(""))
+    assert not any("\t" in line for line in text[::2])
+    assert all("\t" in line for line in text[1::2])   # a target has no edges
