@@ -69,8 +69,9 @@ def _run_command(command: str, gin: str, flags: Mapping[str, Any],
     """Runs `rpr run` or `rpr study`, and prints what it prints, also in a notebook."""
     if not isinstance(settings or {}, Mapping):
         raise InvalidValue("settings", settings, "must be a dict")
-    given = [*flags.items(),
-             *(("set", f"{name}={value!r}") for name, value in (settings or {}).items())]
+    texts = {name: os.fspath(value) if isinstance(value, os.PathLike) else value
+             for name, value in (settings or {}).items()}
+    given = [*flags.items(), *(("set", f"{name}={value!r}") for name, value in texts.items())]
     argv = [f"--{name}" if value is True else f"--{name}={value}" for name, value in given
             if value is not None and value is not False]
     code, reason = pipeline.run_command([command, gin, *argv], {},
@@ -179,19 +180,21 @@ def rows(path: str) -> list[dict[str, Any]]:
 
     Returns:
       a dict per run, with the keys `arm`, one per setting that differs between arms (None where
-      the arm does not use it), `seed`, `state`, `bleu`, `chrf` and `ter` (sacreBLEU, 0 to
-      100), or those of `run.metrics`, `exact` (percent), `loss` (development set, nats per
-      sub-word), `parameters`, `steps`, `steps_per_second`, `model_tflops` (model TFLOP/s), `mfu`,
-      `train_minutes` and `directory`. Unknown values are None.
+      the arm does not use it), `seed`, `state`, the metrics of the runs (`bleu`, `chrf` and
+      `ter`, 0 to 100, or those of `run.metrics`), `exact` (percent), `loss` (development set, nats
+      per sub-word), `parameters`, `steps`, `steps_per_second`, `model_tflops` (model TFLOP/s),
+      `mfu`, `train_minutes` and `directory`. Unknown values are None.
     """
     results = _read(path)
     settings = list(dict.fromkeys(name for arm in results.arms for name in arm.settings))
+    metrics = dict.fromkeys([*results.metrics, *(
+        name for arm in results.arms for run in arm.all_runs for name in run.scores)])
     found = []
     for arm in results.arms:
         for run in arm.all_runs:
             found.append({
                 "arm": arm.name, **{name: arm.settings.get(name) for name in settings}, **run.tuned,
-                "seed": run.seed, "state": run.state, "bleu": None, "chrf": None,
+                "seed": run.seed, "state": run.state, **metrics,
                 **run.scores, "exact": run.exact, "loss": run.loss,
                 "parameters": run.parameters, "steps": run.steps,
                 "steps_per_second": run.steps_per_second, "model_tflops": run.model_tflops,

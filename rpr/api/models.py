@@ -121,7 +121,11 @@ class LoadedModel:
           {"encoder_keys", "encoder_values", "decoder_keys", "decoder_values": float32
           [layers, tables, 2k + 1, depth]}, with one table per layer if its heads share it. Row r is
           a^K or a^V of distance r - k, or with the hparam max_relative_position_left of distance
-          r - max_relative_position_left.
+          r - max_relative_position_left. Layers without tables are left out, and tables of groups
+          of heads are in the order of the heads.
+
+        Raises:
+          UserError: the layers of a side have different numbers of tables.
         """
         return inspector.relative_tables(self.checkpoint)
 

@@ -199,6 +199,8 @@ def _export(args: argparse.Namespace, run: Run | None, request: ModelRequest) ->
     from rpr.inference.model_session import ModelSession
     from rpr.t2t.trained_model import find_trained_model
     default = bundle.Search(run.beam_size, run.alpha) if run else bundle.Search()
+    if args.format == "saved_model":
+        files.refuse_unusable(args.to)
     search = default._replace(**{name: getattr(args, name) for name in default._fields
                                  if getattr(args, name) is not None})
     with bundle.new_directory(args.to) as directory, terminal.status("exporting"):
@@ -207,7 +209,9 @@ def _export(args: argparse.Namespace, run: Run | None, request: ModelRequest) ->
         if args.format == "safetensors":
             bundle.save_safetensors(trained, directory)
         elif args.format == "saved_model":
-            ModelSession(trained.name, trained.hparams, trained.checkpoint, *search).save(directory)
+            session = ModelSession(trained.name, trained.hparams, trained.checkpoint, *search)
+            session.save(directory)
+            longest = session.longest_source
         else:
             longest = to_ctranslate2.save(trained, directory, args.quantization or "float32")
         translates = translates and bundle.add_translator(

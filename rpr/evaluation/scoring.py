@@ -17,7 +17,7 @@ import numpy as np
 from rpr.evaluation import significance
 from rpr.evaluation.metrics import METRICS, Metric
 from rpr.evaluation.ratio_metrics import loss_counts, make_metric
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidValue, UserError
 
 TESTS = {"jackknife": "paired jackknife t-test",      # ours, then sacreBLEU's by their own names
          "bootstrap": "sacreBLEU's paired bootstrap",
@@ -43,7 +43,8 @@ class Score:
     """One metric of one system.
 
     Attributes:
-      score: 0 to 100 (TER and edit distance may exceed 100; lower is better).
+      score: 0 to 100 (TER and edit distance may exceed 100; lower is better); perplexity and loss
+        per token, in nats, are no percentages.
       signature: sacreBLEU's or in its form, which says how the score was computed.
       details: sacreBLEU's line, for BLEU with n-gram precisions, brevity penalty and lengths.
       mean, interval: with sacreBLEU's bootstrap: mean of the resampled scores, and half the width
@@ -117,9 +118,11 @@ def score(systems: Mapping[str, Sequence[str]], references: Mapping[str, Sequenc
       the systems in the order given.
 
     Raises:
-      UserError: unknown metric or tokenizer, a system without lines, different numbers of lines
-        (also of `documents`), a paired test of one system.
+      UserError: unknown metric, tokenizer or test, a system without lines, different numbers of
+        lines (also of `documents`), a paired test of one system.
     """
+    if test is not None and test not in TESTS:
+        raise InvalidValue("test", test, f"must be one of {', '.join(TESTS)}")
     _check_lengths(systems, {**references, **({"documents": documents} if documents else {})})
     if test and len(systems) < 2:
         raise UserError("a paired test needs two or more systems, the baseline first")

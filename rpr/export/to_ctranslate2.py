@@ -152,6 +152,7 @@ def check(trained: TrainedModel) -> None:
                           ("cross_position", ("", "none", None)),
                           ("answer_symbol", (0, None)), ("decoder_only", (False, None)),
                           ("prepend_mode", ("none", None)),
+                          ("sampling_method", ("argmax", None)),
                           ("unidirectional_encoder", (False, None))):
         if hparams.get(name) not in allowed:
             raise _refusal(name, hparams.get(name), f"{name}={allowed[0]}")

@@ -188,8 +188,12 @@ def main() -> None:
         parser.error(f"--batch_size={args.batch_size}: must be at least 1")
     translator = Translator(os.path.dirname(os.path.abspath(__file__)),
                             **({"device": args.device} if args.device else {}))
-    *lines, rest = sys.stdin.buffer.read().decode("utf-8-sig").split("\n")
-    for text, score in translator.translate(lines + [rest] * bool(rest), args.batch_size):
+    try:
+        *lines, rest = sys.stdin.buffer.read().decode("utf-8-sig").split("\n")
+        found = translator.translate(lines + [rest] * bool(rest), args.batch_size)
+    except ValueError as error:                       # not UTF-8, or a line that is too long
+        sys.exit(f"translate.py: {error}")
+    for text, score in found:
         print(f"{text}\t{score:.4f}" if args.scores else text)
 
 

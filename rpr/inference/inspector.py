@@ -23,8 +23,8 @@ _LONGEST_SIDE = 12000                                 # pixels
 _LONGEST_LABEL = 16                                   # characters
 _Ids = TypeVar("_Ids", list[int], np.ndarray)
 
-_TABLE = re.compile(r"[^/]+/body/(encoder|decoder)/layer_(\d+)/self_attention/.*"
-                    r"/relative_positions_(keys|values)/embeddings$")
+_TABLE = re.compile(r"[^/]+/body/(encoder|decoder)/layer_(\d+)/self_attention/multihead_attention/"
+                    r"(?:heads_(\d+)_\d+/)?[^/]+/relative_positions_(keys|values)/embeddings$")
 
 
 class Translation(NamedTuple):
@@ -105,20 +105,31 @@ def until_end(ids: _Ids) -> _Ids:
 def relative_tables(checkpoint: str) -> dict[str, np.ndarray]:
     """The tables of relative positions in a checkpoint (path without suffix), by side and kind.
 
+    Layers without tables are left out. Tables of groups of heads are in the order of the heads.
+
     Returns:
       {"encoder_keys": float32 [layers, tables, labels, depth], ...}.
+
+    Raises:
+      UserError: the layers of a side have different numbers of tables.
     """
     import tensorflow as tf
     reader = tf.train.load_checkpoint(checkpoint)
-    by_layer: dict[str, dict[int, np.ndarray]] = {}
+    found: dict[str, dict[int, dict[int, np.ndarray]]] = {}    # by name, layer, first head
     for name in reader.get_variable_to_shape_map():
         match = _TABLE.match(name)
         if match:
-            side, layer, kind = match.groups()
-            by_layer.setdefault(f"{side}_{kind}", {})[int(layer)] = reader.get_tensor(name)
-    return {name: np.stack([layers[layer].reshape(-1, *layers[layer].shape[-2:])
-                            for layer in sorted(layers)]).astype(np.float32)
-            for name, layers in by_layer.items()}
+            side, layer, head, kind = match.groups()
+            table = reader.get_tensor(name).astype(np.float32)
+            found.setdefault(f"{side}_{kind}", {}).setdefault(int(layer), {})[int(head or 1)] = (
+                table.reshape(-1, *table.shape[-2:]))
+    tables = {name: [np.concatenate([heads[head] for head in sorted(heads)])
+                     for _, heads in sorted(layers.items())] for name, layers in found.items()}
+    for name, layers in tables.items():
+        if len({table.shape for table in layers}) > 1:
+            raise UserError(f"{name}: layers have {', '.join(str(len(table)) for table in layers)} "
+                            "tables of relative positions, which make no array; weights() has them")
+    return {name: np.stack(layers) for name, layers in tables.items()}
 
 
 def sum_by_distance(weights: np.ndarray, max_distance: int) -> np.ndarray:

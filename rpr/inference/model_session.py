@@ -104,6 +104,14 @@ class ModelSession:
         """Whether the model records self-attention in both encoder and decoder."""
         return all(self._attention[:2])
 
+    @property
+    def longest_source(self) -> int | None:
+        """The most ids of a source that `search` takes; None: no limit."""
+        if not self._in_one_row:
+            return self._longest.get("inputs")
+        limit = self._longest.get("targets")
+        return None if limit is None else limit - 1
+
     def logits(self, inputs: Sentences, targets: Sentences) -> np.ndarray:
         """Teacher-forced logits, float32 [batch, target length, symbols]; row i predicts target i.
 

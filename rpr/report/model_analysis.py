@@ -181,7 +181,11 @@ def _analyse(run_dir: RunDirectory, usr_dir: str | None) -> dict[str, np.ndarray
     from rpr.t2t import trained_model
     run, request = find_model(run_dir.path, None, usr_dir)
     trained = trained_model.find_trained_model(request)
-    arrays = relative_tables(run_dir.checkpoint(run))
+    arrays: dict[str, np.ndarray] = {}
+    try:
+        arrays = relative_tables(run_dir.checkpoint(run))
+    except UserError as error:                        # other numbers of tables in other layers
+        print(error, file=sys.stderr)
     if arrays:
         arrays["clip_left"] = np.array(relative.clip_of(trained.hparams, "left"))
     if run.test_set:
@@ -194,7 +198,7 @@ def _analyse(run_dir: RunDirectory, usr_dir: str | None) -> dict[str, np.ndarray
     arrays["source_sha256"] = np.array(_digest(source))
     try:
         attention = attention_by_distance(Inspector(trained, beam_size=1), source, target,
-                                          trained.hparams.max_length)
+                                          trained.hparams.max_length or sys.maxsize)
     except UserError as error:                        # a model that does not record attention
         print(error, file=sys.stderr)
         attention = {}

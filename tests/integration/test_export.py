@@ -172,6 +172,7 @@ def test_flags_are_checked_before_tensorflow_is_loaded(given, line, tmp_path):
     ("decoder_only=True", "decoder_only=True: CTranslate2 cannot compute it"),
     ("cross_position=alibi", "cross_position=alibi: "),
     ("compatibility=additive", "compatibility=additive: "),
+    ("sampling_method=random", "sampling_method=random: "),
     ("layer_preprocess_sequence=n,layer_postprocess_sequence=dan", "layer_preprocess_sequence=n")])
 def test_what_ctranslate2_lacks_is_refused(model, hparams, line, tmp_path):
     pytest.importorskip("ctranslate2")
@@ -192,6 +193,29 @@ def test_a_scheme_that_is_by_distance_only_near_the_start_is_refused(model, tmp_
 def test_a_scheme_with_few_positions_is_read(model, tmp_path):
     _, other = lively_model(model, "encoder_position=relative_unclipped,max_length=16", tmp_path)
     assert position_terms.read_terms(other, "inputs").longest == 16
+
+
+def test_a_line_longer_than_the_positions_is_named(model, tmp_path):
+    session, other = lively_model(model, "encoder_position=learned,max_length=16", tmp_path)
+    session.save(str(tmp_path / "saved"))
+    add_translator(other, str(tmp_path / "saved"), Search(), "saved_model", session.longest_source)
+    done = subprocess.run([sys.executable, tmp_path / "saved" / "translate.py"],
+                          input="Yes.\n" + "a b " * 20, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stdout == ""
+    assert re.search(r"^translate.py: line 2: \d+ sub-words; the model has 16 positions$",
+                     done.stderr, re.MULTILINE)
+
+
+def test_a_source_leaves_a_position_for_the_answer_after_it(model, tmp_path):
+    session, _ = lively_model(model, "decoder_only=True,position=learned,max_length=16", tmp_path)
+    with pytest.raises(UserError, match="max_length=16"):
+        session.search([[5] * session.longest_source + [5]])
+    assert session.longest_source == 15
+
+
+def test_a_saved_model_where_tensorflow_cannot_read_it_is_refused(request_of, tmp_path):
+    assert "TensorFlow takes [ in a path for a pattern" in refused(
+        "export", *flags(request_of), "--format=saved_model", f"--to={tmp_path / '[1]'}")
 
 
 def test_terms_that_are_not_those_of_the_scheme_are_refused():

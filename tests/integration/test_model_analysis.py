@@ -2,10 +2,13 @@
 import json
 
 import numpy as np
+import pytest
 
+import rpr
 from rpr.experiments.run_directory import RunDirectory
 from rpr.inference import inspector
 from rpr.report import model_analysis
+from rpr.utils.errors import UserError
 
 
 def test_tables_are_read_from_a_checkpoint(trained):
@@ -25,6 +28,29 @@ def test_tables_are_read_from_a_checkpoint(trained):
         name = name.replace("rpr_", "")
     np.testing.assert_array_equal(tables["decoder_values"][0].ravel(),
                                   reader.get_tensor(name).ravel())
+
+
+@pytest.mark.parametrize(("position", "heads"), [
+    ("relative@heads1:relative", 2), ("relative@heads2:alibi", 1), ("relative@2:alibi", 2),
+    ("relative@1:relative@2@heads1:none", None)])
+def test_tables_of_some_heads_and_layers_are_found(position, heads, tmp_path):
+    import tensorflow.compat.v1 as tf
+    network = rpr.build("rpr_tiny", f"position={position},max_relative_position=3",
+                        vocabulary_size=11)
+    with network._session.graph.as_default():
+        checkpoint = tf.train.Saver().save(network._session, str(tmp_path / "model"))
+        values = {variable.name: network._session.run(variable)
+                  for variable in tf.global_variables() if "encoder" in variable.name
+                  and "relative_positions_keys" in variable.name}
+    if heads is None:
+        with pytest.raises(UserError, match="_(keys|values): layers have 2, 1 tables"):
+            inspector.relative_tables(checkpoint)
+        return
+    tables = inspector.relative_tables(checkpoint)["encoder_keys"]
+    assert tables.shape[1] == heads
+    np.testing.assert_array_equal(
+        tables.reshape(-1, 7, 16),
+        np.concatenate([values[name] for name in sorted(values)]))
 
 
 def test_lengths_of_other_sources_are_not_used(tmp_path):

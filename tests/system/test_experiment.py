@@ -114,6 +114,9 @@ def test_a_run_from_python(undisturbed, capsys):
     assert "score step 40 is done" in capsys.readouterr().out
     with pytest.raises(UserError, match=r"holds another run: seed = 2 \(there: 1\)"):
         rpr.run(str(gin), str(run_dir), settings={"run.seed": 2})
+    with pytest.raises(UserError, match="nowhere: no such file"):
+        rpr.run(str(gin), str(run_dir), settings={
+            name: run_dir / "nowhere" for name in ("run.text_source", "run.text_target")})
     with pytest.raises(UserError, match="it describes a single run: use rpr run"):
         rpr.study(str(gin), str(run_dir), dry_run=True)
     curves = rpr.curves(str(run_dir.parent))
