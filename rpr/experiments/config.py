@@ -175,12 +175,12 @@ class Run:
                                "graph_text_files; the text of lm_text_files and "
                                "lm_text_files_characters; also RPR_TEXT_SOURCE", "")
     text_target: str = setting("its target side, not of language models; also RPR_TEXT_TARGET", "")
-    text_dev_source: str = setting("source side of the development set; empty: taken from the "
-                                   "training text", "")
-    text_dev_target: str = setting("its target side", "")
-    text_test_source: str = setting("source side of the test set; empty: taken from the training "
-                                    "text", "")
-    text_test_target: str = setting("its target side", "")
+    text_dev_source: str = setting("source side of the development set; also RPR_TEXT_DEV_SOURCE, "
+                                   "else part of the training text", "")
+    text_dev_target: str = setting("its target side; also RPR_TEXT_DEV_TARGET", "")
+    text_test_source: str = setting("source side of the test set; also RPR_TEXT_TEST_SOURCE, else "
+                                    "part of the training text", "")
+    text_test_target: str = setting("its target side; also RPR_TEXT_TEST_TARGET", "")
     text_vocab_size: int = setting("approximate number of sub-words of text files; 0: "
                                    "RPR_TEXT_VOCAB_SIZE, else 8192", 0, low=0, high=10**7)
 
