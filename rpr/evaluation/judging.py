@@ -17,6 +17,7 @@ from rpr.utils import files
 from rpr.utils.errors import InvalidPath, InvalidValue
 
 MOST_BYTES = 100_000_000
+LARGEST = 1e50                                        # score; fourth powers must stay finite
 
 # {name of a table: {arm: {seed: mean score}}}
 Scores = dict[str, dict[str, dict[str, float]]]
@@ -48,7 +49,7 @@ def read_scores(path: str, arm: str, seed: str, score: str, tables: Sequence[str
 
     Raises:
       InvalidPath: the file is too large or no CSV, or runs of a table have unequal numbers of rows.
-      InvalidValue: it lacks a column, one is named twice, or a score is not a finite number.
+      InvalidValue: it lacks a column, one occurs or is named twice, or a score is not a number.
     """
     with files.open_regular(path) as file:
         content = file.read(MOST_BYTES + 1)
@@ -69,21 +70,25 @@ def read_scores(path: str, arm: str, seed: str, score: str, tables: Sequence[str
             if column not in columns:
                 raise InvalidValue(name, column, f"must be a column of {path}: "
                                    f"{', '.join(columns)}")
+            if columns.count(column) > 1:
+                raise InvalidValue(name, column, f"occurs twice in the header of {path}")
             if column in used:
                 raise InvalidValue(name, column, f"is also the column of {used[column]}")
             used[column] = name
         for row in rows:
             if None in row:                           # such as a decimal comma
                 raise ValueError("more fields than columns")
-            key = ", ".join(row[column] or "" for column in tables), row[arm], row[seed]
+            names = [row[column] or "" for column in tables]
+            key = (", ".join(repr(name) if ", " in name else name for name in names), row[arm],
+                   row[seed])
             if None in (*key, row[score]):
                 raise ValueError("fewer fields than columns")
             value = math.nan
             with contextlib.suppress(ValueError):
                 value = float(row[score])
-            if not math.isfinite(value):
+            if not abs(value) <= LARGEST:             # or NaN
                 raise InvalidValue("score", score, f"{row[score][:80]!r} in line {rows.line_num} "
-                                   f"of {path} is not a finite number")
+                                   f"of {path} is not a number from {-LARGEST:g} to {LARGEST:g}")
             found.setdefault(key, []).append(value)
     except (csv.Error, ValueError) as error:          # UnicodeDecodeError is one
         raise InvalidPath(path, (f"line {rows.line_num}: " if rows else "") + str(error)) from None
@@ -146,5 +151,8 @@ def outcomes(pairs: Sequence[Pair], p: str) -> Mapping[tuple[str, str], list[int
         value = pair.p_all if p == "p_all" else getattr(pair.comparison, p)
         decided = value is not None and value <= significance.LEVEL
         place = (0 if pair.comparison.difference > 0 else 1) if decided else 2
-        counts.setdefault((pair.first, pair.second), [0, 0, 0])[place] += 1
+        both = pair.first, pair.second
+        if both[::-1] in counts:                      # of a table that lists them the other way
+            both, place = both[::-1], (1, 0, 2)[place]
+        counts.setdefault(both, [0, 0, 0])[place] += 1
     return counts

@@ -68,6 +68,8 @@ def test_an_arm_with_one_seed_is_shown_and_not_tested(tmp_path):
     ("scheme\trun\taccuracy\na\t1\t2\n", "the header is one column; separate columns by commas"),
     ("scheme,run,accuracy\na,1,x\n", "--score=accuracy: 'x' in line 2 of "),
     ("scheme,run,accuracy\na,1,1e999\n", "'1e999' in line 2 of "),
+    ("scheme,run,accuracy\na,1,-1e200\n", "is not a number from -1e+50 to 1e+50"),
+    ("scheme,run,accuracy,run\na,1,2,3\n", "--seed=run: occurs twice in the header of"),
     ("scheme,run,accuracy\na\n", "line 2: fewer fields than columns"),
     ("scheme,run,accuracy\na,1,27,5\n", "line 2: more fields than columns"),
     ("scheme,run,accuracy\n", "no rows"),
@@ -111,6 +113,20 @@ def test_arms_without_spread_over_seeds_are_not_compared(tmp_path):
 def test_a_column_has_one_meaning(tmp_path, flags, line):
     (tmp_path / "x.csv").write_text("task,arm,seed,score\na,a,1,1\n")
     assert refused("judge", tmp_path / "x.csv", *flags) == f"rpr judge: {line}"
+
+
+def test_a_pair_is_one_in_whatever_order_tables_list_it(tmp_path):
+    first, second = (write(tmp_path / f"{number}.csv", effects, tables=(number,)).read_text() for
+                     number, effects in enumerate(({"a": 1, "b": 2}, {"b": 1, "a": 2})))
+    (tmp_path / "x.csv").write_text(first + second.partition("\n")[2])
+    scores = judging.read_scores(str(tmp_path / "x.csv"), "scheme", "run", "accuracy", ["task"])
+    assert judging.outcomes(judging.judge(scores), "p") == {("a", "b"): [1, 1, 0]}
+
+
+def test_tables_whose_names_join_to_the_same_text_stay_apart(tmp_path):
+    (tmp_path / "x.csv").write_text('t,u,arm,seed,score\n"x, y",z,a,1,1\nx,"y, z",a,1,2\n')
+    assert judging.read_scores(str(tmp_path / "x.csv"), "arm", "seed", "score", ["t", "u"]) == {
+        "'x, y', z": {"a": {"1": 1}}, "x, 'y, z'": {"a": {"1": 2}}}
 
 
 def test_only_a_line_feed_ends_a_row(tmp_path):
