@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rpr.cli.arguments import Parser, number
-from rpr.evaluation import ALL_METRICS, LOSS_METRICS, judging, scoring, test_sets
+from rpr.evaluation import ALL_METRICS, DIGITS, LOSS_METRICS, judging, scoring, test_sets
 from rpr.evaluation.metrics import METRICS, MOSES
 from rpr.evaluation.ratio_metrics import read_losses
 from rpr.evaluation.scoring import Score, System
@@ -36,7 +36,9 @@ def as_text(systems: Sequence[System], test: str | None = None, samples: int | N
         for name, score in system.scores.items():
             result = score.details
             if test:
-                result = f"{ALL_METRICS[name]:<4} = {score.score:6.2f}{_uncertainty(score)}"
+                digits = DIGITS.get(name, 1) + 1      # one more than in a report
+                result = (f"{ALL_METRICS[name]:<4} = {score.score:6.{digits}f}"
+                          f"{_uncertainty(score, digits)}")
                 result += "  baseline" if system is systems[0] else ""
             lines.append(f"{system.name:<{width}}  {result}")
     lines += [f"{system.name:<{width}}  exact = {system.exact:.2f}% of its lines"
@@ -48,14 +50,14 @@ def as_text(systems: Sequence[System], test: str | None = None, samples: int | N
     return "\n".join(lines)
 
 
-def _uncertainty(score: Score) -> str:
+def _uncertainty(score: Score, digits: int) -> str:
     text = ""
     if score.mean is not None:
-        text += f"  mean {score.mean:6.2f} +- {score.interval:.2f}"
+        text += f"  mean {score.mean:6.{digits}f} +- {score.interval:.{digits}f}"
     if score.difference is not None:
-        text += f"  difference {score.difference:+.2f}"
+        text += f"  difference {score.difference:+.{digits}f}"
     if score.low is not None:
-        text += f" [{score.low:+.2f}, {score.high:+.2f}]"
+        text += f" [{score.low:+.{digits}f}, {score.high:+.{digits}f}]"
     if score.p_value is not None:
         p = p_text(score.p_value)
         text += f"  p {p if p.startswith('<') else '= ' + p}"
@@ -67,7 +69,7 @@ def _uncertainty(score: Score) -> str:
 def _explanation(test: str, system: System, samples: int | None) -> list[str]:
     """What p means."""
     if test == "jackknife":
-        units = f"{system.lines:,} sentences"
+        units = f"{system.lines:,} {'texts' if system.exact is None else 'sentences'}"
         if system.documents:
             units = f"{system.documents:,} documents ({units})"
         line = (f"difference [95%] and p: {scoring.TESTS[test]} over {units}, two-sided; Holm: "
@@ -94,8 +96,8 @@ def main(argv: Sequence[str]) -> None:
         raise UserError("--language_pair is missing: that of --test_set, for example en-de")
     if args.language_pair and not args.test_set:
         test_sets.check_language_pair(args.language_pair)
-    systems = _read_all(args.hypotheses)
-    references = (_read_all(args.reference) if args.reference
+    systems = {path: read_lines(path) for path in _once(args.hypotheses)}
+    references = ({path: read_lines(path) for path in _once(args.reference)} if args.reference
                   else test_sets.test_set_references(args.test_set, args.language_pair))
     test = args.test or ("jackknife" if len(systems) > 1 else None)
     samples = args.samples or scoring.SAMPLES.get(test or "")
@@ -131,8 +133,9 @@ def _score_losses(args: argparse.Namespace, names: list[str]) -> None:
               "language_pair": args.language_pair}
     for name in (name for name, value in unused.items() if value is not None):
         raise UserError(f"--{name}: not with losses of rpr perplexity")
-    _check_json(args, args.hypotheses)
-    results = scoring.score_losses({path: read_losses(path) for path in args.hypotheses}, names)
+    paths = _once(args.hypotheses)
+    _check_json(args, paths)
+    results = scoring.score_losses({path: read_losses(path) for path in paths}, names)
     _show(args, results, "jackknife" if len(results) > 1 else None, None)
 
 
@@ -228,10 +231,10 @@ def _note(line: str) -> None:
     print(f"rpr score: {line}", file=sys.stderr)
 
 
-def _read_all(paths: Sequence[str]) -> dict[str, list[str]]:
+def _once(paths: Sequence[str]) -> Sequence[str]:
     if len(set(paths)) != len(paths):
         raise UserError(f"{' '.join(paths)}: a file is given twice")
-    return {path: read_lines(path) for path in paths}
+    return paths
 
 
 _PS = {"p": f"p ≤ {LEVEL}", "p_holm": "Holm, of a table", "p_all": "Holm, of all tables"}

@@ -18,6 +18,7 @@ ALL_METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER", "accuracy": "accura
                "perplexity": "perplexity", "token_loss": "loss per token"}
 LOSS_METRICS = ("perplexity", "token_loss")           # of language models
 LOWER_IS_BETTER = ("ter", "edit_distance", *LOSS_METRICS)
+DIGITS = {"perplexity": 2, "token_loss": 3}           # after the point, in reports; others: 1
 
 LEAST_BREVITY_PENALTY = 0.9                           # below it there is a warning
 MOST_CUT = 0.01                                       # share of the hypotheses, above it as well

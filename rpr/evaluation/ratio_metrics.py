@@ -10,8 +10,8 @@ several references the one that gives an example the best ratio counts.
 | `edit_distance` | insertions, deletions and substitutions (Levenshtein 1966) | reference length |
 | `token_loss` | losses of the tokens of a text, nats | their number |
 
-`perplexity` is the exponential of `token_loss`. Files of losses have a JSON list for each text,
-with the loss of each token.
+`perplexity` is the exponential of `token_loss`, of at most 100 nats. Files of losses have a
+JSON list for each text, with the loss of each token.
 """
 import json
 import math
@@ -25,6 +25,8 @@ from rpr.evaluation.ter import edit_distances
 from rpr.evaluation.test_sets import read_lines
 from rpr.utils import schema
 from rpr.utils.errors import InvalidPath, InvalidValue
+
+MOST_NATS = 100                                       # the variance of a perplexity stays finite
 
 
 def make_metric(name: str, references: int = 1, tokenize: str | None = None,
@@ -44,6 +46,15 @@ def make_metric(name: str, references: int = 1, tokenize: str | None = None,
     if name not in METRICS:
         return RatioMetric(name, references)
     return Metric(name, references, tokenize if name == "bleu" else None, language_pair)
+
+
+def make_metrics(names: Sequence[str], references: int, tokenize: str | None,
+                 language_pair: str | None) -> list[Metric]:
+    """The metrics of names in `ALL_METRICS`; refuses a tokenizer without BLEU."""
+    if tokenize is not None and "bleu" not in names:
+        raise InvalidValue("tokenize", tokenize, "is for bleu alone, and the metrics are "
+                           f"{', '.join(names)}")
+    return [make_metric(name, references, tokenize, language_pair) for name in names]
 
 
 class RatioMetric(Metric):
@@ -94,7 +105,7 @@ class RatioMetric(Metric):
         numerator, denominator = sums[..., 0], sums[..., 1]
         if self.name in LOSS_METRICS:
             means = numerator / np.maximum(denominator, 1)
-            return np.exp(means) if self.name == "perplexity" else means
+            return np.exp(np.minimum(means, MOST_NATS)) if self.name == "perplexity" else means
         empty = np.minimum(numerator, 1) if self.name in LOWER_IS_BETTER else 1.0
         return 100 * np.where(denominator > 0, numerator / np.maximum(denominator, 1), empty)
 
@@ -129,6 +140,8 @@ def read_losses(path: str) -> list[np.ndarray]:
             rows.append(np.array(schema.convert(schema.parse(line), [float]), np.float64))
         except ValueError as error:
             raise InvalidPath(path, f"line {number} is not a list of losses: {error}") from None
+    if not any(map(len, rows)):
+        raise InvalidPath(path, "has no losses")
     return rows
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rpr.cli import models, score
-from rpr.evaluation import scoring
-from rpr.evaluation.ratio_metrics import count_edits, make_metric
+from rpr.evaluation import scoring, significance
+from rpr.evaluation.ratio_metrics import count_edits, loss_counts, make_metric
 from rpr.utils.errors import UserError
 
 NAMES = ("accuracy", "token_accuracy", "edit_distance")
@@ -62,6 +62,33 @@ def test_empty_lines():
 def test_flags_that_losses_have_no_use_for_are_refused(flag):
     with pytest.raises(UserError, match=f"^{flag.partition('=')[0]}: not with losses"):
         score.main(["a", "b", "--metrics=perplexity", flag])
+
+
+def test_losses_are_given_once_and_have_tokens(tmp_path):
+    with pytest.raises(UserError, match="^a a: a file is given twice"):
+        score.main(["a", "a", "--metrics=perplexity"])
+    (tmp_path / "empty").write_text("[]\n")
+    with pytest.raises(UserError, match="empty: has no losses"):
+        score.main([str(tmp_path / "empty"), "--metrics=perplexity"])
+
+
+def test_small_differences_in_loss_are_seen():
+    losses = [np.array([1.0, 2.0]), np.array([3.0])]
+    text = score.as_text(scoring.score_losses(
+        {"a": losses, "b": [row + 0.001 for row in losses]}, ("token_loss",)), "jackknife")
+    assert "difference +0.0010 [" in text and "over 2 texts, two-sided" in text
+
+
+def test_the_perplexity_of_a_diverged_model_can_be_compared():
+    runs = [[np.full(3, 900.0 + number), np.array([905.0])] for number in range(2)]
+    _, other = scoring.score_losses({"a": [row / 900 for row in runs[0]], "b": runs[1]},
+                                    ("perplexity",))
+    assert other.scores["perplexity"].score == pytest.approx(np.exp(100))
+    assert other.scores["perplexity"].p_value is not None
+    metric = make_metric("perplexity")
+    arms = [[significance.run_scores(metric, loss_counts([row / scale for row in run]))
+             for run in runs] for scale in (900, 1)]
+    assert np.isfinite(significance.compare(*arms).p)
 
 
 def test_rpr_score_has_accuracy_with_a_paired_test(tmp_path):

@@ -129,11 +129,6 @@ def test_ter_of_two_references_is_sacrebleus():
     assert metric.corpus_score(counts) == (expected.score, expected.format(width=2))
 
 
-def test_an_unknown_test_is_refused():
-    with pytest.raises(UserError, match="test=bootstap: must be one of jackknife, bootstrap"):
-        scoring.score({"a": SENTENCES, "b": SENTENCES}, {"": SENTENCES}, test="bootstap")
-
-
 def test_paired_tests_draw_the_same_in_blocks(monkeypatch):
     metrics = [Metric("bleu"), Metric("ter")]
     reference = SENTENCES * 12
@@ -284,6 +279,8 @@ def test_tokenized_text_gets_a_warning(files):
     (["good", "--reference=reference", "--paired_bootstrap"], "two or more systems"),
     (["good", "--reference=reference", "--metrics=bleu,meteor"], "--metrics=meteor: one of bleu"),
     (["good", "--reference=reference", "--tokenize=words"], "--tokenize=words: one of"),
+    (["good", "--reference=reference", "--metrics=chrf", "--tokenize=char"],
+     "--tokenize=char: is for bleu alone, and the metrics are chrf"),
     (["good", "--reference=reference", "--samples=50"], "--samples=50: only with"),
     (["good", "--reference=reference", "--documents=good"], "two or more systems uses documents"),
     (["good", "bad", "--reference=reference", "--documents=short"], "documents has 7"),
@@ -347,5 +344,6 @@ def test_a_damaged_cache_gets_one_line(sacrebleu_cache, files, monkeypatch, tmp_
 def test_score_takes_what_other_code_gives():
     with pytest.raises(UserError, match="a: it is empty"):
         scoring.score({"a": []}, {"r": []})
-    with pytest.raises(UserError, match="a has 1 lines, r has 2"):
-        scoring.score({"a": ["x"]}, {"r": ["x", "y"]})
+    for name in ("r", "documents"):
+        with pytest.raises(UserError, match=f"a has 1 lines, {name} has 2"):
+            scoring.score({"a": ["x"]}, {name: ["x", "y"]}, documents=["z"])
