@@ -8,18 +8,10 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from rpr.evaluation import ALL_METRICS, LOSS_METRICS
+from rpr.evaluation import ALL_METRICS, DIGITS, LOSS_METRICS
 from rpr.evaluation.designs import MOST_SEEDS, is_test_set_too_small, may_be_small
 from rpr.evaluation.significance import ArmScore, p_text
-from rpr.report.results import (
-    BEYOND,
-    DEFAULT_METRICS,
-    DIGITS,
-    MIN_SENTENCES,
-    ArmResult,
-    RunResult,
-    StudyResults,
-)
+from rpr.report.results import BEYOND, DEFAULT_METRICS, MIN_SENTENCES, ArmResult, StudyResults
 from rpr.utils.console import printable
 from rpr.utils.errors import InvalidValue
 
@@ -145,22 +137,21 @@ def more_tables(results: StudyResults) -> Iterator[tuple[str, list[Column]]]:
         for key, tuned in settings.items():
             heading = ", ".join(f"{name}={value}" for name, value in tuned.items())
             found.append(_column(results, f"tuned {heading}", heading, "tuned",
-                                 lambda arm, key=key: _tried(arm, [
-                                     run for run in arm.all_runs if repr(run.tuned) == key],
-                                     results.metric)))
+                                 lambda arm, key=key: _tried(arm, key, results)))
         yield f"tuning: loss on the development set ({metric})", found
 
 
-def _tried(arm: ArmResult, runs: Sequence[RunResult], metric: str) -> str:
+def _tried(arm: ArmResult, tuned: str, results: StudyResults) -> str:
     """Mean loss and score of a setting over the seeds that count, or that it failed."""
-    if any(run.state == "failed" for run in runs):
+    runs = [run for run in arm.all_runs if repr(run.tuned) == tuned]
+    if any(run.has_failed for run in runs):
         return "failed"
     counting = [run for run in runs if run.seed in [each.seed for each in arm.runs]]
     losses = [run.loss for run in counting if run.loss is not None]
-    scores = [score for run in counting if (score := run.scores.get(metric)) is not None]
+    scores = [score for run in counting if (score := run.scores.get(results.metric)) is not None]
     if not losses or not scores:
         return ""
-    text = f"{statistics.fmean(losses):.3f} ({statistics.fmean(scores):.1f})"
+    text = f"{statistics.fmean(losses):.3f} ({statistics.fmean(scores):.{results.digits}f})"
     return f"chosen: {text}" if any(run in arm.runs for run in runs) else text
 
 
@@ -273,41 +264,43 @@ def _notes_on_lengths(results: StudyResults) -> list[Note]:
                      "length.")]
     if (trained and length_columns(results) and buckets[0].low <= trained < buckets[-1].high
             and not any(arm.scores.get(BEYOND) for arm in results.arms)):
-        return [Note((results.metric,), f"By length: fewer than {MIN_SENTENCES} {whole} are longer "
-                     f"than those of the training ({trained} {results.length_unit}), so the arms "
-                     "are not compared there.")]
+        return [Note((results.metric,), "By length: the arms are not compared beyond the training "
+                     f"({trained} {results.length_unit}): fewer than {MIN_SENTENCES} {whole} are "
+                     "longer, or all are.")]
     return []
 
 
 def _notes_on_differences(results: StudyResults) -> list[Note]:
     """What the intervals and p-values account for."""
     metric = ALL_METRICS[results.metric]
-    if not results.baseline_arm.done:
-        return [Note((results.metric,), f"No differences yet: the baseline, {results.baseline}, is "
-                     "not done.")]
     bases = {found.basis for arm in results.arms if (found := arm.differences.get(results.metric))}
-    scores = {score.mean for arm in results.arms if (score := arm.scores.get(results.metric))}
-    if not bases and len(scores) == 1 < len(results.arms):
-        return [Note((results.metric,), f"All arms have {scores.pop():.1f} {metric} and are not "
-                     "compared.")]
+    scores = [score.mean for arm in results.arms if (score := arm.scores.get(results.metric))]
+    if not results.baseline_arm.done or len(scores) == 1 < len(results.arms):
+        return [Note((results.metric,), f"No differences yet: the baseline, {results.baseline}, "
+                     f"{'alone is' if results.baseline_arm.done else 'is not'} done.")]
     if not bases:
-        return []
+        return [Note((results.metric,), f"All arms have {scores[0]:.{results.digits}f} {metric} "
+                     "and are not compared.")] if len(scores) > 1 == len(set(scores)) else []
     difference = (f"difference: {metric} of the arm minus that of the baseline "
                   f"({results.baseline}), with a 95% interval")
     unit = metric if results.metric in DEFAULT_METRICS else f"points of {metric}"
     units = "texts" if results.metric in LOSS_METRICS else "sentences"
     text = size_of_test_set(results)
+    together = results.baseline_arm.by_test_set
     if results.documents:
-        units, text = "documents", (f"{results.documents:,} documents of the test set "
-                                    f"({results.sentences:,} sentences)")
-    if results.baseline_arm.by_test_set:
-        text += ", all test sets together"
-    if bases == {"sentences"}:
-        return [Note(("difference",), f"{difference} over the {text}. With one seed per "
-                     "arm the spread between seeds is unknown, so there is no p-value.")]
-    lines = [Note(("difference", "p"), f"{difference}; p: two-sided test. Both account for other "
-                  f"seeds and other test {units} ({text}).")]
-    if "sentences" in bases:
+        units = "documents or single sentences" if together else "documents"
+        text = f"{results.documents:,} {units} of the test set ({results.sentences:,} sentences)"
+    text += ", all test sets together" if together else ""
+    several = [arm.name for arm in results.arms if len(arm.done) > 1]
+    whose = ("per arm" if not several else
+             "of each other arm" if results.baseline in several else "of the baseline")
+    lines = [Note(("difference", "p"), (
+        f"{difference}; p: two-sided test. Both account for other seeds and other test {units} "
+        f"({text})." if "seeds" in bases else f"{difference} over the {text}. With one seed "
+        f"{whose} the spread between seeds is unknown, so there is no p-value."))]
+    if "seeds" not in bases and not results.pairs:
+        return lines
+    if len(bases) > 1:
         lines.append(Note(("difference", "p"), "An arm with one seed has an interval over test "
                           f"{units} and no p-value."))
     if noisy := [arm.name for arm in results.arms
@@ -328,7 +321,8 @@ def _notes_on_differences(results: StudyResults) -> list[Note]:
                           + (f" p: of a difference of just {results.margin:g}." if more else "")))
         lines.append(Note(("p_holm",), "p (Holm): corrected for all arms."))
         return lines
-    lines.append(Note(("p_holm",), "p (Holm): corrected for all pairs of arms."))
+    lines.append(Note(("p_holm", "rank"), "p (Holm): corrected for all " + (
+        "pairs of arms." if results.pairs else "comparisons with the baseline.")))
     if results.metric in LOSS_METRICS:                # half a point is much
         return lines
     if results.seeds_needed:

@@ -11,7 +11,7 @@ import numpy as np
 from rpr.evaluation import ALL_METRICS, LOSS_METRICS, designs, looks, significance
 from rpr.evaluation.looks import Plan, Verdict
 from rpr.evaluation.metrics import Metric
-from rpr.evaluation.ratio_metrics import loss_counts, make_metric, read_losses
+from rpr.evaluation.ratio_metrics import loss_counts, make_metric, make_metrics, read_losses
 from rpr.evaluation.scoring import sentence_statistics
 from rpr.evaluation.significance import Comparison, RunScores
 from rpr.experiments import gin_files
@@ -21,6 +21,7 @@ from rpr.report import model_analysis, test_texts
 from rpr.report.planned_looks import fill_verdicts
 from rpr.report.results import (
     BEYOND,
+    DEFAULT_METRICS,
     MIN_SENTENCES,
     ArmPair,
     Bucket,
@@ -77,6 +78,9 @@ def score_runs(results: StudyResults, path: str, measure: Measure | None = None,
     if results.looks:
         fill_verdicts(results, path)
     runs = {name: gin_files.load_run(run_dir.config) for name, run_dir in run_dirs.items()}
+    if len({run.metrics or DEFAULT_METRICS for run in runs.values()}) > 1:
+        say("run.metrics differs between the runs; all are scored by "
+            f"{', '.join(results.metrics)}", style="yellow")
     if results.metric in LOSS_METRICS:
         _score_losses(results, runs, run_dirs, measure)
         return
@@ -93,8 +97,7 @@ def score_runs(results: StudyResults, path: str, measure: Measure | None = None,
     run = next(iter(runs.values()))
     own_test_set, language_pair = test_texts.sacrebleu_name(run, names)
     language_pair = measure.language_pair or language_pair
-    metrics = [make_metric(name, len(references), measure.tokenize, language_pair)
-               for name in results.metrics]
+    metrics = make_metrics(results.metrics, len(references), measure.tokenize, language_pair)
     if len(hypotheses) > MANY_RUNS:
         say(f"scoring {len(hypotheses):,} runs")
     statistics_of = sentence_statistics(metrics, hypotheses, references)
@@ -290,8 +293,7 @@ def _fill_lengths(results: StudyResults, metric: Metric, counts: Mapping[str, np
             run.by_length = [score.score for score in by_length]
         means = [significance.arm_score(some) for some in zip(*scores, strict=True)]
         arm.by_length = [score.mean for score in means]
-        arm.interval_by_length = [[score.mean if end is None else end for end in (
-            score.low, score.high)] for score in means]
+        arm.interval_by_length = [[score.low, score.high] for score in means]
     longer = lengths > (results.trained_length or math.inf)
     if MIN_SENTENCES <= longer.sum() < len(longer):
         units = None if documents is None else np.array(documents)[longer]

@@ -329,7 +329,7 @@ def plot_by_length(results: StudyResults) -> Figure:
         if arm.name in shown:                         # side by side, so that no bar hides another
             shift = 0.6 * ((shown.index(arm.name) + 0.5) / len(shown) - 0.5)
             means = np.array(arm.by_length)
-            ends = np.array(arm.interval_by_length).T if arm.interval_by_length else means
+            ends = np.array(arm.interval_by_length, float).T if arm.interval_by_length else means
             bars = axes.errorbar(np.add(x, shift), means, np.abs(ends - means) * np.ones((2, 1)),
                                  ms=4, lw=1.2, elinewidth=0.8, **style)
             for part in bars.get_children():
@@ -368,8 +368,8 @@ def plot_heat_map(results: StudyResults) -> Figure:
     within = sum(bucket.high <= (results.trained_length or 0) for bucket in buckets)
     if 0 < within < len(buckets):
         axes.axvline(within - 0.5, color="red", lw=2)
-        axes.set_title(f"right of the line: longer than in training ({results.trained_length})",
-                       fontsize=8)
+        axes.set_title("right of the line: has longer ones than training "
+                       f"({results.trained_length})", fontsize=8)
     axes.set_yticks(range(len(arms)), [arm_label(arm) for arm in arms])
     axes.set_xticks(range(len(buckets)), [f"{bucket.low}–{bucket.high}" for bucket in buckets])
     axes.set_xlabel(results.axis)

@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from rpr.evaluation import ALL_METRICS, LOSS_METRICS, LOWER_IS_BETTER, length_warnings
+from rpr.evaluation import ALL_METRICS, DIGITS, LOSS_METRICS, LOWER_IS_BETTER, length_warnings
 from rpr.evaluation.significance import ArmScore, Comparison
 from rpr.utils import files
 from rpr.utils.errors import UserError
 
 RECORD_FILE = "results.json"
 DEFAULT_METRICS = ("bleu", "chrf")                    # where run.metrics is empty
-DIGITS = {"perplexity": 2, "token_loss": 3}           # after the decimal point; others: 1
 BEYOND = "beyond"                                     # first metric, sources beyond training
 MIN_SENTENCES = 10                                    # of each bucket, and beyond training
 
@@ -58,7 +57,7 @@ class RunResult:
       short: number of other hypotheses with less than half of their reference's tokens.
       cut: number of hypotheses that reached the length limit.
       brevity_penalty: BLEU's, 0 to 1; below 1 the hypotheses are shorter than the references.
-      loss: development-set loss of the last evaluation, nats per token.
+      loss: development-set loss of the last evaluation, nats per token; None if not finite.
       train_losses, dev_losses: [[step, loss], ...], thinned out.
       dev_bleu: [[step, BLEU on the development set], ...] of checkpoints (run.bleu_frequency).
       tuned: {setting: value} that the run tries of `study.tune`.
@@ -88,6 +87,11 @@ class RunResult:
     dev_bleu: list[list[float]] = dataclasses.field(default_factory=list)
     tuned: dict[str, Any] = dataclasses.field(default_factory=dict)
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it failed, or is done without a finite loss to choose its setting by."""
+        return self.state == "failed" or (self.state == "done" and self.loss is None)
+
 
 @dataclasses.dataclass
 class ArmResult:
@@ -107,7 +111,8 @@ class ArmResult:
         the baseline by more than the margin: "yes", "no" or "open". 0 and "" before a look.
       configuration: {name: value} of the settings in which the runs of some arms differ.
       by_length: mean of the runs' `by_length`; some records lack those of the runs.
-      interval_by_length: [low, high] of the first metric over each bucket's sentences, 95%.
+      interval_by_length: [low, high] of the first metric over each bucket's sentences, 95%; None
+        where there is a single one.
       others: with `study.tune`, the runs that do not count: of other settings than the chosen one,
         and of seeds that some setting lacks.
       by_test_set: score in the first metric of each of several test sets judged together.
@@ -132,7 +137,7 @@ class ArmResult:
     exact: float | None = None
     loss: float | None = None
     by_length: list[float] = dataclasses.field(default_factory=list)
-    interval_by_length: list[list[float]] = dataclasses.field(default_factory=list)
+    interval_by_length: list[list[float | None]] = dataclasses.field(default_factory=list)
     by_test_set: dict[str, float] = dataclasses.field(default_factory=dict)
     others: list[RunResult] = dataclasses.field(default_factory=list)
 
@@ -144,13 +149,13 @@ class ArmResult:
     def choose_setting(self) -> None:
         """With `study.tune`, keeps the runs of the setting with the least development loss.
 
-        A setting with a failed run cannot be chosen. The seeds that count are those that all other
-        settings have.
+        A setting with a run that `has_failed` cannot be chosen. The seeds that count are those that
+        all other settings have.
         """
         if not any(run.tuned for run in self.runs):
             return
         candidates = [group for group in _by_setting(self.runs)
-                      if not any(run.state == "failed" for run in group)]
+                      if not any(run.has_failed for run in group)]
         done = [{run.seed: run.loss for run in group
                  if run.state == "done" and run.loss is not None} for group in candidates]
         seeds = [seed for seed in dict.fromkeys(run.seed for run in self.runs)
@@ -174,7 +179,7 @@ class ArmResult:
         The chosen setting comes first. Settings with a failed run are left out.
         """
         seeds = [run.seed for run in self.runs]
-        failed = [run.tuned for run in self.others if run.state == "failed"]
+        failed = [run.tuned for run in self.others if run.has_failed]
         groups = _by_setting([run for run in self.all_runs if self.others and run.seed in seeds
                               and run.tuned not in failed])
         return [sorted(group, key=lambda run: seeds.index(run.seed)) for group in groups]

@@ -38,7 +38,7 @@ def read_study(path: str, baseline: str | None = None, against: str | None = Non
       others: more directories like `path`; their arms join. An arm whose name is taken is called
         "STUDY: ARM".
       chosen: names of arms, or several joined by commas; the others are left out. Empty: all. If
-        the baseline is not among them, the first one takes its place.
+        the baseline is not among them, the first one takes its place; that of `against` stays.
 
     Raises:
       UserError: there are no runs, a run is listed twice, no arm has a given name, or study.looks
@@ -67,6 +67,8 @@ def read_study(path: str, baseline: str | None = None, against: str | None = Non
                 for run in arm.all_runs), "a run lies in")
     except ValueError as error:
         raise UserError(f"{', '.join(described)}: {error}") from None
+    if chosen and against and own_baseline and baseline is None:
+        chosen = [*chosen, own_baseline.name]
     if chosen:
         arms = _choose(arms, chosen)
     names = [arm.name for arm in arms]
@@ -342,10 +344,10 @@ def _read_run(study_dir: str, path: str, seed: int | None = None) -> RunResult:
 def _read_metrics(run: RunResult, events: list[metrics_log.Event]) -> None:
     """Fills in what metrics.jsonl recorded."""
     for kind, losses in (("train", run.train_losses), ("eval", run.dev_losses)):
-        losses += [[event["step"], round(metrics_log.loss_of(event), 5)] for event in events
-                   if event["event"] == kind and "step" in event
-                   and math.isfinite(metrics_log.loss_of(event))]
-    run.loss = run.dev_losses[-1][1] if run.dev_losses else None
+        losses += [[event["step"], round(loss, 5)] for event in events if event["event"] == kind
+                   and "step" in event and math.isfinite(loss := metrics_log.loss_of(event))]
+    evaluated = [metrics_log.loss_of(event) for event in events if event["event"] == "eval"]
+    run.loss = round(evaluated[-1], 5) if evaluated and math.isfinite(evaluated[-1]) else None
     run.parameters = next((event.get("parameters") for event in events
                            if event["event"] == "start"), None)
     for name, digits in (("steps_per_second", 3), ("model_tflops", 6), ("mfu", 4)):

@@ -41,7 +41,7 @@ _TEXT_WIDTH, _COLUMN_GAP = 345.0, 12.0
 
 
 def write_tables(results: StudyResults, path: str, chosen: Sequence[Column] = ()) -> None:
-    """Writes PATH/results.{json,csv,md,tex} and results_by_length.csv.
+    """Writes PATH/results.{json,csv,md,tex} and results_by_length.csv, if lengths are known.
 
     `chosen` are the columns of results.md and results.tex; empty: the default ones.
     """
@@ -49,9 +49,11 @@ def write_tables(results: StudyResults, path: str, chosen: Sequence[Column] = ()
     for suffix, text in (("json", to_json(results)), ("csv", to_csv(results)),
                          ("md", to_markdown(results, chosen)), ("tex", to_latex(results, chosen))):
         files.write_atomically(os.path.join(path, f"results.{suffix}"), text)
+    by_length = os.path.join(path, "results_by_length.csv")
     if any(run.by_length for arm in results.arms for run in arm.done):
-        files.write_atomically(os.path.join(path, "results_by_length.csv"),
-                               lengths_to_csv(results))
+        files.write_atomically(by_length, lengths_to_csv(results))
+    elif os.path.lexists(by_length) and not any(arm.by_length for arm in results.arms):
+        os.remove(by_length)                          # of an earlier report
 
 
 def print_tables(console: "Console", results: StudyResults) -> None:

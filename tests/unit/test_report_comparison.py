@@ -210,6 +210,7 @@ def test_all_test_sets_are_judged_in_one_test(tmp_path):
     write_second_test_set(tmp_path / "both" / "a-1", 0.1, 1, documents=True)
     known = read_scored(tmp_path / "both", measure=comparison.Measure("all"))
     assert known.documents == 60 + 2
+    assert "62 documents or single sentences of the test set (80" in tables.to_markdown(known)
     with pytest.raises(UserError, match="test_set=all: the runs share no test set"):
         read_scored(tmp_path / "joined", measure=comparison.Measure("all"))
 
@@ -258,6 +259,13 @@ def test_a_tuned_arm_is_judged_with_the_setting_of_the_least_loss(tmp_path):
     again = read_scored(tmp_path)
     assert [run.path for run in again.arms[0].runs] == ["runs/a-1-1"]
     assert again.arms[1].differences["bleu"].p is None
+    (tmp_path / "runs" / "a-1-1" / "metrics.jsonl").write_text('{"event": "eval", "loss": NaN}\n')
+    diverged = read_scored(tmp_path)
+    assert [run.path for run in diverged.arms[0].runs] == ["runs/a-2-1"]
+    diverged.metrics = ["token_loss"]
+    for run in diverged.arms[0].runs:
+        run.scores = {"token_loss": 1.2346}
+    assert "| a | chosen: 3.100 (1.235) | failed |  |" in tables.to_markdown(diverged)
 
 
 def test_a_default_is_read_from_the_model(tmp_path):

@@ -13,6 +13,7 @@ from rpr.evaluation import significance
 from rpr.evaluation.ratio_metrics import make_metric
 from rpr.report import columns, comparison, plots, study_reader, tables
 from rpr.report.results import BEYOND, load_record
+from rpr.utils.errors import UserError
 
 TRAINED = 12
 _LENGTHS = np.array([len(line.split()) for line in SOURCE])
@@ -107,8 +108,8 @@ def test_too_few_long_sources_are_not_compared_and_a_note_says_so(study):
     assert (_LENGTHS > few.trained_length).sum() < comparison.MIN_SENTENCES
     for scored in (*few.arms, *(run for arm in few.arms for run in arm.runs)):
         del scored.scores[BEYOND]
-    says = (f"fewer than 10 sources are longer than those of the training ({few.trained_length} "
-            "tokens), so the arms are not compared there.")
+    says = (f"the arms are not compared beyond the training ({few.trained_length} tokens): fewer "
+            "than 10 sources are longer, or all are.")
     assert says in tables.to_markdown(few) and "fewer than 10" not in tables.to_markdown(results)
 
 
@@ -160,7 +161,8 @@ def test_the_heat_map_has_the_mean_of_each_arm_and_length(study):
     np.testing.assert_array_equal(axes.images[0].get_array(), means)
     labels = [text.get_text() for text in axes.get_yticklabels()]
     assert labels == [arm.name for arm in results.arms]
-    assert axes.lines[0].get_xdata() == [1.5, 1.5] and "(12)" in axes.get_title()
+    assert axes.lines[0].get_xdata() == [1.5, 1.5] and axes.get_title() == (
+        "right of the line: has longer ones than training (12)")
     assert colours.get_ylabel() == "Accuracy"
     more = dataclasses.replace(results, arms=results.arms + results.arms[1:])
     assert "heat_map" in [name for name, _ in plots.draw_study(more)]
@@ -195,3 +197,31 @@ def test_the_models_to_draw_are_the_best_by_what_was_recorded(tmp_path, metric, 
         (run / "scores.json").write_text(json.dumps({"step": 1000, metric: {"score": score}}))
     unscored = study_reader.read_study(str(tmp_path), "a")
     assert [arm.name for arm in unscored.featured(2)] == ["a", best]
+
+
+def test_a_bucket_of_one_sentence_has_no_interval(tmp_path):
+    run = write_run(tmp_path, "a")
+    (run / "source.test.txt").write_text("".join(f"{line}\n" for line in [*SOURCE[:-1], "w " * 60]))
+    write_study(tmp_path, {"a": ({}, None, {1: "a"})}, "a")
+    record = json.loads((tmp_path / "study.json").read_text())
+    (tmp_path / "study.json").write_text(json.dumps(record | {"length_buckets": [30]}))
+    results = read_scored(tmp_path)
+    assert results.arms[0].interval_by_length[1] == [None, None]
+    bars = plots.plot_by_length(results).axes[0].collections[0].get_segments()
+    assert [len(bar) for bar in bars] == [2, 0]
+    tables.write_tables(results, str(tmp_path))
+    assert load_record(str(tmp_path)) == results
+    results.arms[0].by_length = results.arms[0].runs[0].by_length = []
+    tables.write_tables(results, str(tmp_path))
+    assert not (tmp_path / "results_by_length.csv").exists()
+
+
+def test_runs_with_other_metrics_get_a_note(tmp_path, capsys):
+    for name, metric in (("a", "accuracy"), ("b", "ter")):
+        with open(write_run(tmp_path, name) / "config.gin", "a") as config:
+            config.write(f"run.metrics = ('{metric}',)\n")
+    read_scored(tmp_path, "a")
+    assert "run.metrics differs between the runs; all are scored by accuracy" in (
+        capsys.readouterr().err)
+    with pytest.raises(UserError, match="tokenize=x: is for bleu alone"):
+        read_scored(tmp_path, "a", measure=comparison.Measure(tokenize="x"))

@@ -46,7 +46,7 @@ def test_a_loss_that_is_not_finite_is_left_out(tmp_path):
         metrics.write('{"event": "eval", "step": 1010, "loss": NaN}\n')
     results = read_scored(tmp_path, "a")
     losses = results.arms[1].runs[0]
-    assert losses.train_losses[-1][0] == losses.dev_losses[-1][0] == 1000
+    assert losses.train_losses[-1][0] == losses.dev_losses[-1][0] == 1000 and losses.loss is None
     assert plots.plot_curves(results)
     assert "Infinity" not in tables.to_json(results) and "NaN" not in tables.to_json(results)
 
