@@ -30,6 +30,10 @@ def main(argv: list[str]) -> None:
         if not args.tokenize:
             raise UserError(f"--language_pair={args.language_pair}: only with --tokenize")
         test_sets.check_language_pair(args.language_pair)
+    if len(set(args.dirs)) < len(args.dirs):
+        raise UserError(f"{' '.join(args.dirs)}: a directory is given twice")
+    if "" in (*args.dirs, args.against):
+        raise UserError("DIR and --against: the name of a directory, which cannot be empty")
     path, *others = args.dirs
     is_record = any(map(_is_record, args.dirs))
     measure = comparison.Measure(args.test_set, args.tokenize, args.language_pair)
@@ -52,10 +56,8 @@ def main(argv: list[str]) -> None:
         if outside and not args.arms:
             say("not in this report, since the study leaves their arms or seeds out: "
                 f"{', '.join(outside)}", style="yellow")
-        arms = _arms_to_draw(results, args.plot_model)
-        if target != path:
-            arms = []
-        elif not args.skip_model_analysis:
+        arms = [] if target != path else _arms_to_draw(results, args.plot_model)
+        if arms and not args.skip_model_analysis:
             from rpr.report import model_analysis
             model_analysis.analyse_models(
                 [study_reader.run_directory_of(path, arm.done[0]) for arm in arms],

@@ -2,7 +2,8 @@
 import pytest
 from report_runs import read_scored, write_clipping_study, write_pair, write_run, write_study
 
-from rpr.report import comparison, study_reader
+from rpr.cli import report
+from rpr.report import comparison, study_reader, tables
 from rpr.utils.errors import UserError
 
 
@@ -52,6 +53,7 @@ def test_studies_are_compared_with_all_their_seeds(tmp_path):
     assert joined.arms[3].scores["bleu"] == alone.arms[1].scores["bleu"]
     compared = study_reader.read_study(one, against=two, chosen=["beam", "two: base"])
     assert [arm.name for arm in compared.arms] == ["two: base", "beam"]
+    assert study_reader.read_study(one, against=two, chosen=["beam"]).arms == compared.arms
     assert compared.baseline == "two: base" and len(compared.baseline_arm.done) == 2
     with pytest.raises(UserError, match="arms=x: one of base, beam, two: base, sum"):
         study_reader.read_study(one, others=[two], chosen=["base,x"])
@@ -72,3 +74,37 @@ def test_chosen_arms_may_have_commas_in_their_names(tmp_path):
     assert names("a=1,b=2") == (["a=1,b=2"], "a=1,b=2")
     assert names("b=2,a=1") == (["a=1", "b=2"], "b=2")
     assert names("a=1,b=2", "a=1") == (["a=1,b=2", "a=1"], "a=1,b=2")
+
+
+def test_a_study_with_one_finished_arm_has_no_differences_yet(tmp_path):
+    write_run(tmp_path, "a")
+    write_run(tmp_path, "b", done=False)
+    text = tables.to_markdown(read_scored(tmp_path, "a"))
+    assert "No differences yet: the baseline, a, alone is done." in text
+
+
+def test_many_arms_are_compared_with_the_baseline_alone(clipping, monkeypatch):
+    folder, results = clipping
+    monkeypatch.setattr(comparison, "MOST_RANKED_ARMS", 2)
+    many = "p (Holm): corrected for all comparisons with the baseline."
+    assert many in tables.to_markdown(read_scored(folder))
+    assert many not in tables.to_markdown(results)
+
+
+def test_the_note_says_which_arms_have_one_seed(clipping):
+    folder, _ = clipping
+    results = study_reader.read_study(str(folder), chosen=["max_relative_position=16",
+                                                           "max_relative_position=2"])
+    comparison.score_runs(results, str(folder))
+    assert "With one seed of each other arm the spread" in tables.to_markdown(results)
+    text = tables.to_markdown(read_scored(folder, "max_relative_position=2"))
+    assert "With one seed of the baseline the spread" in text
+    assert "p (Holm): corrected for all pairs" in text and "with a power of 0.8" in text
+
+
+@pytest.mark.parametrize("argv, says", [(["x", "x"], "x x: a directory is given twice"),
+                                        ([""], "cannot be empty"),
+                                        (["x", "--against="], "cannot be empty")])
+def test_directories_are_named_once(argv, says):
+    with pytest.raises(UserError, match=says):
+        report.main(argv)
