@@ -17,7 +17,7 @@ import numpy as np
 from rpr.evaluation import significance
 from rpr.evaluation.metrics import METRICS, Metric
 from rpr.evaluation.ratio_metrics import loss_counts, make_metric, make_metrics
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidValue, UserError
 
 TESTS = {"jackknife": "paired jackknife t-test",      # ours, then sacreBLEU's by their own names
          "bootstrap": "sacreBLEU's paired bootstrap",
@@ -118,9 +118,11 @@ def score(systems: Mapping[str, Sequence[str]], references: Mapping[str, Sequenc
       the systems in the order given.
 
     Raises:
-      UserError: unknown metric or tokenizer, a tokenizer without BLEU, a system without lines,
-        different numbers of lines (also of `documents`), a paired test of one system.
+      UserError: unknown metric, tokenizer or test, a tokenizer without BLEU, a system without
+        lines, different numbers of lines (also of `documents`), a paired test of one system.
     """
+    if test is not None and test not in TESTS:
+        raise InvalidValue("test", test, f"must be one of {', '.join(TESTS)}")
     _check_lengths(systems, references)
     _check_lengths(systems, {"documents": documents} if documents else {})
     if test and len(systems) < 2:

@@ -129,6 +129,11 @@ def test_ter_of_two_references_is_sacrebleus():
     assert metric.corpus_score(counts) == (expected.score, expected.format(width=2))
 
 
+def test_an_unknown_test_is_refused():
+    with pytest.raises(UserError, match="test=bootstap: must be one of jackknife, bootstrap"):
+        scoring.score({"a": SENTENCES, "b": SENTENCES}, {"": SENTENCES}, test="bootstap")
+
+
 def test_paired_tests_draw_the_same_in_blocks(monkeypatch):
     metrics = [Metric("bleu"), Metric("ter")]
     reference = SENTENCES * 12
