@@ -1,6 +1,7 @@
 """`rpr evaluate`: T2T's metrics of a trained model on the development or test set."""
 import dataclasses
 import json
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -83,7 +84,8 @@ def _report(checkpoint: str, metrics: Mapping[str, float], json_path: str | None
     print(checkpoint)
     for name, value in sorted(metrics.items()):
         print(f"  {name:<{width}}  " + (f"{value:.4f}" if isinstance(value, float) else f"{value}"))
-    line = json.dumps({"checkpoint": checkpoint, **metrics}, sort_keys=True)
+    numbers = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+    line = json.dumps({"checkpoint": checkpoint, **numbers}, sort_keys=True)
     print(line, flush=True)
     if json_path:
         files.write_atomically(json_path, line + "\n")

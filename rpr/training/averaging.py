@@ -34,13 +34,8 @@ def average_all(model_dir: str, output_dir: str, n: int, min_steps: int = 0,
     Checkpoints of fewer than `min_steps` are ignored. `wait_minutes` is how long to wait for
     another checkpoint. Returns the paths of the averages, without suffix.
     """
-    os.makedirs(output_dir, exist_ok=True)
+    copy_description(model_dir, output_dir)
     files.remove_temporary_files(output_dir)
-    for name in ("flags.txt", "hparams.json", preflight.TRAINED_WITH):
-        source, copy = os.path.join(model_dir, name), os.path.join(output_dir, name)
-        if os.path.exists(source):
-            with files.atomic_path(copy) as temporary:
-                shutil.copy2(source, temporary)
     window: collections.deque = collections.deque(maxlen=n)
     written = []
     with Task("averaging", None, "averages") as task:
@@ -54,6 +49,16 @@ def average_all(model_dir: str, output_dir: str, n: int, min_steps: int = 0,
                 tf.train.update_checkpoint_state(output_dir, path, list(written))  # changes it
                 task.update(len(written))
     return written
+
+
+def copy_description(model_dir: str, output_dir: str) -> None:
+    """Copies what describes a model to another directory for its checkpoints, and makes it."""
+    os.makedirs(output_dir, exist_ok=True)
+    for name in ("flags.txt", "hparams.json", preflight.TRAINED_WITH):
+        source = os.path.join(model_dir, name)
+        if os.path.exists(source):
+            with files.atomic_path(os.path.join(output_dir, name)) as temporary:
+                shutil.copy2(source, temporary)
 
 
 def write_mean(path: str, paths: Sequence[str], step: int) -> None:

@@ -177,10 +177,14 @@ class TrainingHook(tf.train.SessionRunHook):
         self._recent.append((loss, np.sum([count[1] for count in counts]) or 1))
         self._since += 1
         self.step = self._known + self._since // self._batches_per_step
+        ending = self._known - -self._since // self._batches_per_step    # this batch's step
         for first in range(0, len(batches), 3):
             number, *ids = batches[first:first + 3]
-            metrics_log.append(self._path, "batch", step=self.step, number=int(number),
+            metrics_log.append(self._path, "batch", step=ending, number=int(number),
                                sha256=_hash(ids))
+        if math.isnan(loss):                          # before a checkpoint is written
+            self.detector.good_step = ending - 1
+            raise Diverged(f"the loss is NaN at step {ending}")
         if self.step % self.EVERY or self._since % self._batches_per_step:
             return
         # Asked only now: in mirrored replicas a run returns its step before or after the update,
@@ -205,14 +209,9 @@ class TrainingHook(tf.train.SessionRunHook):
         self._busy = 0.0
         self.detector.add(self.step, loss)
 
-    def explain(self, error: Exception) -> str:
-        """One line on a training that diverged, with the last good checkpoint.
-
-        `error` is a `Diverged` or TensorFlow's error for a NaN.
-        """
+    def explain(self, error: Diverged) -> str:
+        """One line on a training that diverged, with the last good checkpoint."""
         cause, last_good = str(error), self.detector.good_step
-        if not isinstance(error, Diverged):           # TensorFlow stops before the hook records
-            cause, last_good = f"the loss is NaN at step {self.step + 1}", self.step
         state = tf.train.get_checkpoint_state(self._model_dir)
         for path in reversed(state.all_model_checkpoint_paths if state else ()):
             if int(path.rsplit("-", 1)[1]) <= last_good and not checkpoints.damage(path):
@@ -295,6 +294,7 @@ class ChecksumListener(tf.train.CheckpointSaverListener):
 class KeepingListener(tf.train.CheckpointSaverListener):
     """Keeps the weights of checkpoints at multiples of `frequency` (0: of none) in MODEL_DIR/kept.
 
+    The description of the model is beside them, so that they can be averaged and decoded.
     Writing them needs a session. The first session of a process sets the number of threads, on
     which losses depend, so nothing may be kept before the session of the training exists.
     """
@@ -312,13 +312,13 @@ class KeepingListener(tf.train.CheckpointSaverListener):
             kept = os.path.join(self._model_dir, "kept", os.path.basename(path))
             if step and step % self._frequency == 0 and not (
                     os.path.exists(kept + ".index") or checkpoints.damage(path)):
-                os.makedirs(os.path.dirname(kept), exist_ok=True)
+                averaging.copy_description(self._model_dir, os.path.dirname(kept))
                 # The mean of one checkpoint: its weights, unchanged, written whole or not at all.
                 averaging.write_mean(kept, [path], step)
 
 
 class EvaluationListener(tf.train.CheckpointSaverListener):
-    """Evaluates a checkpoint if at least `frequency` steps have passed since the last evaluation.
+    """Evaluates the first checkpoint at or after each multiple of `frequency` steps.
 
     So the choice depends on steps alone, not on time or interruptions. The metrics file has the
     evaluations so far. The trainer evaluates the checkpoint of the last step.
@@ -335,7 +335,8 @@ class EvaluationListener(tf.train.CheckpointSaverListener):
             self._evaluated = max((event.get("step", 0)
                                    for event in metrics_log.events(self._metrics_path)
                                    if event["event"] == "eval"), default=0)
-        if self._evaluated + self._frequency <= global_step_value < self._last_step:
+        if (self._evaluated // self._frequency < global_step_value // self._frequency
+                and global_step_value < self._last_step):
             self._evaluate()
             self._evaluated = global_step_value
 
@@ -350,6 +351,6 @@ class EvaluationRecord(tf.estimator.Exporter):
 
     def export(self, estimator: tf.estimator.Estimator, export_path: str, checkpoint_path: str,
                eval_result: Mapping[str, Any], is_the_final_export: bool) -> None:
-        values = {name.rsplit("/", 1)[-1]: float(value)
+        values = {name.rsplit("/", 1)[-1]: float(value) if math.isfinite(value) else None
                   for name, value in eval_result.items() if name != "global_step"}
         metrics_log.append(self._path, "eval", step=int(eval_result["global_step"]), **values)

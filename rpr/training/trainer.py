@@ -13,14 +13,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow.compat.v1 as tf
+from absl import flags
 from tensor2tensor.bin import t2t_trainer
+from tensor2tensor.utils import hparams_lib
 from tensor2tensor.utils.trainer_lib import T2TExperiment
 
 from rpr.t2t import checkpoints, preflight
 from rpr.training import devices, hooks, input_pipeline, model_flops, seeding
 from rpr.training.devices import DeviceRequest
 from rpr.training.worker_group import WorkerGroup
-from rpr.utils import metrics_log
+from rpr.utils import files, metrics_log
 from rpr.utils.console import say
 from rpr.utils.errors import InvalidPath, UserError
 from rpr.utils.interfaces import HParams, Problem
@@ -100,7 +102,7 @@ def _train(request: TrainingRequest, hparams: HParams, prepare_output: Callable[
         devices.run_config(request.devices, hparams, threads), hparams)
     data = _training_files(hparams.problem, request.data_dir)
     if is_chief:
-        report_changes(output_dir, request.devices, hparams.batch_size)
+        report_changes(output_dir, request.devices, hparams)
         if preflight.trained_with(output_dir).get("training_files", data) != data:
             say(f"rpr train: the training files in {request.data_dir} have changed; the "
                 "batches from here on are not those of an uninterrupted training")
@@ -109,7 +111,7 @@ def _train(request: TrainingRequest, hparams: HParams, prepare_output: Callable[
         """Writes a description of the training, once its graph could be built."""
         prepare_output()
         if is_chief:
-            t2t_trainer.save_metadata(hparams)
+            _save_metadata(hparams, output_dir)
             preflight.remember_training(
                 output_dir, **request.made_with, devices=request.devices.count,
                 mirrored=request.devices.is_mirrored, threads=threads, training_files=data)
@@ -143,6 +145,18 @@ def _train(request: TrainingRequest, hparams: HParams, prepare_output: Callable[
             keeping.keep()                            # an earlier process may have been killed
 
 
+def _save_metadata(hparams: HParams, output_dir: str) -> None:
+    """T2T's function of this name, but each file is written whole or not at all."""
+    saved = hparams_lib.copy_hparams(hparams)
+    saved.del_hparam("modality")                      # a class
+    t2t_flags = flags.FLAGS.flags_by_module_dict()["tensor2tensor.utils.flags"]
+    for name, text in (
+            ("flags.txt", flags.FLAGS.flags_into_string()),
+            ("flags_t2t.txt", "\n".join(f"--{flag.name}={flag.value}" for flag in t2t_flags)),
+            ("hparams.json", saved.to_json(indent=0, sort_keys=True))):
+        files.write_atomically(os.path.join(output_dir, name), text)
+
+
 def _recorded_evaluation(experiment: T2TExperiment, metrics_file: str) -> Callable[[], None]:
     """Makes an experiment record its evaluations; returns what evaluates the newest checkpoint."""
     record, spec = hooks.EvaluationRecord(metrics_file), experiment._eval_spec
@@ -161,8 +175,11 @@ def _explained(request: TrainingRequest, hook: hooks.TrainingHook) -> Iterator[N
     """Explains in one line why a training failed; ends its hook."""
     try:
         yield
-    except (tf.estimator.NanLossDuringTrainingError, hooks.Diverged) as error:
+    except hooks.Diverged as error:
         raise UserError(hook.explain(error)) from None
+    except tf.estimator.NanLossDuringTrainingError:   # where `hook` does not run
+        raise UserError("the loss is NaN; the first machine names the last good checkpoint"
+                        ) from None
     except tf.errors.DataLossError as error:
         line = checkpoints.explain(error)
         if line:
@@ -235,7 +252,7 @@ def thread_count(request: DeviceRequest, output_dir: str) -> int:
     return request.intra_op_threads or earlier or len(os.sched_getaffinity(0))
 
 
-def report_changes(output_dir: str, request: DeviceRequest, batch_size: int) -> None:
+def report_changes(output_dir: str, request: DeviceRequest, hparams: HParams) -> None:
     """Warns if a training resumes with another number of devices or threads.
 
     Refuses to resume a mirrored training without mirroring, and the reverse.
@@ -255,5 +272,7 @@ def report_changes(output_dir: str, request: DeviceRequest, batch_size: int) -> 
             "rounded in another way from here on, so an uninterrupted training gives other bits")
     earlier = record.get("devices", count)
     if earlier != count:
-        say(f"rpr train: resuming with {count} devices; the steps so far had {earlier}. A step now "
-            f"takes {count} x {batch_size} sub-words, and the learning rate still follows the step")
+        unit = "sentences" if hparams.use_fixed_batch_size else "sub-words"
+        say(f"rpr train: resuming with {count} devices; the steps so far had {earlier}. A batch "
+            f"now has {count} x {hparams.batch_size} {unit}, and the learning rate still follows "
+            "the step")

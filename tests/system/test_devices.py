@@ -172,18 +172,18 @@ def test_a_profile_is_written_for_tensorboard(one_device):
 
 def test_going_on_with_other_devices_is_said_or_refused(data, one_device, capfd):
     """Without a training: what it would go on from is in the directory."""
-    request = DeviceRequest(4)
-    trainer.report_changes(str(one_device), request, 20)
+    request, hparams = DeviceRequest(4), tiny_models.hparams("rpr_tiny", batch_size=20)
+    trainer.report_changes(str(one_device), request, hparams)
     said = " ".join(capfd.readouterr().err.split())
-    assert "4 devices; the steps so far had 1. A step now takes 4 x 20 sub-words" in said
+    assert "4 devices; the steps so far had 1. A batch now has 4 x 20 sub-words" in said
     assert "threads" not in said
     request = dataclasses.replace(request, intra_op_threads=77)
-    trainer.report_changes(str(one_device), request, 20)
+    trainer.report_changes(str(one_device), request, hparams)
     assert "resuming with 77 threads; the steps so far had" in capfd.readouterr().err
     request = dataclasses.replace(request, mirrored=True)
     with pytest.raises(UserError, match="was trained on one device or in towers and cannot resume "
                                         "mirrored .*warm_start_from"):
-        trainer.report_changes(str(one_device), request, 20)
+        trainer.report_changes(str(one_device), request, hparams)
 
 
 @pytest.fixture

@@ -56,17 +56,35 @@ def test_single_bad_batches_end_no_training(noise):
 
 def test_the_last_good_checkpoint_is_finite_and_from_before_the_rise(tmp_path):
     hook = hooks.TrainingHook(f"{tmp_path}/metrics.jsonl", 40, str(tmp_path), 2.0)
-    hook.step = 39
     with tf.Graph().as_default(), tf.Session() as session:
         weight = tf.get_variable("w", [2])
         saver = tf.train.Saver(max_to_keep=9)
         for step, value in ((10, 1.0), (20, 2.0), (30, np.nan), (40, 3.0)):
             weight.load(np.full([2], value), session)
             saver.save(session, f"{tmp_path}/model.ckpt", global_step=step)
-    good = f"the last good checkpoint is {tmp_path}/model.ckpt-"
-    nan = tf.estimator.NanLossDuringTrainingError()
-    assert hook.explain(nan) == f"the loss is NaN at step 40; {good}20"
-    hook.detector.good_step = 19
-    assert hook.explain(hooks.Diverged("so")) == f"so; {good}10"
-    hook.detector.good_step = 9
-    assert "no earlier checkpoint is left" in hook.explain(hooks.Diverged("so"))
+    for good_step, checkpoint in ((39, 20), (19, 10)):
+        hook.detector.good_step = good_step
+        assert hook.explain(hooks.Diverged("so")) == (
+            f"so; the last good checkpoint is {tmp_path}/model.ckpt-{checkpoint}")
+
+
+@pytest.mark.parametrize(("batches_per_step", "nan_at"), [(1, 13), (1, 20), (3, 13)])
+def test_no_checkpoint_and_no_record_follows_a_loss_that_is_nan(tmp_path, batches_per_step, nan_at):
+    """At steps of which the hook makes a record, and at others."""
+    metrics = tmp_path / "metrics.jsonl"
+    hook = hooks.TrainingHook(str(metrics), 40, str(tmp_path), 2.0, batches_per_step)
+    with tf.Graph().as_default():
+        step = tf.train.create_global_step()
+        batch = tf.get_variable("batch", [], tf.int64, tf.zeros_initializer, trainable=False)
+        tf.losses.add_loss(tf.where(tf.equal(step, nan_at - 1), np.nan, 1.0))
+        with tf.control_dependencies([tf.get_collection(tf.GraphKeys.LOSSES)[-1]]):
+            advance = batch.assign_add(1)
+        with tf.control_dependencies([advance]):
+            train = step.assign(advance // batches_per_step)
+        saver = tf.train.CheckpointSaverHook(str(tmp_path), save_steps=1)
+        with tf.train.SingularMonitoredSession([hook, saver]) as session, pytest.raises(
+                hooks.Diverged, match=f"the loss is NaN at step {nan_at}$") as caught:
+            while True:
+                session.run(train)
+    assert hook.explain(caught.value).endswith(f"model.ckpt-{nan_at - 1}")
+    assert "NaN" not in metrics.read_text()

@@ -45,8 +45,10 @@ def test_killed_while_it_writes_it_keeps_the_checkpoint_later(tmp_path, monkeypa
     save(tmp_path, 40)
     data = next(tmp_path.glob("model.ckpt-40.data-*"))
     data.write_bytes(data.read_bytes()[:100])         # a power cut: not a whole checkpoint
+    (tmp_path / "hparams.json").write_text("{}")
     hooks.KeepingListener(str(tmp_path), 20).keep()
     assert kept(tmp_path) == ["model.ckpt-20"]
+    assert (tmp_path / "kept" / "hparams.json").read_text() == "{}"
     reader = tf.train.load_checkpoint(str(tmp_path / "kept" / "model.ckpt-20"))
     assert reader.get_tensor("transformer/w").tobytes() == weights.tobytes()
 
@@ -77,6 +79,13 @@ def test_evaluations_are_far_apart_and_a_restart_changes_nothing(tmp_path):
     for restarts in ((), (3000, 5000, 9000)):
         path = str(tmp_path / f"{len(restarts)}.jsonl")
         assert evaluated(path, steps, 5000, restarts) == [5000, 10000, 15000]
+
+
+def test_a_training_that_was_stopped_between_evaluations_is_evaluated_at_the_same_steps(tmp_path):
+    path = str(tmp_path / "metrics.jsonl")
+    assert evaluated(path, [5, 10, 15], 10) == [10]
+    metrics_log.append(path, "eval", step=15, loss=1.0)          # the last step of the first part
+    assert evaluated(path, [20, 25, 30, 35], 10) == [20, 30]
 
 
 def test_steps_that_are_trained_again_are_evaluated_again(tmp_path):
