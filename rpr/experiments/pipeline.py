@@ -54,9 +54,12 @@ def complete_run(run: Run, run_dir: RunDirectory, skip_datagen: bool = False,
     source, there = RunDirectory(training_of or "", run_dir.data_dir), None
     if training_of and not run_dir.is_trained():
         there = sharing.check(run, run_dir, source)
+        provenance.check_corpus(run, source)
     os.makedirs(run_dir.path, exist_ok=True)
     with locks.lock(run_dir.lock, wait=False) as lock:
         files.remove_temporary_files(run_dir.path)
+        if run_dir.is_trained() and not skip_datagen:
+            provenance.check_corpus(run, run_dir)     # more steps remove the scores of the last one
         _check_config(run, run_dir)
         if there and not run_dir.is_trained():
             sharing.take(run, there, run_dir, source)

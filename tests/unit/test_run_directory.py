@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from rpr.experiments import config, gin_files, pipeline, provenance, run_directory
+from rpr.experiments import config, gin_files, pipeline, provenance, run_directory, sharing
 from rpr.utils.errors import UserError
 
 RUN = config.Run("translate_text_files", "h", 100, checkpoint_steps=50)
@@ -146,6 +146,25 @@ def test_moved_text_is_accepted_and_changed_text_is_not(corpus, run_dir, tmp_pat
         text.write("three\n")
     with pytest.raises(UserError, match=r"made from other text: train source .*moved\.txt"):
         provenance.check_corpus(moved, run_dir)
+
+
+def test_changed_text_leaves_a_finished_run_and_its_training_alone(corpus, run_dir, tmp_path,
+                                                                    monkeypatch):
+    pipeline._check_config(corpus, run_dir)
+    trained(run_dir)
+    with open(run_dir.scores, "w") as scores:
+        scores.write('{"step": 100}')
+    with open(corpus.text_source, "a", encoding="utf-8") as text:
+        text.write("three\n")
+    with pytest.raises(UserError, match="made from other text: train source"):
+        pipeline.complete_run(dataclasses.replace(corpus, train_steps=200), run_dir)
+    assert run_dir.read_scores() == {"step": 100} and gin_files.load_run(run_dir.config) == corpus
+    os.unlink(run_directory.data_record(RUN, run_dir.data_dir))
+    monkeypatch.setattr(sharing, "check", lambda *_: corpus)
+    new = run_directory.RunDirectory(str(tmp_path / "new"), run_dir.data_dir)
+    with pytest.raises(UserError, match="made from other text: train source"):
+        pipeline.complete_run(corpus, new, skip_datagen=True, training_of=run_dir.path)
+    assert not os.path.exists(new.path)
 
 
 def test_a_test_text_that_the_run_did_not_have_is_refused(corpus, run_dir):
