@@ -1,4 +1,6 @@
 """`rpr study`: all runs of a study, on this machine or as jobs of a cluster."""
+import argparse
+import contextlib
 import os
 import shutil
 
@@ -11,13 +13,14 @@ from rpr.experiments import (
     local_pool,
     progress,
     provenance,
+    run_directory,
     scheduler,
     slurm,
     studies,
 )
 from rpr.experiments.config import Run, Study
 from rpr.experiments.run_directory import RunDirectory
-from rpr.utils import files
+from rpr.utils import files, locks
 from rpr.utils.console import say, terminal
 from rpr.utils.errors import InvalidValue, UserError
 
@@ -61,41 +64,54 @@ def main(argv: list[str]) -> None:
         machine.check(settings)
     max_parallel = machine.max_parallel(settings) if machine else len(runs)
     check_new_runs((study_run.run, study_run.run_dir) for study_run in runs)
-    if args.dry_run:
-        measured = studies.load(smoke_dir) if studies.is_study(smoke_dir) else []
-        table, line = progress.plan(runs, max_parallel, measured)
-        terminal.print(table)
-        say(line + ("; at most, since study.looks may stop arms" if study.looks else ""))
-        return
+    if args.smoke:
+        os.makedirs(os.path.dirname(smoke_dir), exist_ok=True)
+    with locks.locked(smoke_dir) if args.smoke else contextlib.nullcontext():
+        if args.smoke:
+            _begin_smoke_test(smoke_dir, data_dir)
+        studies.check(run, runs, study_dir)
+        if args.dry_run:
+            # A smoke test of other settings has other directories.
+            measured = (studies.study_runs(*studies.shortened(study, run), smoke_dir)
+                        if studies.is_study(smoke_dir) else [])
+            table, line = progress.plan(runs, max_parallel, measured)
+            terminal.print(table)
+            say(line + ("; at most, since study.looks may stop arms" if study.looks else ""))
+            return
+        _complete(args, study, run, runs, machine, max_parallel)
+
+
+def _complete(args: argparse.Namespace, study: Study, run: Run, planned: list[studies.StudyRun],
+              machine: local_pool.Machine | None, max_parallel: int) -> None:
+    """Runs what is not finished of the `planned` runs, and makes the report."""
+    study_dir = planned[0].study_dir
     workers = local_pool.Pool(machine) if machine else slurm.Cluster(
         args.cluster, os.path.join(study_dir, "jobs"), args.submitit_option)
-    if args.smoke:
-        _begin_smoke_test(smoke_dir, data_dir)
-    for study_run in runs:
-        provenance.check_corpus(study_run.run, study_run.run_dir)
     is_new = not studies.is_study(study_dir)
-    planned = runs
+    lacking = studies.without_test_text(planned)      # which `study.looks` compares
+    studies.make_data(lacking, study_dir)
+    studies.restore_test_texts(lacking)
     runs = studies.prepare(study, run, study_dir, _needed(study, planned, args.retry_failed))
     outside = studies.runs_outside(study_dir, [study_run.directory for study_run in planned])
     if outside:
         say(f"{len(outside)} runs are outside this study, which leaves their arms, seeds or steps "
             f"out: {', '.join(outside)}", style="yellow")
-    lacking = studies.without_test_text(runs)
-    unfinished = [] if args.cluster else studies.unfinished(runs, args.retry_failed)
     try:
-        studies.make_data([*unfinished, *lacking], study_dir)
+        studies.make_data([] if args.cluster else studies.unfinished(runs, args.retry_failed),
+                          study_dir)
     except UserError:
         if is_new:                                    # a corrected study may take its place
             studies.discard(runs, study_dir)
         raise
-    studies.restore_test_texts(lacking)
     if args.smoke:
         studies.cut_test_texts(runs, _SMOKE_LINES)
     _note_missing_curves(runs)
     # On a cluster the first job makes the data of the others.
     flags = ["--skip_datagen"] if machine else []
     rest = scheduler.run_all(runs, workers, max_parallel, flags, args.retry_failed)
-    while len(needed := _needed(study, planned)) > len(runs):
+    # Runs that another command had under way get their further test sets now.
+    while len(needed := _needed(study, planned)) > len(runs) or any(
+            run_directory.new_test_sets(study_run.run, study_run.run_dir) for study_run in needed):
         runs = studies.prepare(study, run, study_dir, needed)
         rest = scheduler.run_all(runs, workers, max_parallel, flags, retry_failed=False)
     if rest:
@@ -133,6 +149,10 @@ def _needed(study: Study, planned: list[studies.StudyRun], retry_failed: bool = 
 def _begin_smoke_test(smoke_dir: str, data_dir: str) -> None:
     """Empties the directory of a smoke test, which shares the data of the study."""
     if studies.is_study(smoke_dir):
+        there = gin_files.load_study(os.path.join(smoke_dir, gin_files.STUDY_FILE))
+        if studies.shortened(*there) != there:
+            raise UserError(f"--smoke: {smoke_dir} holds a study that is not a smoke test; take "
+                            "another --study_dir")
         shutil.rmtree(smoke_dir)
     for path in (smoke_dir, data_dir):
         os.makedirs(path, exist_ok=True)

@@ -84,7 +84,7 @@ def hparam_values(hparams: str) -> dict[str, str]:
 def run_id(arm: str, run: Run) -> str:
     """The name of a run's directory: arm, seed, hash of the settings that identify the run."""
     digest = hashlib.sha256(json.dumps(run.identity(), sort_keys=True).encode()).hexdigest()[:6]
-    slug = re.sub(r"[^A-Za-z0-9._]+", "-", arm)[:_LONGEST_SLUG]
+    slug = re.sub(r"[^A-Za-z0-9._]+", "-", arm)[:_LONGEST_SLUG].lstrip(".")
     return f"{slug}-{run.seed}-{digest}"
 
 
@@ -155,15 +155,9 @@ def prepare(study: Study, run: Run, study_dir: str, needed: list[StudyRun] | Non
     os.makedirs(study_dir, exist_ok=True)
     with locks.lock(os.path.join(study_dir, ".lock")):
         files.remove_temporary_files(study_dir)
-        path = os.path.join(study_dir, gin_files.STUDY_FILE)
-        if os.path.exists(path) and _has_begun(study_dir):
-            there = gin_files.load_study(path)[1]
-            sharing.refuse_another(run, there, study_dir)
-            if run.train_steps > there.train_steps:
-                _check_more_steps(runs, study_dir)
-        for study_run in runs:                        # before anything is written
-            run_directory.new_test_sets(study_run.run, study_run.run_dir)
-        files.write_atomically(path, gin_files.as_gin(run) + gin_files.as_gin(study))
+        check(run, runs, study_dir)                   # before anything is written
+        files.write_atomically(os.path.join(study_dir, gin_files.STUDY_FILE),
+                               gin_files.as_gin(run) + gin_files.as_gin(study))
         files.write_json(os.path.join(study_dir, "study.json"), _record(study, runs))
         for study_run in runs:
             os.makedirs(study_run.run_dir.path, exist_ok=True)
@@ -171,6 +165,18 @@ def prepare(study: Study, run: Run, study_dir: str, needed: list[StudyRun] | Non
             if not locks.is_held(study_run.run_dir.lock):
                 run_directory.update_config(study_run.run, study_run.run_dir)
     return runs
+
+
+def check(run: Run, runs: list[StudyRun], study_dir: str) -> None:
+    """Refuses a base run and runs that cannot go on in a directory, and text that has changed."""
+    if is_study(study_dir) and _has_begun(study_dir):
+        there = gin_files.load_study(os.path.join(study_dir, gin_files.STUDY_FILE))[1]
+        sharing.refuse_another(run, there, study_dir)
+        if run.train_steps > there.train_steps:
+            _check_more_steps(runs, study_dir)
+    for study_run in runs:
+        provenance.check_corpus(study_run.run, study_run.run_dir)
+        run_directory.new_test_sets(study_run.run, study_run.run_dir)
 
 
 def trainings(study_dir: str) -> dict[Hashable, list[tuple[Run, run_directory.RunDirectory]]]:

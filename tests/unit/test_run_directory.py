@@ -364,6 +364,15 @@ def test_a_run_without_its_checkpoints_gets_no_further_test_sets(run_dir):
     assert not os.path.exists(run_dir.scores)
 
 
+def test_a_finished_run_is_scored_again_in_other_metrics(run_dir):
+    for changes, is_done in (({"eval_frequency": 5}, True), ({"metrics": ("chrf",)}, False)):
+        run_directory.update_config(RUN, run_dir)
+        with open(run_dir.scores, "w") as scores:
+            scores.write('{"step": 100}')
+        run_directory.update_config(dataclasses.replace(RUN, **changes), run_dir)
+        assert os.path.exists(run_dir.scores) == is_done
+
+
 def test_what_a_stage_does_is_independent_of_the_names_of_its_directories(tmp_path):
     hashes = [pipeline.Pipeline(RUN, run_directory.RunDirectory(
                   str(tmp_path / name), str(tmp_path / data)), 0).hashes

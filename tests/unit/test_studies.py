@@ -2,6 +2,8 @@
 import dataclasses
 import functools
 import json
+import os
+import shutil
 import time
 
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rpr
+from rpr.cli import report, study
 from rpr.experiments import config, gin_files, studies
 from rpr.utils import locks
 from rpr.utils.errors import UserError
@@ -54,6 +57,7 @@ def test_what_may_change_in_a_run_does_not_change_its_directory():
     other = dataclasses.replace(BASE, eval_frequency=5)
     assert studies.run_id("both a^K, a^V", BASE) == studies.run_id("both a^K, a^V", other)
     assert studies.run_id("both a^K, a^V", BASE).startswith("both-a-K-a-V-1-")
+    assert studies.run_id(".hidden", BASE).startswith("hidden-1-")
 
 
 @pytest.mark.parametrize("wrong, words", [
@@ -137,6 +141,76 @@ def test_the_same_directory_takes_more_arms_but_no_other_run(tmp_path):
     with pytest.raises(UserError, match=r"alpha = 0\.5 \(there: 0\.6\)"):
         studies.prepare(config.Study("absolute", arms=ARMS), dataclasses.replace(BASE, alpha=0.5),
                       str(tmp_path))
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    """`rpr study` with a study in tmp_path/s, without data, checks of names and the report."""
+    (tmp_path / "x.gin").write_text(gin_files.as_gin(BASE).replace("run.seed = 1\n", "")
+                                    + gin_files.as_gin(config.Study("absolute", arms=ARMS)))
+    for module, name in ((study, "check_new_runs"), (studies, "make_data"), (report, "main"),
+                         (studies, "restore_test_texts")):
+        monkeypatch.setattr(module, name, lambda *_: None)
+    return lambda *flags: study.main([str(tmp_path / "x.gin"), f"--study_dir={tmp_path}/s", *flags])
+
+
+def test_a_smoke_test_replaces_no_study(command, tmp_path, monkeypatch):
+    described = config.Study("absolute", arms=ARMS)
+    runs = studies.prepare(described, BASE, str(tmp_path / "s-smoke"))
+    with pytest.raises(UserError, match="--smoke: .*s-smoke holds a study that is not a smoke"):
+        command("--smoke")
+    assert os.path.exists(runs[0].run_dir.config)
+    shutil.rmtree(tmp_path / "s-smoke")
+    held = []
+    monkeypatch.setattr(study, "_complete", lambda _, described, run, runs, *__: held.append((
+        locks.is_held(str(tmp_path / ".s-smoke.lock")), os.listdir(tmp_path / "s-smoke"),
+        studies.prepare(described, run, runs[0].study_dir))))
+    command("--smoke")
+    command("--smoke")
+    assert [entry[:2] for entry in held] == [(True, ["data"])] * 2
+
+
+def test_a_dry_run_refuses_what_the_study_does_and_knows_only_its_own_smoke_test(
+        command, tmp_path, capsys):
+    smoke = studies.shortened(config.Study("absolute", arms=ARMS), BASE)
+    other = studies.shortened(config.Study("absolute", arms=ARMS),
+                              dataclasses.replace(BASE, hparams_set="other"))
+    for described, line in ((other, "the hours are unknown"), (smoke, "about 0.0 hours")):
+        for study_run in studies.prepare(*described, str(tmp_path / "s-smoke")):
+            for name, record in (("status.json", {"train": {"state": "done"}}), ("metrics.jsonl", {
+                    "event": "train", "step": 1, "steps_per_second": 2.0})):
+                (tmp_path / "s-smoke" / study_run.directory / name).write_text(json.dumps(record))
+        command("--dry_run")
+        assert line in capsys.readouterr().err.replace("\n", " ")
+        shutil.rmtree(tmp_path / "s-smoke")
+    runs = studies.prepare(config.Study("absolute", arms=ARMS), BASE, str(tmp_path / "s"))
+    (tmp_path / "s" / runs[0].directory / "status.json").write_text("{}")
+    with pytest.raises(UserError, match=r"alpha = 0\.5 \(there: 0\.6\)"):
+        command("--dry_run", "--set=run.alpha=0.5")
+
+
+def test_a_run_under_way_gets_a_further_test_set_at_its_end(command, tmp_path, monkeypatch):
+    runs = studies.prepare(config.Study("absolute", arms=ARMS), BASE, str(tmp_path / "s"))
+    states, lock = [], locks.lock(runs[0].run_dir.lock)
+
+    def run_all(planned, *_, **__):
+        states.append([study_run.state() for study_run in planned])
+        if len(states) == 1:
+            lock.__exit__(None, None, None)
+        for study_run in planned:
+            tests = gin_files.load_run(study_run.run_dir.config).test_sets
+            checkpoint = study_run.run_dir.checkpoint(BASE) + ".index"
+            os.makedirs(os.path.dirname(checkpoint), exist_ok=True)
+            for path in (checkpoint, study_run.run_dir.scores, *(
+                    study_run.run_dir.record_of("scores.json", name) for name in tests)):
+                with open(path, "w") as record:
+                    record.write('{"step": 100}')
+        return []
+
+    monkeypatch.setattr(study.scheduler, "run_all", run_all)
+    lock.__enter__()
+    command("--set=run.test_sets=('wmt21:en-de',)")
+    assert states == [["running", "waiting"], ["waiting", "done"]]
 
 
 def test_the_status_shows_data_generation(tmp_path):
