@@ -40,7 +40,7 @@ def run(gin: str, run_dir: str, *, settings: Mapping[str, Any] | None = None, **
     """
     _check_paths(gin=gin, run_dir=run_dir)
     _run_command("run", gin, {"run_dir": run_dir, **flags}, settings)
-    return run_directory.RunDirectory(run_dir).read_scores()
+    return run_directory.RunDirectory(os.path.expanduser(run_dir)).read_scores()
 
 
 def study(gin: str, study_dir: str, *, settings: Mapping[str, Any] | None = None, **flags: Any
@@ -51,17 +51,20 @@ def study(gin: str, study_dir: str, *, settings: Mapping[str, Any] | None = None
       gin: the file that describes the study, or "recipe:NAME".
       study_dir: its directory.
       settings: {"run.NAME" or "study.NAME": value}; they override the file.
-      **flags: further flags of `rpr study`, such as devices=2 and smoke=True.
+      **flags: further flags of `rpr study`, such as devices=2 and smoke=True; a list repeats one.
 
     Returns:
-      What `rows` returns for it.
+      What `rows` returns for it; with dry_run=True nothing.
 
     Raises:
       rpr.utils.errors.UserError: it was refused, or a run failed.
     """
     _check_paths(gin=gin, study_dir=study_dir)
     _run_command("study", gin, {"study_dir": study_dir, **flags}, settings)
-    return rows(f"{os.path.abspath(study_dir)}-smoke" if flags.get("smoke") else study_dir)
+    if flags.get("dry_run"):
+        return []
+    study_dir = os.path.abspath(os.path.expanduser(study_dir))
+    return rows(f"{study_dir}-smoke" if flags.get("smoke") else study_dir)
 
 
 def _run_command(command: str, gin: str, flags: Mapping[str, Any],
@@ -72,7 +75,8 @@ def _run_command(command: str, gin: str, flags: Mapping[str, Any],
     texts = {name: os.fspath(value) if isinstance(value, os.PathLike) else value
              for name, value in (settings or {}).items()}
     given = [*flags.items(), *(("set", f"{name}={value!r}") for name, value in texts.items())]
-    argv = [f"--{name}" if value is True else f"--{name}={value}" for name, value in given
+    argv = [f"--{name}" if value is True else f"--{name}={value}" for name, values in given
+            for value in (values if isinstance(values, list | tuple) else [values])
             if value is not None and value is not False]
     code, reason = pipeline.run_command([command, gin, *argv], {},
                                         show=lambda line: print(line, end=""))

@@ -8,7 +8,7 @@ from concurrent import futures
 
 from rpr.cli.arguments import Parser, number
 from rpr.evaluation import test_sets
-from rpr.experiments import config, gin_files, local_pool, provenance, verification
+from rpr.experiments import config, gin_files, local_pool, provenance, studies, verification
 from rpr.experiments.config import Run
 from rpr.experiments.pipeline import complete_run
 from rpr.experiments.run_directory import RunDirectory, find_model, sacrebleu_test_set
@@ -24,10 +24,12 @@ def main(argv: list[str]) -> None:
     args = main_parser().parse_args(argv)
     run = gin_files.load_run(args.gin, args.set)
     run = provenance.with_usr_dir(run, args.t2t_usr_dir, args.gin)
-    name = os.path.splitext(os.path.basename(args.gin))[0]
-    run_dir_path = os.path.abspath(args.run_dir or os.path.join("runs", name))
+    run_dir_path = os.path.abspath(args.run_dir or gin_files.default_directory(args.gin))
     files.refuse_unusable(run_dir_path)
-    data_dir = os.path.abspath(args.data_dir or os.path.join(os.path.dirname(run_dir_path), "data"))
+    beside = os.path.dirname(run_dir_path)
+    if studies.is_study(os.path.dirname(beside)):
+        beside = os.path.dirname(beside)
+    data_dir = os.path.abspath(args.data_dir or os.path.join(beside, "data"))
     files.refuse_unusable(data_dir)
     local_pool.this_machine().check([run])
     run_dir = RunDirectory(run_dir_path, data_dir)
@@ -45,13 +47,16 @@ def main_parser() -> Parser:
         "time:\nthe same command resumes from the last checkpoint.")
     parser.add_argument("gin", type=gin_files.resolve,
                         help="the file that describes the run, or recipe:NAME of one in gin/")
-    parser.add_argument("--run_dir", help="default: runs/ and the name of the gin file")
-    parser.add_argument("--data_dir", help="vocabulary and TFRecords; default: data/ next to the "
-                        "run's directory, shared by the runs there")
+    parser.add_argument("--run_dir", type=os.path.expanduser, help="default: that of the gin file "
+                        "if it is a run's own, else runs/ and its name")
+    parser.add_argument("--data_dir", type=os.path.expanduser, help="vocabulary and TFRecords; "
+                        "default: data/ next to the run's directory, shared by the runs there; of "
+                        "a study's run: the study's")
     parser.add_argument("--set", action="append", default=[], metavar="run.NAME=VALUE",
                         help="a setting that overrides the file; may be repeated")
-    parser.add_argument("--training_of", metavar="DIR", help="a finished run with the same "
-                        "training, of as many or fewer steps: begin with its checkpoints")
+    parser.add_argument("--training_of", metavar="DIR", type=os.path.expanduser,
+                        help="a finished run with the same training, of as many or fewer steps: "
+                        "begin with its checkpoints")
     parser.add_argument("--t2t_usr_dir", metavar="DIR", help="overrides run.usr_dir")
     parser.add_argument("--skip_datagen", action="store_true", help=argparse.SUPPRESS)
     return parser

@@ -50,8 +50,7 @@ def main(argv: list[str]) -> None:
         raise UserError("--smoke runs on this machine: leave out --cluster and --dry_run")
     study, run = gin_files.load_study(args.gin, args.set)
     run = provenance.with_usr_dir(run, args.t2t_usr_dir, args.gin)
-    name = os.path.splitext(os.path.basename(args.gin))[0]
-    study_dir = os.path.abspath(args.study_dir or os.path.join("runs", name))
+    study_dir = os.path.abspath(args.study_dir or gin_files.default_directory(args.gin))
     files.refuse_unusable(study_dir)
     smoke_dir = f"{study_dir}-smoke"
     if args.smoke:
@@ -178,7 +177,8 @@ def main_parser() -> Parser:
         "at any\ntime: the same command resumes; finished runs are not repeated.")
     parser.add_argument("gin", nargs="?", type=gin_files.resolve,
                         help="the file that describes the study, or recipe:NAME of one in gin/")
-    parser.add_argument("--study_dir", help="default: runs/ and the name of the gin file")
+    parser.add_argument("--study_dir", type=os.path.expanduser, help="default: that of the gin "
+                        "file if it is a study's own, else runs/ and its name")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
                         help="a setting (run.NAME or study.NAME) that overrides the file; may be "
                         "repeated")
@@ -190,7 +190,8 @@ def main_parser() -> Parser:
     parser.add_argument("--t2t_usr_dir", metavar="DIR", help="overrides run.usr_dir")
     where.add_argument("--cluster", choices=["slurm", "local"], help="queue a job for each run "
                        "through submitit, and follow them; Ctrl-C leaves them queued. local: "
-                       "submitit's stand-in for Slurm on this machine, to try it out")
+                       "submitit's stand-in for Slurm on this machine, to try it out; Ctrl-C ends "
+                       "its jobs")
     parser.add_argument("--submitit_option", action="append", default=[], metavar="NAME=VALUE",
                         help="a parameter of submitit, such as timeout_min=1440 or "
                         "slurm_partition=gpu; may be repeated")
@@ -199,6 +200,6 @@ def main_parser() -> Parser:
     parser.add_argument("--smoke", action="store_true", help="try all stages of all arms, with a "
                         f"few steps, one seed and {_SMOKE_LINES} test sentences, in "
                         "STUDY_DIR-smoke")
-    parser.add_argument("--status", metavar="DIR", help="show how far the study in DIR is; start "
-                        "nothing")
+    parser.add_argument("--status", metavar="DIR", type=os.path.expanduser,
+                        help="show how far the study in DIR is; start nothing")
     return parser

@@ -19,7 +19,7 @@ from rpr.utils import files, metrics_log
 from rpr.utils.console import say
 from rpr.utils.errors import InvalidPath, InvalidValue
 
-_SENT = {"*": {"id": str, "events": int, "scores": (float, None)}}
+_SENT = {"*": {"id": str, "events": int, "scores": ({"*": float}, float, None)}}
 _NOT_VALUES = ("event", "step", "time")
 
 
@@ -100,10 +100,9 @@ def _send(run_dir: RunDirectory, tracker: str, library: Any, project: str) -> in
     events = list(metrics_log.events(run_dir.metrics))
     scores = run_dir.read_scores()
     final = {f"test/{name}": scores[name]["score"] for name in ALL_METRICS
-             if name in scores and "step" in scores}
-    first = next(iter(final.values()), None)
+             if name in scores and "step" in scores} or None
     new = events[before["events"]:]
-    if not new and first == before["scores"]:
+    if not new and final == before["scores"]:
         return 0
     settings = dataclasses.asdict(gin_files.load_run(run_dir.config))
     run = _TRACKERS[tracker](library, project, os.path.basename(run_dir.path), settings,
@@ -116,12 +115,12 @@ def _send(run_dir: RunDirectory, tracker: str, library: Any, project: str) -> in
                   and math.isfinite(value)}
         if index >= before["events"] and values:
             run.log(values, step)
-    if final and first != before["scores"]:
+    if final and final != before["scores"]:
         run.log(final, scores["step"])
     run.end()
-    sent[tracker] = {"id": run.id, "events": len(events), "scores": first}
+    sent[tracker] = {"id": run.id, "events": len(events), "scores": final}
     files.write_json(note, sent)
-    return len(new) + (first != before["scores"])
+    return len(new) + (final != before["scores"])
 
 
 def main_parser() -> Parser:

@@ -61,6 +61,15 @@ def is_record(path: str) -> bool:
     return os.path.basename(path) in (RUN_FILE, STUDY_FILE)
 
 
+def default_directory(path: str) -> str:
+    """Where a gin file's run or study belongs: a record beside it, else runs/ and its name."""
+    folder, name = os.path.split(path)
+    if is_record(path) and any(os.path.exists(os.path.join(folder, record))
+                               for record in ("status.json", "study.json")):
+        return os.path.abspath(folder)
+    return os.path.abspath(os.path.join("runs", os.path.splitext(name)[0]))
+
+
 def _load(path: str, overrides: Sequence[str], is_study: bool) -> tuple[Run, Study | None]:
     if not os.path.exists(path):
         name = os.path.basename(path).removesuffix(".gin")
@@ -68,6 +77,7 @@ def _load(path: str, overrides: Sequence[str], is_study: bool) -> tuple[Run, Stu
         raise UserError(f"{path}: no such gin file{hint}")
     if os.path.isdir(path):
         raise UserError(f"{path}: is a directory; expected a gin file")
+    files.refuse_pipe(path)
     changes = dict(_override(text, is_study) for text in overrides)
     try:
         if is_record(path):
@@ -120,16 +130,19 @@ def _load_with_gin(path: str, changes: Mapping[str, Any], is_study: bool
     gin.add_config_file_search_path(os.path.dirname(os.path.abspath(path)))
     with _quiet_search(), open(path, encoding="utf-8-sig") as text:
         gin.parse_config(text)
+    _check_macros()
     for name, value in changes.items():
         gin.bind_parameter(name, value)
     scoped = re.search(r"^[\w/.]+/((?:run|study)\.\w+) =", gin.config_str(), re.MULTILINE)
     if scoped:
         raise UserError(f"{shown(scoped[0].removesuffix(' ='))}: gin's scopes have no effect; the "
                         f"setting is {scoped[1]}")
-    _check_macros()
     gin.finalize()
     _check_kind(any(_bound(name) for name in _SETTINGS if name.startswith("study.")), is_study)
-    return _configured_run(), _configured_study() if is_study else None
+    run = _configured_run()
+    if is_study and run.seed != Run.seed:
+        raise UserError(f"run.seed = {run.seed}: the seeds of a study are study.seeds")
+    return run, _configured_study() if is_study else None
 
 
 @contextlib.contextmanager
@@ -144,12 +157,13 @@ def _quiet_search() -> Iterator[None]:
 
 
 def _check_macros() -> None:
-    """Refuses a macro that is meant as a setting: gin defines one where `run.` is forgotten."""
-    for setting in _SETTINGS:
-        name = setting.partition(".")[2]
-        bound = _bound(f"{name}/gin.macro.value")
-        if bound and not re.search(rf"%{name}\b", gin.config_str()):
-            raise UserError(f"{name} = {shown(bound[0])} has no effect: the setting is {setting}")
+    """Refuses a macro that nothing uses: gin defines one where `run.` is left out."""
+    text = gin.config_str()
+    for name in re.findall(r"^([\w/]+) =", text, re.MULTILINE):
+        if not re.search(rf"%{name}\b", text):
+            value, = _bound(f"{name}/gin.macro.value")
+            raise UserError(f"{name} = {shown(value)} has no effect: nothing uses %{name}"
+                            f"{nearest(name, _SETTINGS)}")
 
 
 def _bound(parameter: str) -> tuple[Any, ...]:

@@ -112,8 +112,10 @@ def test_settings_that_contradict_each_other_are_refused_with_file_and_set(tmp_p
      "'dropout' is not a number, True, False, None or a quoted string (mine.gin, line 5)"),
     ("run.seed = %x", "No bindings specified for 'x/gin.macro'"),
     ("run.seed =", "Unable to parse value. (mine.gin, line 5)"),
-    ("alpha = 1.0", "alpha = 1.0 has no effect: the setting is run.alpha"),
-    ("seeds = (1, 2)", "seeds = (1, 2) has no effect: the setting is study.seeds"),
+    ("alpha = 1.0", "alpha = 1.0 has no effect: nothing uses %alpha; nearest: run.alpha"),
+    ("beam_sise = 3",
+     "beam_sise = 3 has no effect: nothing uses %beam_sise; nearest: run.beam_size"),
+    ("a/alpha = 1.0", "a/alpha = 1.0 has no effect: nothing uses %a/alpha; nearest: run.alpha"),
 ])
 def test_what_gin_refuses_is_said_in_plain_words(tmp_path, line, reason):
     path = tmp_path / "mine.gin"
@@ -127,6 +129,28 @@ def test_a_macro_may_have_the_name_of_a_setting(tmp_path):
     path = tmp_path / "mine.gin"
     path.write_text(BASE + "alpha = 1.0\nrun.alpha = %alpha\n")
     assert gin_files.load_run(str(path)).alpha == 1.0
+
+
+def test_a_study_has_no_seed_of_a_run(tmp_path):
+    path = tmp_path / "mine.gin"
+    path.write_text(BASE + "study.baseline = 'a'\nstudy.arms = {'a': {}}\n")
+    with pytest.raises(UserError, match="run.seed = 7: the seeds of a study are study.seeds"):
+        gin_files.load_study(str(path), ["run.seed=7"])
+
+
+def test_a_record_belongs_to_its_own_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert gin_files.default_directory("a/study.gin") == str(tmp_path / "runs" / "study")
+    for record, name in (("study.json", "study.gin"), ("status.json", "config.gin")):
+        (tmp_path / record).touch()
+        assert gin_files.default_directory(name) == str(tmp_path)
+        assert gin_files.default_directory("a/x.gin") == str(tmp_path / "runs" / "x")
+
+
+def test_a_pipe_is_no_gin_file(tmp_path):
+    os.mkfifo(tmp_path / "x.gin")
+    with pytest.raises(UserError, match="x.gin: is a pipe"):
+        gin_files.load_run(str(tmp_path / "x.gin"))
 
 
 def test_an_included_file_is_looked_for_in_silence(tmp_path):

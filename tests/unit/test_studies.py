@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rpr
-from rpr.cli import report, study
+from rpr.cli import report, run, study
 from rpr.experiments import config, gin_files, studies
 from rpr.utils import locks
 from rpr.utils.errors import UserError
@@ -187,6 +187,35 @@ def test_a_dry_run_refuses_what_the_study_does_and_knows_only_its_own_smoke_test
     (tmp_path / "s" / runs[0].directory / "status.json").write_text("{}")
     with pytest.raises(UserError, match=r"alpha = 0\.5 \(there: 0\.6\)"):
         command("--dry_run", "--set=run.alpha=0.5")
+
+
+def test_a_study_directory_may_begin_with_a_tilde(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    studies.prepare(config.Study("absolute", arms=ARMS), BASE, str(tmp_path / "mine"))
+    with pytest.raises(UserError, match=f"^{tmp_path}/mine holds another run"):
+        (tmp_path / "mine" / "runs" / "x").mkdir()
+        (tmp_path / "mine" / "runs" / "x" / "status.json").touch()
+        command("--study_dir=~/mine", "--dry_run", "--set=run.alpha=0.5")
+
+
+def test_the_python_api_plans_and_repeats_flags(monkeypatch):
+    asked = []
+    monkeypatch.setattr(rpr.api.pipeline, "run_command",
+                        lambda argv, *_, **__: asked.append(argv) or (0, ""))
+    assert rpr.study("x.gin", "s", dry_run=True, submitit_option=["a=1", "b=2"]) == []
+    assert asked == [["study", "x.gin", "--study_dir=s", "--dry_run", "--submitit_option=a=1",
+                      "--submitit_option=b=2"]]
+
+
+def test_a_run_of_a_study_has_its_directory_and_the_data_of_the_study(tmp_path, monkeypatch):
+    runs = studies.prepare(config.Study("absolute", arms=ARMS), BASE, str(tmp_path / "s"))
+    found = []
+    monkeypatch.setattr(run, "check_new_runs", lambda _: None)
+    monkeypatch.setattr(run, "complete_run", lambda _, run_dir, *__: found.append(run_dir))
+    with open(runs[0].run_dir.status, "w") as status:
+        status.write("{}")
+    run.main([runs[0].run_dir.config])
+    assert (found[0].path, found[0].data_dir) == (runs[0].run_dir.path, str(tmp_path / "s" / "data"))
 
 
 def test_a_run_under_way_gets_a_further_test_set_at_its_end(command, tmp_path, monkeypatch):
