@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rpr
-from rpr.cli import report, run, study
+from rpr.cli import report, study
+from rpr.cli import run as run_command
 from rpr.experiments import config, gin_files, studies
 from rpr.utils import locks
 from rpr.utils.errors import UserError
@@ -210,12 +211,13 @@ def test_the_python_api_plans_and_repeats_flags(monkeypatch):
 def test_a_run_of_a_study_has_its_directory_and_the_data_of_the_study(tmp_path, monkeypatch):
     runs = studies.prepare(config.Study("absolute", arms=ARMS), BASE, str(tmp_path / "s"))
     found = []
-    monkeypatch.setattr(run, "check_new_runs", lambda _: None)
-    monkeypatch.setattr(run, "complete_run", lambda _, run_dir, *__: found.append(run_dir))
+    monkeypatch.setattr(run_command, "check_new_runs", lambda _: None)
+    monkeypatch.setattr(run_command, "complete_run", lambda _, run_dir, *__: found.append(run_dir))
     with open(runs[0].run_dir.status, "w") as status:
         status.write("{}")
-    run.main([runs[0].run_dir.config])
-    assert (found[0].path, found[0].data_dir) == (runs[0].run_dir.path, str(tmp_path / "s" / "data"))
+    run_command.main([runs[0].run_dir.config])
+    assert [(run_dir.path, run_dir.data_dir) for run_dir in found] == [
+        (runs[0].run_dir.path, str(tmp_path / "s" / "data"))]
 
 
 def test_a_run_under_way_gets_a_further_test_set_at_its_end(command, tmp_path, monkeypatch):
