@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from rpr.experiments import config, run_directory, studies
+from rpr.experiments import config, pipeline, run_directory, studies
 from rpr.utils import processes
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -146,7 +146,7 @@ def _prepare_steps(folder: pathlib.Path, steps: int) -> None:
                          train_steps=steps, checkpoint_steps=steps)
         run_dir = run_directory.RunDirectory(str(folder / "study" / f"run{seed}"))
         os.makedirs(run_dir.path)
-        run_directory.update_config(run, run_dir)
+        pipeline.update_config(run, run_dir)
         _write_run(run_dir, source, reference, damage(reference, seed), steps)
 
 

@@ -68,6 +68,8 @@ def main(argv: list[str]) -> None:
     with locks.locked(smoke_dir) if args.smoke else contextlib.nullcontext():
         if args.smoke:
             _begin_smoke_test(smoke_dir, data_dir)
+        for study_run in runs:
+            provenance.check_corpus(study_run.run, study_run.run_dir)
         studies.check(run, runs, study_dir)
         if args.dry_run:
             # A smoke test of other settings has other directories.

@@ -62,10 +62,11 @@ def is_record(path: str) -> bool:
 
 
 def default_directory(path: str) -> str:
-    """Where a gin file's run or study belongs: a record beside it, else runs/ and its name."""
+    """Where a file's run or study belongs: the directory of a record, else runs/ and its name."""
     folder, name = os.path.split(path)
     if is_record(path) and any(os.path.exists(os.path.join(folder, record))
-                               for record in ("status.json", "study.json")):
+                               for record in ("status.json", "study.json",
+                                              f"../../{STUDY_FILE}")):
         return os.path.abspath(folder)
     return os.path.abspath(os.path.join("runs", os.path.splitext(name)[0]))
 

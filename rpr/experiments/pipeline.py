@@ -25,9 +25,9 @@ from rpr.experiments.run_directory import (
     Stage,
     dev_stages,
     dev_texts,
+    new_test_sets,
     sacrebleu_test_set,
     stages,
-    update_config,
 )
 from rpr.utils import files, locks, metrics_log
 from rpr.utils.console import say
@@ -138,6 +138,21 @@ def _check_config(run: Run, run_dir: RunDirectory) -> None:
             _unlink(*texts, run_dir.data, run_dir.status, run_dir.metrics)
             shutil.rmtree(run_dir.model, ignore_errors=True)
     update_config(run, run_dir)
+
+
+def update_config(run: Run, run_dir: RunDirectory) -> None:
+    """Writes the configuration; a finished run with new test sets or metrics is no longer done.
+
+    It keeps its scores if other metrics would mean that it is trained or translated again.
+    """
+    if os.path.exists(run_dir.config):
+        there = gin_files.load_run(run_dir.config)
+        if there == run:
+            return
+        if new_test_sets(run, run_dir) or (there.metrics != run.metrics
+                                           and "average" in Pipeline(run, run_dir, 0).removable()):
+            _unlink(run_dir.scores)
+    files.write_atomically(run_dir.config, gin_files.as_gin(run))
 
 
 def _unlink(*paths: str) -> None:

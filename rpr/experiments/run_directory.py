@@ -18,7 +18,6 @@
     RUN/dev/hypotheses.STEP.txt   the development set, translated with the checkpoint at STEP
     RUN/dev/scores.STEP.json      (run.bleu_frequency), and its scores
 """
-import contextlib
 import glob
 import os
 import re
@@ -252,18 +251,6 @@ def new_test_sets(run: Run, run_dir: RunDirectory) -> set[str]:
         raise UserError(f"run.test_sets: {run_dir.path} cannot decode {', '.join(sorted(new))}, "
                         "since its checkpoints are gone")
     return new
-
-
-def update_config(run: Run, run_dir: RunDirectory) -> None:
-    """Writes the configuration; a finished run with new test sets or metrics is no longer done."""
-    if os.path.exists(run_dir.config):
-        there = gin_files.load_run(run_dir.config)
-        if there == run:
-            return
-        if new_test_sets(run, run_dir) or there.metrics != run.metrics:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(run_dir.scores)
-    files.write_atomically(run_dir.config, gin_files.as_gin(run))
 
 
 def data_record(run: Run, data_dir: str) -> str:

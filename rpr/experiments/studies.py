@@ -163,19 +163,18 @@ def prepare(study: Study, run: Run, study_dir: str, needed: list[StudyRun] | Non
             os.makedirs(study_run.run_dir.path, exist_ok=True)
             # A run under way would not notice another test set, and yet end as done.
             if not locks.is_held(study_run.run_dir.lock):
-                run_directory.update_config(study_run.run, study_run.run_dir)
+                pipeline.update_config(study_run.run, study_run.run_dir)
     return runs
 
 
 def check(run: Run, runs: list[StudyRun], study_dir: str) -> None:
-    """Refuses a base run and runs that cannot go on in a directory, and text that has changed."""
+    """Refuses a base run and runs that cannot go on in a directory."""
     if is_study(study_dir) and _has_begun(study_dir):
         there = gin_files.load_study(os.path.join(study_dir, gin_files.STUDY_FILE))[1]
         sharing.refuse_another(run, there, study_dir)
         if run.train_steps > there.train_steps:
             _check_more_steps(runs, study_dir)
     for study_run in runs:
-        provenance.check_corpus(study_run.run, study_run.run_dir)
         run_directory.new_test_sets(study_run.run, study_run.run_dir)
 
 

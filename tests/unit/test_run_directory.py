@@ -341,35 +341,43 @@ def test_checkpoints_may_be_gone_once_nothing_needs_them(run_dir):
 
 def test_a_test_set_that_is_decoded_already_needs_no_checkpoint(run_dir):
     more = dataclasses.replace(RUN, test_sets=("more",))
-    run_directory.update_config(RUN, run_dir)
+    pipeline.update_config(RUN, run_dir)
     for path in (run_dir.scores, run_dir.record_of("scores.json", "more")):
         with open(path, "w") as scores:
             scores.write('{"step": 100}')
-    run_directory.update_config(more, run_dir)
+    pipeline.update_config(more, run_dir)
     assert os.path.exists(run_dir.scores) and gin_files.load_run(run_dir.config) == more
 
 
 def test_a_run_without_its_checkpoints_gets_no_further_test_sets(run_dir):
     more = dataclasses.replace(RUN, test_sets=("more",))
-    run_directory.update_config(RUN, run_dir)
+    pipeline.update_config(RUN, run_dir)
     with open(run_dir.scores, "w") as scores:
         scores.write('{"step": 100}')
     with pytest.raises(UserError, match="cannot decode more, since its checkpoints are gone"):
-        run_directory.update_config(more, run_dir)
+        pipeline.update_config(more, run_dir)
     assert os.path.exists(run_dir.scores) and gin_files.load_run(run_dir.config) == RUN
     os.makedirs(run_dir.model)
     with open(run_dir.checkpoint(more) + ".index", "w"):
         pass
-    run_directory.update_config(more, run_dir)
+    pipeline.update_config(more, run_dir)
     assert not os.path.exists(run_dir.scores)
 
 
 def test_a_finished_run_is_scored_again_in_other_metrics(run_dir):
-    for changes, is_done in (({"eval_frequency": 5}, True), ({"metrics": ("chrf",)}, False)):
-        run_directory.update_config(RUN, run_dir)
+    with open(run_dir.hypotheses, "w"):
+        pass
+    decoded = {"decode": {"state": "done", "input": pipeline.Pipeline(RUN, run_dir, 0).hashes[
+        "decode"]}}
+    for changes, status, is_done in (({"eval_frequency": 5}, decoded, True),
+                                     ({"metrics": ("chrf",)}, {}, True),
+                                     ({"metrics": ("chrf",)}, decoded, False)):
+        pipeline.update_config(RUN, run_dir)
+        with open(run_dir.status, "w") as stages:
+            json.dump(status, stages)
         with open(run_dir.scores, "w") as scores:
             scores.write('{"step": 100}')
-        run_directory.update_config(dataclasses.replace(RUN, **changes), run_dir)
+        pipeline.update_config(dataclasses.replace(RUN, **changes), run_dir)
         assert os.path.exists(run_dir.scores) == is_done
 
 

@@ -213,8 +213,6 @@ def test_a_run_of_a_study_has_its_directory_and_the_data_of_the_study(tmp_path, 
     found = []
     monkeypatch.setattr(run_command, "check_new_runs", lambda _: None)
     monkeypatch.setattr(run_command, "complete_run", lambda _, run_dir, *__: found.append(run_dir))
-    with open(runs[0].run_dir.status, "w") as status:
-        status.write("{}")
     run_command.main([runs[0].run_dir.config])
     assert [(run_dir.path, run_dir.data_dir) for run_dir in found] == [
         (runs[0].run_dir.path, str(tmp_path / "s" / "data"))]
