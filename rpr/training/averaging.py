@@ -34,8 +34,16 @@ def average_all(model_dir: str, output_dir: str, n: int, min_steps: int = 0,
     Checkpoints of fewer than `min_steps` are ignored. `wait_minutes` is how long to wait for
     another checkpoint. Returns the paths of the averages, without suffix.
     """
-    copy_description(model_dir, output_dir)
+    os.makedirs(output_dir, exist_ok=True)
     files.remove_temporary_files(output_dir)
+    described = os.path.abspath(model_dir)
+    if os.path.basename(described) == "kept":         # of the training in the directory above
+        described = os.path.dirname(described)
+    for name in ("flags.txt", "hparams.json", preflight.TRAINED_WITH):
+        source, copy = os.path.join(described, name), os.path.join(output_dir, name)
+        if os.path.exists(source):
+            with files.atomic_path(copy) as temporary:
+                shutil.copy2(source, temporary)
     window: collections.deque = collections.deque(maxlen=n)
     written = []
     with Task("averaging", None, "averages") as task:
@@ -49,16 +57,6 @@ def average_all(model_dir: str, output_dir: str, n: int, min_steps: int = 0,
                 tf.train.update_checkpoint_state(output_dir, path, list(written))  # changes it
                 task.update(len(written))
     return written
-
-
-def copy_description(model_dir: str, output_dir: str) -> None:
-    """Copies what describes a model to another directory for its checkpoints, and makes it."""
-    os.makedirs(output_dir, exist_ok=True)
-    for name in ("flags.txt", "hparams.json", preflight.TRAINED_WITH):
-        source = os.path.join(model_dir, name)
-        if os.path.exists(source):
-            with files.atomic_path(os.path.join(output_dir, name)) as temporary:
-                shutil.copy2(source, temporary)
 
 
 def write_mean(path: str, paths: Sequence[str], step: int) -> None:

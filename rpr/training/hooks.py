@@ -294,7 +294,6 @@ class ChecksumListener(tf.train.CheckpointSaverListener):
 class KeepingListener(tf.train.CheckpointSaverListener):
     """Keeps the weights of checkpoints at multiples of `frequency` (0: of none) in MODEL_DIR/kept.
 
-    The description of the model is beside them, so that they can be averaged and decoded.
     Writing them needs a session. The first session of a process sets the number of threads, on
     which losses depend, so nothing may be kept before the session of the training exists.
     """
@@ -312,7 +311,7 @@ class KeepingListener(tf.train.CheckpointSaverListener):
             kept = os.path.join(self._model_dir, "kept", os.path.basename(path))
             if step and step % self._frequency == 0 and not (
                     os.path.exists(kept + ".index") or checkpoints.damage(path)):
-                averaging.copy_description(self._model_dir, os.path.dirname(kept))
+                os.makedirs(os.path.dirname(kept), exist_ok=True)
                 # The mean of one checkpoint: its weights, unchanged, written whole or not at all.
                 averaging.write_mean(kept, [path], step)
 

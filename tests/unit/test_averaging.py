@@ -1,5 +1,6 @@
 """Averages of checkpoints: the mean of what a model computes with, in bounded memory."""
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -90,6 +91,14 @@ def test_what_describes_the_model_is_that_of_the_model(model_dir, tmp_path):
     averaging.average_all(str(model_dir), str(tmp_path / "out"), 2)
     assert (tmp_path / "out" / "hparams.json").read_text() == "{}"
     assert not list((tmp_path / "out").glob(".*"))
+
+
+def test_what_describes_kept_weights_is_in_the_directory_above(model_dir, tmp_path):
+    kept = shutil.copytree(model_dir, tmp_path / "model" / "kept",
+                           ignore=shutil.ignore_patterns("hparams.json"))
+    (tmp_path / "model" / "hparams.json").write_text("{}")
+    averaging.average_all(str(kept), str(tmp_path / "out"), 2)
+    assert (tmp_path / "out" / "hparams.json").read_text() == "{}"
 
 
 def test_checkpoints_of_different_models_are_not_averaged(tmp_path):
