@@ -156,7 +156,10 @@ def set_band(x: tf.Tensor, band: tf.Tensor, lowest: int | tf.Tensor, highest: in
     else:
         count = tf.fill([tf.cast(count > 1, tf.int32)], count)
         shape = tf.concat([shape, count, [queries]], axis=0)
-    y = tf.linalg.set_diag(x, tf.reshape(band, shape), k=tf.stack([lowest, highest]),
-                           align="LEFT_RIGHT")
+    band = tf.reshape(band, shape)
+    if isinstance(count, int) and not x.shape.is_fully_defined():
+        # TensorFlow then expects the shape of one diagonal, so it must not know that of the band.
+        band = tf.placeholder_with_default(band, None)
+    y = tf.linalg.set_diag(x, band, k=tf.stack([lowest, highest]), align="LEFT_RIGHT")
     y.set_shape(x.shape)
     return y

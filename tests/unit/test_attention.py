@@ -128,14 +128,15 @@ def test_self_attention_is_equations_3_and_4(seed, batch, heads, n, k, shared, t
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_queries_keys_and_values_from_one_tensor(algorithm, causal):
-    """As in a model, with dynamic lengths."""
+@pytest.mark.parametrize("known", [None, 64])
+def test_queries_keys_and_values_from_one_tensor(algorithm, causal, known):
+    """As in a model, with dynamic lengths, or a known one as in packed batches."""
     random = np.random.RandomState(0)
     tables = {name: random.randn(2, 5, 3) for name in ("keys", "values")}
     with tf.Graph().as_default(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(relative, "MAX_BAND_CLIP", ALGORITHMS[algorithm])
-        x = tf.placeholder(tf.float64, [None, 2, None, 3])
-        length = tf.shape(x)[2]
+        x = tf.placeholder(tf.float64, [None, 2, known, 3])
+        length = known or tf.shape(x)[2]
         learned = [tf.get_variable(name, initializer=table, use_resource=True)
                    for name, table in tables.items()]
         z = attend(x, x, x, *learned, Layout(length, length, 0, causal),
@@ -144,7 +145,7 @@ def test_queries_keys_and_values_from_one_tensor(algorithm, causal):
         gradients = tf.gradients(z, [x, *learned], z)
         with tf.Session() as session:
             session.run(tf.global_variables_initializer())
-            for n in (2, 3, 4, 5):
+            for n in [known] if known else (2, 3, 4, 5):
                 at = random.randn(3, 2, n, 3)
                 got, (dx, *dtables) = session.run([z, gradients], {x: at})
                 arrays = dict(q=at, k=at, v=at, **tables)
