@@ -11,6 +11,7 @@ from tensor2tensor.layers import common_layers, modalities
 
 from rpr import positions
 from rpr.models import beam_search, declarations, losses
+from rpr.positions.combinations import shortest_limit
 from rpr.positions.scheme import check_length
 
 # A step takes a tensor, the caches and the sources; it returns a tensor and the caches after it.
@@ -140,6 +141,10 @@ class IncrementalDecoder:
 
     @property
     def longest(self) -> int | None:
-        """The most positions that the decoder has; None: no limit, or no decoder."""
-        return (positions.build(self._hparams, "targets").longest
-                if "targets" in declarations.sides(self._hparams) else None)
+        """The most positions that the decoder has, also in its attention to the encoder.
+
+        None: no limit, or no decoder.
+        """
+        stacks = declarations.sides(self._hparams)
+        return shortest_limit(positions.build(self._hparams, side) for side, needed in (
+            ("targets", {"targets"}), ("cross", {"inputs", "targets"})) if needed <= {*stacks})

@@ -13,6 +13,7 @@ from rpr.positions import absolute
 from rpr.positions.layout import Layout
 from rpr.positions.registry import register
 from rpr.positions.scheme import Scheme, check_length
+from rpr.utils.errors import UserError
 from rpr.utils.interfaces import HParams
 from rpr.utils.settings import Setting
 
@@ -33,6 +34,7 @@ class Randomized(Scheme):
     consecutive, unless `randomized_evaluation` is True.
     """
     sides = ("inputs", "targets")
+    draws_among = "randomized_length"
     settings = (
         Setting("randomized_length", 512, "positions among which position=randomized draws",
                 minimum=1),
@@ -95,8 +97,9 @@ class _TokenPositions(Scheme):
     def _found(self, layout: Layout) -> tf.Tensor:
         """bool [batch, queries]: whether the word is one of the symbols."""
         if layout.ids is None:
-            raise ValueError(f"position={self.label} reads the symbols of a sentence. They are not "
-                             "known for inputs other than text, nor in decoding with a prompt")
+            raise UserError(f"position={self.label} reads the symbols of a sentence. They are not "
+                            "known for inputs other than text, nor in decoding with a prompt or "
+                            "with a sampling_method other than argmax")
         found = tf.zeros_like(layout.ids, tf.bool)
         for first, last in self._ranges:
             found |= (layout.ids >= first) & (layout.ids <= last)
@@ -149,6 +152,8 @@ class Abacus(_DigitPlaces):
 
     def place(self, layout: Layout) -> None:
         places = self._places(layout)
+        if layout.cache is not None:                         # hypotheses have numbers of any length
+            places = tf.minimum(places, self._length - 1)
         if layout.training and self._shift:
             draw = tf.cast(random_integers([1], tf.uint32), tf.int64) % (self._shift + 1)
             places += tf.cast(draw, tf.int32) * tf.cast(places > 0, tf.int32)

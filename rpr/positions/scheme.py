@@ -33,6 +33,8 @@ class Scheme:
       t2t_settings: names of T2T's own hparams that this scheme reads and most others do not.
       sides: where the scheme can be used: `inputs`, `targets`, `cross`.
       longest: the most positions that the scheme has; None if there is no limit.
+      draws_among: the setting with the number of positions that `place` draws from; empty: it does
+        not draw.
       axes: the number of axes of the positions that `place` returns.
       depth_factor: depth of the keys after `rotate`, as a multiple of their depth before.
       hparams, side: as given to the constructor.
@@ -43,6 +45,7 @@ class Scheme:
     t2t_settings: tuple[str, ...] = ()
     sides: tuple[str, ...] = ("inputs", "targets", "cross")
     longest: int | None = None
+    draws_among = ""
     axes = 1
     depth_factor = 1
     label = ""
@@ -217,8 +220,8 @@ def check_length(length: int | tf.Tensor, rows: int, scheme: str, setting: str =
     """
     check = tf.debugging.assert_less_equal(
         tf.cast(length, tf.int32), rows,
-        message=f"position={scheme} has rows for {setting}={rows} positions, and this sequence is "
-                f"longer: raise {setting} before training, or use position=sinusoid or relative")
+        message=f"position={scheme} has rows for {setting}={rows} positions, and this is longer: "
+                f"raise {setting} before training, or use position=sinusoid or relative")
     return tf.control_dependencies([check] if check is not None else [])
 
 

@@ -183,12 +183,13 @@ def test_the_encoder_is_projected_once_and_not_in_every_step():
     assert len(products) == 4 and len(inside) == 2           # in the loop: query and output alone
 
 
-@pytest.mark.parametrize("position, beams", [("learned", 1), ("relative_unclipped", 2)])
-def test_a_hypothesis_ends_where_the_positions_end(position, beams):
+@pytest.mark.parametrize("position, cross, beams", [
+    ("learned", "", 1), ("relative_unclipped", "", 2), ("none", "relative_unclipped", 1)])
+def test_a_hypothesis_ends_where_the_positions_end(position, cross, beams):
     def search(max_length):
         with tf.Graph().as_default(), tf.Session() as session:
-            values = tiny_models.hparams(position=position, max_length=max_length,
-                                         num_hidden_layers=1)
+            values = tiny_models.hparams(position=position, cross_position=cross,
+                                         max_length=max_length, num_hidden_layers=1)
             model = tiny_models.make(values, tf.estimator.ModeKeys.PREDICT)
             outputs = model.infer(features(), decode_length=30, beam_size=beams)["outputs"]
             session.run(tf.global_variables_initializer())
@@ -198,6 +199,12 @@ def test_a_hypothesis_ends_where_the_positions_end(position, beams):
     assert search(8).shape[-1] <= 8
     with pytest.raises(tf.errors.InvalidArgumentError, match="max_length=5 positions"):
         search(5)                                            # too short for a source
+
+
+def test_a_number_of_a_hypothesis_may_have_more_digits_than_there_are_places():
+    with decode(dict(decoder_position="sinusoid+abacus", abacus_length=3, abacus_symbols="2-10"),
+                beam_size=1) as found:
+        assert found.found["outputs"].shape[-1] > 3
 
 
 @pytest.mark.parametrize("beams", [1, 2])

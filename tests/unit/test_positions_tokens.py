@@ -8,6 +8,7 @@ from rpr import positions
 from rpr.conformance import checks
 from rpr.positions import absolute
 from rpr.positions.layout import Layout
+from rpr.utils.errors import UserError
 
 SETTINGS = dict(hidden_size=8, abacus_symbols="5-7;9", coupling_symbols="5-7;9",
                 bipe_separators="3;4")
@@ -145,5 +146,5 @@ def test_settings_that_cannot_be_are_refused(position, settings, message):
 
 
 def test_an_input_without_symbols_is_refused():
-    with pytest.raises(ValueError, match="position=bipe reads the symbols of a sentence"):
+    with pytest.raises(UserError, match="position=bipe reads the symbols of a sentence"):
         build("bipe").place(Layout(3, 3))
