@@ -20,6 +20,7 @@ from rpr.models.declarations import check_ranges
 from rpr.nn import attention, projections
 from rpr.nn.dropout import dropout
 from rpr.nn.ops import accumulator_dtype, shape_list
+from rpr.positions.registry import names_in
 from rpr.utils.interfaces import HParams
 
 POSITIONS = ("none", "sinusoid", "scaled_sinusoid", "learned")   # signals added to the words
@@ -142,6 +143,8 @@ def checked_hparams(hparams: HParams) -> HParams:
         raise ValueError("no hparam attention_flavour: qkv_seq2seq needs an hparams_set such as "
                          "qkv_seq2seq_base (rpr list hparams)")
     check_ranges(hparams)
+    if hparams.pack_dataset:
+        raise ValueError("pack_dataset=True: qkv_seq2seq reads one sentence per row")
     if hparams.hidden_size % 2:
         raise ValueError(f"hidden_size={hparams.hidden_size}: qkv_seq2seq needs an even number, "
                          "half of it for each direction")
@@ -152,11 +155,14 @@ def checked_hparams(hparams: HParams) -> HParams:
         raise ValueError(f"prepend_mode={hparams.prepend_mode}: qkv_seq2seq supports only none")
     for side, name in (("inputs", "encoder_position"), ("targets", "decoder_position")):
         name = name if hparams.get(name) else "position"
-        for scheme in hparams.get(name).split("+"):
-            if scheme.strip() in positions.SCHEMES and scheme.strip() not in POSITIONS:
-                raise ValueError(f"{name}={hparams.get(name)}: {scheme} is a scheme of "
-                                 "self-attention, which qkv_seq2seq does not have; it supports "
-                                 f"{', '.join(POSITIONS)}")
+        value = hparams.get(name)
+        for scheme in sorted(names_in(value) & positions.SCHEMES.keys() - set(POSITIONS)):
+            raise ValueError(f"{name}={value}: {scheme} is a scheme of self-attention, which "
+                             "qkv_seq2seq does not have; it supports "
+                             f"{', '.join(POSITIONS)}")
+        if ":" in value or "@" in value:
+            raise ValueError(f"{name}={value}: qkv_seq2seq has one scheme per side, such as "
+                             "sinusoid, or a sum")
         positions.build(hparams, side)                       # raises for a bad scheme
     return hparams_lib.copy_hparams(hparams)
 
@@ -178,8 +184,6 @@ class QkvSeq2seq(incremental.IncrementalDecoder, t2t_model.T2TModel):
 
     def body(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
         """Maps embedded words [batch, length, 1, hidden] to the input of the softmax."""
-        if "targets_segmentation" in features:
-            raise ValueError("pack_dataset=True: qkv_seq2seq reads one sentence per row")
         memory = self._encode(common_layers.flatten4d3d(features["inputs"]))
         targets = common_layers.shift_right_3d(common_layers.flatten4d3d(features["targets"]))
         training = self._hparams.mode == tf.estimator.ModeKeys.TRAIN

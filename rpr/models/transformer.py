@@ -20,6 +20,7 @@ from rpr.models.declarations import (
     sides,
 )
 from rpr.models.losses import cast_to_activations
+from rpr.positions.registry import names_in
 from rpr.problems.graphs import split_edges
 from rpr.utils.interfaces import HParams
 
@@ -70,14 +71,9 @@ def checked_hparams(hparams: HParams) -> HParams:
             raise ValueError(f"{name}={value}: rpr_transformer supports only "
                              f"{' or '.join(map(str, supported))}{hint}")
     check_ranges(hparams)
-    if hparams.get("loss_per_sentence", False) and hparams.pack_dataset:
-        raise ValueError("loss_per_sentence=True with pack_dataset=True: a packed row holds "
-                         "several sentences; use one of the two")
+    if hparams.pack_dataset:
+        _check_packed(hparams)
     symbol, decoder_only = (hparams.get(name) for name in ("answer_symbol", "decoder_only"))
-    for name in ("answer_symbol", "decoder_only"):
-        if hparams.get(name) and hparams.pack_dataset:
-            raise ValueError(f"{name}={hparams.get(name)} with pack_dataset=True: a packed row "
-                             "holds several sources; use one of the two")
     if decoder_only and symbol:
         raise ValueError(f"answer_symbol={symbol} with decoder_only=True: an encoder or a decoder "
                          "answers; use one of the two")
@@ -88,6 +84,24 @@ def checked_hparams(hparams: HParams) -> HParams:
     for side in (*sides(hparams), "cross"):
         positions.build(hparams, side)                       # raises for a bad scheme
     return hparams
+
+
+def _check_packed(hparams: HParams) -> None:
+    """Nothing needs what a row of several sentences does not have."""
+    for name, why in (("loss_per_sentence", "holds several sentences"),
+                      ("answer_symbol", "holds several sources"),
+                      ("decoder_only", "holds several sources")):
+        if hparams.get(name):
+            raise ValueError(f"{name}={hparams.get(name)} with pack_dataset=True: a packed row "
+                             f"{why}; use one of the two")
+    if "graph" in names_in(hparams.get("encoder_position") or hparams.position):
+        raise ValueError("position=graph with pack_dataset=True: a packed row has no edges; use "
+                         "one of the two")
+    if hparams.max_length > hparams.get("randomized_length") and any(
+            "randomized" in names_in(hparams.get(f"{side}_position") or hparams.position)
+            for side in ("encoder", "decoder")):
+        raise ValueError(f"randomized_length={hparams.get('randomized_length')}: a packed row has "
+                         f"max_length={hparams.max_length} positions; it must be at least that")
 
 
 def _check_heads(hparams: HParams) -> None:

@@ -45,6 +45,7 @@ def declared_settings() -> tuple[Setting, ...]:
 # {side: what `position` is for there}
 _SIDES = {"inputs": "the encoder (encoder_position)", "targets": "the decoder (decoder_position)",
           "cross": "the attention to the encoder (cross_position)"}
+_HPARAM = {"inputs": "encoder_position", "targets": "decoder_position", "cross": "cross_position"}
 
 
 def names_in(position: str) -> set[str]:
@@ -85,8 +86,7 @@ def build(hparams: HParams, side: str) -> Scheme:
         for a part of the layers; a scheme does not support the compatibility function; or an hparam
         of a scheme is outside its range.
     """
-    hparam = {"inputs": "encoder_position", "targets": "decoder_position",
-              "cross": "cross_position"}[side]
+    hparam = _HPARAM[side]
     value = hparams.get(hparam)
     if not value:
         hparam, value = "position", "none" if side == "cross" else hparams.position
@@ -100,14 +100,22 @@ def build(hparams: HParams, side: str) -> Scheme:
         for name in users[0].union(*users) - users[0].intersection(*users):
             raise ValueError(f"{setting}: {name} acts before the first layer, on all heads, so it "
                              "must be in every part")
-    layers = hparams.get(f"num_{'encoder' if side == 'inputs' else 'decoder'}_layers")
+    # The stacks that share `position` may have different numbers of layers.
+    layers = max(_layers(hparams, each) for each in (side, "inputs", "targets")
+                 if each == side or hparam == "position" and not hparams.get(_HPARAM[each]))
+    used = {_part_of(parts, layer + 1, head + 1)
+            for layer in range(layers) for head in range(hparams.num_heads)}
+    for part in parts:
+        if part not in used:
+            raise ValueError(f"{setting}: leave out '{part.text}', which no head has "
+                             f"(num_heads={hparams.num_heads}, layers: {layers})")
 
     @functools.cache                                         # one object for all layers
     def scheme_of(part: _Part, heads: tuple[int, int]) -> SumOfSchemes:
         return _sum(part.names, _of_heads(hparams, heads), side, setting, heads)
 
     stack: list[Scheme] = []
-    for layer in range(1, (layers or hparams.num_hidden_layers) + 1):
+    for layer in range(1, _layers(hparams, side) + 1):
         groups = _head_groups(layer, parts, hparams.num_heads, setting)
         sums = {heads: scheme_of(part, heads) for heads, part in groups.items()}
         if len({scheme.depth_factor for scheme in sums.values()}) > 1:
@@ -122,6 +130,7 @@ class _Part:
     """A part `SCHEMES@WHERE` of a value of the hparam `position`."""
 
     def __init__(self, text: str, setting: str) -> None:
+        self.text = text.strip()
         schemes, *conditions = (word.strip() for word in text.split("@"))
         self.names = _checked_names(schemes, setting)
         self.is_rest = not conditions
@@ -131,8 +140,10 @@ class _Part:
             if not match or int(match[3] or match[2] or 0) < int(match[2] or 0):
                 raise ValueError(f"{setting}: '@{condition}' must be a layer such as 4, layers such"
                                  " as 1-3, every4 for each fourth layer, or heads such as heads1-4")
-            first = int(match[2] or match[5])
-            self._bounds[match[1] or match[4] or "layers"] = first, int(match[3] or first)
+            first, kind = int(match[2] or match[5]), match[1] or match[4] or "layers"
+            if kind in self._bounds:
+                raise ValueError(f"{setting}: '{self.text}' names {kind} twice; write two parts")
+            self._bounds[kind] = first, int(match[3] or first)
 
     def includes(self, layer: int, head: int) -> bool:
         """Whether this part is for a head of a layer, both counted from 1."""
@@ -143,12 +154,21 @@ class _Part:
                 and layer % every == 0)
 
 
+def _layers(hparams: HParams, side: str) -> int:
+    stack = "encoder" if side == "inputs" else "decoder"
+    return hparams.get(f"num_{stack}_layers") or hparams.num_hidden_layers
+
+
+def _part_of(parts: list[_Part], layer: int, head: int) -> _Part | None:
+    return next((part for part in parts if part.includes(layer, head)), None)
+
+
 def _head_groups(layer: int, parts: list[_Part], heads: int, setting: str
                  ) -> dict[tuple[int, int], _Part]:
     """The part of each group of neighbouring heads: {(first, last + 1): part}, from 0."""
     groups: dict[tuple[int, int], _Part] = {}
     for head in range(heads):
-        part = next((part for part in parts if part.includes(layer, head + 1)), None)
+        part = _part_of(parts, layer, head + 1)
         if part is None:
             raise ValueError(f"{setting}: no part is for head {head + 1} of layer {layer}; add a "
                              "part without @ for the rest, such as :none")
@@ -192,6 +212,11 @@ def _sum(names: list[str], hparams: HParams, side: str, setting: str,
         schemes[name].label = f"{name}_{heads[0] + 1}_{heads[1]}" if heads[1] else name
     for scheme in schemes.values():
         scheme.partners = [other for other in schemes.values() if other is not scheme]
+        for other in scheme.partners:
+            drawn = scheme.draws_among and hparams.get(scheme.draws_among)
+            if drawn and other.longest is not None and drawn > other.longest:
+                raise ValueError(f"{setting}: {scheme.draws_among}={drawn} must be at most the "
+                                 f"{other.longest} positions of {other.label} (max_length)")
     _check_sum(schemes, setting)
     if hparams.get("compatibility") == "additive" and side != "cross":
         for name, scheme in schemes.items():

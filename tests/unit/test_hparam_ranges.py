@@ -92,6 +92,10 @@ REFUSED = [
     ("sampling_method=foo", "sampling_method=foo: must be one of argmax"),
     ("loss_per_sentence=True,pack_dataset=True", "loss_per_sentence=True with pack_dataset=True"),
     ("answer_symbol=2,pack_dataset=True", "answer_symbol=2 with pack_dataset=True"),
+    ("position=graph,pack_dataset=True", "position=graph with pack_dataset=True: .* no edges"),
+    ("decoder_position=randomized+alibi,pack_dataset=True,max_length=513",
+     "randomized_length=512: a packed row has max_length=513 positions"),
+    ("position=randomized+learned", "randomized_length=512 must be at most the 256 positions"),
     ("answer_symbol=-1", "answer_symbol=-1: must be"),
     ("sampling_temp=-1", "sampling_temp=-1.0: must be"),
     ("sampling_method=random_per_example,sampling_temp=0", "sampling_temp=0.0 with"),
@@ -119,6 +123,10 @@ SEQ2SEQ_REFUSED = [
     ("dropout=1", "dropout=1.0: must be"),
     ("kernel_width=0", "kernel_width=0: must be"),
     ("position=rotary", "position=rotary: rotary is a scheme of self-attention"),
+    ("position=alibi@1:none", "position=alibi@1:none: alibi is a scheme of self-attention"),
+    ("position=sinusoid@1:none", "position=sinusoid@1:none: qkv_seq2seq has one scheme per side"),
+    ("position=sinusoid:none", "position=sinusoid:none: qkv_seq2seq has one scheme per side"),
+    ("pack_dataset=True", "pack_dataset=True: qkv_seq2seq reads one sentence per row"),
     ("learning_rate_schedule=constant*cosine_restarts", "only rpr_transformer has cosine_restarts"),
     ("prepend_mode=prepend_inputs_full_attention", "qkv_seq2seq supports only none"),
 ]
@@ -151,6 +159,7 @@ def test_recurrent_memory_is_refused():
     "learning_rate_schedule=constant*cosine_restarts", "layer_postprocess_sequence=dza",
     "layer_preprocess_sequence=none", "norm_type=l2", "activation_dtype=bfloat16",
     "activation_dtype=float16", "attention_key_channels=2", "vocab_divisor=8",
+    "position=randomized+learned,randomized_length=256",
     "attention_dropout_broadcast_dims=2", "layer_prepostprocess_dropout_broadcast_dims=-1"])
 def test_a_value_in_range_is_accepted(overrides):
     check("rpr_transformer", "rpr_tiny", overrides)

@@ -141,7 +141,7 @@ def test_a_command_reports_a_sequence_that_is_too_long(monkeypatch):
     with pytest.raises(UserError) as error:
         t2t.launch(verb, ["--verbose"])
     assert str(error.value) == (
-        "position=learned has rows for max_length=5 positions, and this sequence is longer: raise "
+        "position=learned has rows for max_length=5 positions, and this is longer: raise "
         "max_length before training, or use position=sinusoid or relative")
 
 
@@ -172,7 +172,8 @@ def test_any_two_schemes_are_summed_or_refused(side):
         pair = f"{one}+{other}"
         with tf.Graph().as_default():
             try:
-                scheme = positions.build(tiny_models.hparams(position=pair, max_length=9), side)
+                scheme = positions.build(tiny_models.hparams(
+                    position=pair, max_length=9, randomized_length=9), side)
             except ValueError as error:
                 assert str(error).startswith(f"position={pair}: ")
                 continue

@@ -6,6 +6,7 @@ import tiny_models
 
 from rpr import positions
 from rpr.conformance import checks
+from rpr.models import transformer
 from rpr.positions import placement
 from rpr.positions.layout import Layout
 
@@ -96,10 +97,23 @@ def test_random_positions_reach_every_scheme_and_training_alone(position):
     ("rotary@heads1:nothing", "no scheme is called 'nothing'"),
     ("cope", "cope works only in the decoder"),
     ("dape+dape", "names a scheme twice"),
+    ("rotary@1@2:none", "'rotary@1@2' names layers twice; write two parts"),
+    ("rotary@3:none", r"leave out 'rotary@3', which no head has .num_heads=2, layers: 2"),
+    ("rotary@heads3:none", "leave out 'rotary@heads3'"),
+    ("none@every4:rotary", "leave out 'none@every4'"),
+    ("rotary:alibi", "leave out 'alibi'"),
 ])
 def test_assignments_that_cannot_be_are_refused(position, message):
     with pytest.raises(ValueError, match=f"position={position.replace('+', '.')}.*{message}"):
         tiny_models.make(tiny_models.hparams(position=position))
+
+
+def test_a_part_for_the_layers_of_one_side_is_not_refused():
+    values = tiny_models.hparams(position="rotary@3:none", num_encoder_layers=3)
+    transformer.checked_hparams(values)
+    values.encoder_position = "rotary"
+    with pytest.raises(ValueError, match="leave out 'rotary@3'.*layers: 2"):
+        transformer.checked_hparams(values)
 
 
 def layers_of(position, layers=4, side="inputs"):
