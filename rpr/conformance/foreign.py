@@ -32,14 +32,19 @@ class _Reference:
             self._mask = tf.placeholder(tf.float64, [None, 1, None, None])
             queries, keys = tf.shape(self._q)[2], tf.shape(self._k)[2]
             own = self._places[:, keys - queries:]
+            words = tf.placeholder(tf.float64, [None, None, hparams.hidden_size])
             layout = Layout(queries, keys, keys - queries, True, query_at=own, key_at=self._places,
-                            unit_steps=False, mask=self._mask)
-            scheme = positions.build(hparams, "targets").at(0)
+                            unit_steps=False, mask=self._mask, x=words)
+            stack = positions.build(hparams, "targets")
+            scheme = stack.at(0)
             with tf.variable_scope("layer", initializer=tf.random_normal_initializer()):
-                q = scheme.rotate(self._q * depth ** -0.5, own, layout, "query")
+                q = scheme.rotate(self._q, own, layout, "query") * depth ** -0.5
                 k = scheme.rotate(self._k, self._places, layout, "key")
                 weights = scheme.normalize(scheme.scores(q, k, layout) + self._mask, layout)
                 self._z = scheme.weighted_values(weights, self._v, layout)
+            if stack.uses("place") or stack.uses("embed") or words.consumers():
+                raise ValueError(f"position={hparams.position}: reads the words; only what depends "
+                                 "on queries, keys and places can be checked")
             variables = tf.trainable_variables()
             initializer = tf.global_variables_initializer()
         self._session = tf.Session(graph=graph)
@@ -80,8 +85,8 @@ def check_attention(function: Attention, position: str, hparams: str = "", heads
       one result for each kind of input, with the smallest counter-example.
 
     Raises:
-      UserError: the position names an unknown scheme, or it cannot be used in a decoder, or another
-        argument is not allowed.
+      UserError: the position names an unknown scheme, or it cannot be used in a decoder or reads
+        the words, or another argument is not allowed.
     """
     for setting, value in ((Setting("position", ""), position), (Setting("hparams", ""), hparams),
                            (Setting("heads", 4, minimum=1), heads),
@@ -96,6 +101,11 @@ def check_attention(function: Attention, position: str, hparams: str = "", heads
         values.parse(hparams)
     except ValueError as error:
         raise InvalidValue("hparams", hparams, str(error)) from None
+    for name, value in (("position", position), ("num_heads", heads), ("decoder_position", ""),
+                        ("hidden_size", heads * depth), ("compatibility", "dot_product"),
+                        ("attention_key_channels", 0), ("attention_value_channels", 0)):
+        if values.get(name) != value:
+            raise InvalidValue("hparams", hparams, f"{name} must be {value!r} here")
     try:
         reference, random = _Reference(values), np.random.RandomState(0)
     except ValueError as error:
@@ -141,7 +151,7 @@ def check_attention(function: Attention, position: str, hparams: str = "", heads
             cases["one word after a cache with padding"] = [
                 (f"one word after {n} and padding of 2", n + 3, 1, padded(n + 3, 2, True))
                 for n in (1, 6)]
-    if "heads" in options:
+    if "heads" in options and heads > 1:
         half = heads // 2
         cases["heads on several devices"] = [
             (f"heads {first + 1} to {first + half} of {heads}", 5, 5, None, first, half)

@@ -128,6 +128,16 @@ def fire(q, k, v, offset, at, padding, get):
     return attend(q, k, v, bias.transpose(0, 3, 1, 2), padding)
 
 
+def right_pope(q, k, v, offset, padding, variables):
+    def turned(x, at, phase):
+        angles, x = at[:, None, :, None] * 10000.0 ** (-np.arange(8) / 8) + phase, np.logaddexp(0, x)
+        return np.concatenate([x * np.cos(angles), x * np.sin(angles)], axis=3)
+
+    at, phase = places_of(padding), np.clip(variables["pope/phase"], -2 * np.pi, 0)
+    q, k = turned(q, at[:, offset:], 0.0), turned(k, at, phase)
+    return attend(q * 2 ** 0.5, k, v, 0.0, padding)          # `attend` divides by the double depth
+
+
 def yarn(pairs_kept, factor):
     """Rotary positions with YaRN's frequencies: 4 pairs, scaled by 8 from a length of 64."""
     def function(q, k, v, offset, padding):
@@ -154,7 +164,7 @@ TEMPERATURE = 0.1 * math.log(8) + 1
 YARN = "rotary_scaling=yarn,rotary_scaling_factor=8,rotary_trained_length=64"
 RIGHT = {
     "alibi": (right_alibi, "alibi", ""), "t5": (right_t5, "t5_bias", ""),
-    "rotary": (right_rotary, "rotary", ""),
+    "rotary": (right_rotary, "rotary", ""), "pope": (right_pope, "pope", ""),
     "fire": (right_fire, "fire", "fire_threshold=2.0"),
     "yarn": (yarn(right_pairs, TEMPERATURE), "rotary", YARN)}
 BUGS = {
@@ -182,6 +192,11 @@ def test_right_attention_passes(name):
     assert len(results) >= 3 and not [result for result in results if result.problem]
 
 
+def test_one_head_is_not_on_several_devices():
+    checks = [result.check for result in check_attention(slopes_of_the_rank, "none", heads=1)]
+    assert checks and "heads on several devices" not in checks
+
+
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_audit_finds_the_bug(bug):
     function, position, hparams, check = BUGS[bug]
@@ -196,6 +211,11 @@ def test_the_audit_finds_the_bug(bug):
     ((right_alibi, "alibbi"), "no scheme is called 'alibbi'; nearest: alibi"),
     ((right_alibi, "fire", "fire_treshold=2"), "hparams=fire_treshold=2: Unknown hyperparameter"),
     ((right_alibi, "fire", 5), "hparams=5: must be text"),
+    ((right_alibi, "forgetting"), "position=forgetting: reads the words; only what depends on"),
+    ((right_alibi, "sinusoid+alibi"), "position=sinusoid.alibi: reads the words"),
+    ((right_alibi, "coupling"), "position=coupling: reads the words"),
+    ((right_alibi, "alibi", "compatibility=additive"), "=additive: compatibility must be 'dot_pro"),
+    ((right_alibi, "alibi", "num_heads=2"), "hparams=num_heads=2: num_heads must be 4 here"),
     ((right_alibi, "alibi", "", 0), "heads=0: must be a whole number at least 1"),
     ((right_alibi, "alibi", "", 4, 2.5), "depth=2.5: must be a whole number at least 1")])
 def test_bad_arguments_raise_one_line(arguments, says):
