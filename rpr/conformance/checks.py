@@ -83,7 +83,8 @@ def _first(problems: Iterable[str]) -> str:
 
 def finite(subject: Subject) -> str:
     """Outputs of all lengths are finite; a scheme with a limit refuses what is beyond it."""
-    longest = positions.build(subject.hparams, subject.side).longest
+    scheme = positions.build(subject.hparams, subject.side)
+    longest = scheme.longest
     for length in _LENGTHS:
         try:
             y = subject.layer(subject.words(1, length))
@@ -91,7 +92,7 @@ def finite(subject: Subject) -> str:
             if longest is None or length <= longest:
                 return f"length {length}: {error.message.splitlines()[0]}"
             continue
-        if longest is not None and length > longest:
+        if longest is not None and length > longest and not scheme.uses("place"):
             return f"length {length} is not refused, though the scheme has {longest} positions"
         if not np.isfinite(y).all():
             return f"length {length}: the output has a value that is not finite"

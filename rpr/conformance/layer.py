@@ -10,6 +10,7 @@ from tensor2tensor.data_generators import problem_hparams
 from tensor2tensor.utils import registry
 
 from rpr import positions
+from rpr.models import transformer_stacks
 from rpr.nn import attention
 from rpr.positions.layout import Layout
 from rpr.utils.interfaces import HParams
@@ -62,8 +63,17 @@ class AttentionLayer:
 
     def _layer(self, x: tf.Tensor, mask: tf.Tensor | None, layout: Layout, cache: dict | None
                ) -> tuple[tf.Tensor, positions.Scheme]:
-        hparams = self._hparams
+        """`layout` has the places of the words; 0 begins a sentence."""
+        hparams, places = self._hparams, layout.query_positions()
         scheme, hidden = positions.build(hparams, self._side), hparams.hidden_size
+        # A symbol that depends on the word; 0 begins a sentence, as in a decoder, and is padding.
+        ids = tf.cast(tf.abs(tf.cast(x[:, :, 0], tf.float32)) * 8, tf.int32) % VOCABULARY
+        ids *= tf.cast(places > 0, tf.int32)
+        segments = tf.cumsum(tf.cast(tf.equal(places, 0), tf.int32), axis=1) + 0 * ids
+        if mask is not None:
+            ids *= tf.cast(tf.linalg.diag_part(mask[:, 0]) > MASKED / 2, tf.int32)
+        layout = transformer_stacks.placed(scheme, layout.replace(
+            x=x, ids=ids, segments=segments, mask=mask, cache=cache))
         x = scheme.embed(x, layout.query_positions())
         return attention.multihead_attention(
             x, None, mask, hidden, hidden, hidden, hparams.num_heads, scheme.at(0), layout,
@@ -149,6 +159,8 @@ class AttentionLayer:
             scheme = positions.build(hparams, self._side).at(0)
             self._empty = {"k": [hparams.num_heads, 0, depth * scheme.depth_factor],
                            "v": [hparams.num_heads, 0, depth], **scheme.states()}
+            if scheme.uses("place"):
+                self._empty["positions"] = [0, scheme.axes]
             self._step_x = tf.placeholder(dtype, [None, 1, hparams.hidden_size])
             self._cache = {name: tf.placeholder(
                 dtype if name in ("k", "v") else tf.float32,

@@ -73,17 +73,22 @@ def _enter(x: tf.Tensor, scheme: Scheme, layout: Layout, hparams: HParams, side:
                 ids *= tf.cast(tf.equal(segments, before), ids.dtype)
     at = features.get(f"{side}_position")
     layout = layout.replace(segments=segments, ids=ids, query_at=at, key_at=at, x=x)
-    if scheme.uses("place"):
-        at = scheme.place(layout)
-        if at is not None:
-            layout = layout.replace(query_at=at, key_at=_all_positions(at, x, layout.cache),
-                                    unit_steps=False)
+    layout = placed(scheme, layout)
     x = scheme.embed(x, layout.query_positions())
     if hparams.get("norm_after_embedding", False):
         with tf.variable_scope(f"{side}_embedding_norm"):
             y = tf.cast(x, ops.accumulator_dtype(x.dtype))           # as `layers.normalize`
             x = tf.cast(common_layers.layer_norm(y, epsilon=hparams.norm_epsilon), x.dtype)
     return layers.drop(x, hparams), layout
+
+
+def placed(scheme: Scheme, layout: Layout) -> Layout:
+    """The layout with the positions that the scheme gives, if it gives some."""
+    at = scheme.place(layout) if scheme.uses("place") else None
+    if at is None:
+        return layout
+    return layout.replace(query_at=at, key_at=_all_positions(at, layout.x, layout.cache),
+                          unit_steps=False)
 
 
 def _all_positions(at: tf.Tensor, x: tf.Tensor, cache: dict | None) -> tf.Tensor:

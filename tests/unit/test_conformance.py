@@ -67,7 +67,19 @@ class AcrossSegments(positions.Scheme):
             [1, 1, layout.queries, 1], dtype)
 
 
+class FromTheEnd(positions.Scheme):
+    """Positions that are counted from the end of the row."""
+    sides = ("inputs", "targets")
+
+    def place(self, layout):
+        return (layout.queries - tf.range(layout.queries))[None]
+
+    def bias(self, layout, dtype):
+        return tf.cast(layout.key_positions(), dtype)[:, None, None] ** 2
+
+
 FAULTS = {
+    FromTheEnd: ("decoder", "the future is not seen", "with only 2 words: sentence 1, word 2"),
     Leaking: ("decoder", "cached = whole", "with a cache: sentence 1, word 2 of 2 is"),
     Looking: ("decoder", "the future is not seen", "from 3 on: sentence 1, word 2"),
     WrongShape: ("encoder", "finite at lengths 1 to 300", r"bias\(\) returned int64 \(1, .*not "
@@ -109,7 +121,8 @@ def test_the_kit_compares_the_search_with_the_whole_model(registered):
                         "search and .* in the whole model", problem)
 
 
-@pytest.mark.parametrize("position", [*positions.SCHEMES, "rotary@heads1:dape+fire"])
+@pytest.mark.parametrize("position", [
+    *positions.SCHEMES, "rotary@heads1:dape+fire", "coupling+learned", "bipe+rotary"])
 def test_every_scheme_passes(position, monkeypatch):
     if "dape+" in position:                                  # sums with some others are enough
         tables, left_out = [positions.SCHEMES], set(positions.SCHEMES) - {
