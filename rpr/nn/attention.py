@@ -197,7 +197,10 @@ def multihead_attention(x: tf.Tensor, memory: tf.Tensor | None, bias: tf.Tensor 
         else:
             k, v = project_memory(
                 x if memory is None else memory, key_channels, value_channels, heads)
-        layout = layout.replace(x=x, mask=bias, cache=cache)
+        softmax = tf.nn.softmax
+        if masked and bias is not None:
+            softmax = functools.partial(masked_softmax, unmasked=bias > MASK_BIAS / 2)
+        layout = layout.replace(x=x, mask=bias, cache=cache, softmax=softmax)
         if cache is not None and memory is None:
             q = tf.ensure_shape(q, [None, heads, 1, None])
         scale = (key_channels // heads) ** -0.5              # `rotate` may change the depth
@@ -206,11 +209,6 @@ def multihead_attention(x: tf.Tensor, memory: tf.Tensor | None, bias: tf.Tensor 
         scores = functools.partial(scheme.scores, layout=layout)
         if compatibility == "additive":
             scale, scores = 1.0, functools.partial(_additive_scores, scheme, layout)
-        normalize = tf.nn.softmax
-        if scheme.uses("normalize"):
-            normalize = functools.partial(scheme.normalize, layout=layout)
-        elif masked and bias is not None:
-            normalize = functools.partial(masked_softmax, unmasked=bias > MASK_BIAS / 2)
         if memory is None and cache is not None:
             k = cache["k"] = tf.concat([cache["k"], k], axis=2)
             v = cache["v"] = tf.concat([cache["v"], v], axis=2)
@@ -222,7 +220,8 @@ def multihead_attention(x: tf.Tensor, memory: tf.Tensor | None, bias: tf.Tensor 
 
         z = attention(
             q, k, v, bias, scores, functools.partial(scheme.weighted_values, layout=layout),
-            normalize, lambda weights: dropout(weights, dropout_rate, dropout_broadcast_dims),
+            functools.partial(scheme.normalize, layout=layout),
+            lambda weights: dropout(weights, dropout_rate, dropout_broadcast_dims),
             save, scale)
         return project(combine_heads(z), output_channels, "output_transform")
 

@@ -37,6 +37,7 @@ class Layout:
       x: [batch, queries, hidden], the input of the layer; in `place` the embedded words.
       layer, layers: index of the layer, from 0, and the number of layers of the stack.
       training: whether the graph trains the model.
+      softmax: makes attention weights of logits where no scheme does, see `Scheme.normalize`.
       cache: the layer's cache in a step of decoding, changed in place; None: no cache.
       shared: what the layers of this pass share, see `Scheme.shared_by_layers`.
     """
@@ -55,6 +56,7 @@ class Layout:
     layer: int = 0
     layers: int = 1
     training: bool = False
+    softmax: Callable[[tf.Tensor], tf.Tensor] = tf.nn.softmax
     cache: dict[str, tf.Tensor] | None = None
     shared: dict[Any, Any] = dataclasses.field(default_factory=dict)
 

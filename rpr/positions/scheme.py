@@ -143,11 +143,11 @@ class Scheme:
         return tf.ensure_shape(logits + bias, logits.shape)
 
     def normalize(self, logits: tf.Tensor, layout: Layout) -> tf.Tensor:
-        """The attention weights, 0 for masked pairs; by default the softmax over the keys.
+        """The attention weights, 0 for masked pairs; by default `layout.softmax`.
 
         The logits, float32 or float64 [batch, heads, queries, keys], are with the mask.
         """
-        return tf.nn.softmax(logits)
+        return layout.softmax(logits)
 
     def values(self, weights: tf.Tensor, v: tf.Tensor, layout: Layout,
                product: Product) -> tf.Tensor:

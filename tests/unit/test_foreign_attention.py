@@ -130,7 +130,8 @@ def fire(q, k, v, offset, at, padding, get):
 
 def right_pope(q, k, v, offset, padding, variables):
     def turned(x, at, phase):
-        angles, x = at[:, None, :, None] * 10000.0 ** (-np.arange(8) / 8) + phase, np.logaddexp(0, x)
+        angles = at[:, None, :, None] * 10000.0 ** (-np.arange(8) / 8) + phase
+        x = np.logaddexp(0, x)
         return np.concatenate([x * np.cos(angles), x * np.sin(angles)], axis=3)
 
     at, phase = places_of(padding), np.clip(variables["pope/phase"], -2 * np.pi, 0)

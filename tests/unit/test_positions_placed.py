@@ -7,6 +7,7 @@ import tiny_models
 from rpr import positions
 from rpr.conformance import checks
 from rpr.models import transformer
+from rpr.nn import attention
 from rpr.positions import placement
 from rpr.positions.layout import Layout
 
@@ -251,3 +252,15 @@ def test_a_scheme_is_told_layer_training_mask_symbols_and_segments(monkeypatch):
                 np.testing.assert_array_equal(got[2], ids[:, :, 0, 0])
                 mask = session.run(layout.mask)
                 assert mask[0, 0, 0, 2] < -1e8 and mask[0, 0, 1, 0] == 0
+
+
+def test_heads_without_weights_of_their_own_keep_the_masked_softmax():
+    with tf.Graph().as_default(), tf.Session() as session:
+        values = tiny_models.hparams(position="sink@heads1:none")
+        scheme, saved = positions.build(values, "inputs"), {}
+        x, hidden_keys = tf.ones([1, 3, 8]), tf.fill([1, 1, 1, 3], -1e9)
+        attention.multihead_attention(x, None, hidden_keys, 8, 8, 8, 2, scheme.at(0), Layout(3, 3),
+                                      save_weights_to=saved, masked=True)
+        session.run(tf.global_variables_initializer())
+        weights = session.run(saved["multihead_attention/dot_product_attention"])
+    np.testing.assert_array_equal(weights, np.zeros([1, 2, 3, 3]))
