@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from tensor2tensor.utils import misc_utils, registry
 
-from rpr.positions.registry import declared_settings, unused_settings
+from rpr.positions.registry import declared_settings, names_in, unused_settings
 from rpr.utils.interfaces import HParams
 
 _DECAY = ("learning_rate_decay_steps", "learning_rate_decay_staircase", "learning_rate_decay_rate")
@@ -51,6 +51,7 @@ _NEVER = dict.fromkeys((
     "nbr_decoder_problems", "parameter_attention_key_channels",
     "parameter_attention_value_channels", "position_features", "tpu_enable_host_call",
     "video_num_input_frames", "video_num_target_frames"), "")
+_NEVER["add_relative_to_values"] = "relative_values"
 _NEVER["dropout"] = "layer_prepostprocess_dropout, attention_dropout and relu_dropout"
 _OWN = ("position", "encoder_position", "decoder_position", "cross_position", "compatibility")
 
@@ -89,12 +90,13 @@ def _others(groups: Iterable[Iterable[str]], read: Iterable[str], setting: str) 
 
 
 def _positions(hparams: HParams, has_source: bool) -> dict[str, str]:
-    """The settings of schemes that neither side uses."""
+    """The settings of schemes that neither side uses, or that another setting makes useless."""
     missing = {side: f"with {name}={hparams.get(name)}" for side, name in (
         ("encoder", "decoder_only"), ("decoder", "answer_symbol")) if hparams.get(name)}
     if not has_source:
         missing = {"encoder": "in a language model"}
-    names = [f"{side}_position" for side in ("encoder", "decoder") if side not in missing]
+    stacks = [side for side in ("encoder", "decoder") if side not in missing]
+    names = [f"{side}_position" for side in stacks]
     sides = [hparams.get(name) or hparams.position for name in names]
     cross = "none" if missing else hparams.get("cross_position") or "none"
     unused = set.intersection(*map(unused_settings, [*sides, cross]))
@@ -104,4 +106,20 @@ def _positions(hparams: HParams, has_source: bool) -> dict[str, str]:
         dead |= dict.fromkeys((f"{side}_position", "cross_position", f"num_{side}_layers"), why)
     if all(map(hparams.get, names)):
         dead["position"] = f"with {' and '.join(names)}"
-    return dead
+    encoder = set() if "encoder" in missing else names_in(sides[0])
+    clips = ("max_relative_position_left", "max_relative_position_right")
+    scaling = hparams.get("rotary_scaling")
+    layers = [f"num_{side}_layers" for side in stacks]
+    return {name: why for name, useless, why in (
+        ("rotary_trained_length", scaling in ("none", "linear", "ntk"),
+         f"with rotary_scaling={scaling}"),
+        ("rotary_long_factors", scaling != "longrope", f"with rotary_scaling={scaling}"),
+        ("alibi_directions", "alibi" not in encoder, "in a decoder"),
+        ("coupling_lowest_first", "coupling" not in encoder, "in a decoder"),
+        ("num_edge_labels", "graph" not in encoder, "in a decoder, which has no edges"),
+        ("max_relative_position", -1 not in map(hparams.get, clips), f"with {' and '.join(clips)}"),
+        *((name, not (hparams.get("relative_keys") or hparams.get("relative_values")),
+           "with relative_keys=False and relative_values=False")
+          for name in ("max_relative_position", *clips)),
+        ("num_hidden_layers", all(map(hparams.get, layers)), f"with {' and '.join(layers)}"),
+    ) if useless} | dead

@@ -108,6 +108,23 @@ def test_what_has_no_effect_leaves_the_graph_of_a_training_alone(position, optim
     assert not [node.name for node, other in zip(before, after, strict=True) if node != other]
 
 
+@pytest.mark.parametrize(("settings", "names"), [
+    ({"position": "rotary", "num_encoder_layers": 1, "num_decoder_layers": 1},
+     ("rotary_trained_length", "rotary_long_factors", "num_hidden_layers",
+      "add_relative_to_values")),
+    ({"encoder_position": "none", "decoder_position": "coupling+alibi+graph",
+      "max_relative_position_left": 3, "max_relative_position_right": 3, "num_hidden_layers": 1},
+     ("alibi_directions", "coupling_lowest_first", "num_edge_labels", "max_relative_position")),
+    ({"position": "relative", "relative_keys": False, "relative_values": False,
+      "num_hidden_layers": 1},
+     ("max_relative_position", "max_relative_position_left", "max_relative_position_right"))])
+def test_a_setting_that_another_one_makes_useless_is_named(settings, names):
+    dead = live_hparams.without_effect("rpr_transformer", new_hparams(**settings))
+    assert set(names) <= dead.keys()
+    before = training_graph(new_hparams(**settings))
+    assert training_graph(changed(new_hparams(**settings), names)) == before
+
+
 def test_without_a_decoder_the_position_of_the_encoder_decides():
     settings = {"answer_symbol": 2, "encoder_position": "sinusoid"}
     dead = live_hparams.without_effect("rpr_transformer", new_hparams(**settings))
