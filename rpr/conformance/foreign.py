@@ -9,6 +9,7 @@ from tensor2tensor.utils import registry
 from rpr import positions
 from rpr.conformance.checks import HPARAMS_SET, Result, difference
 from rpr.conformance.layer import MASKED
+from rpr.models import declarations
 from rpr.positions.layout import Layout
 from rpr.utils.errors import InvalidValue, UserError
 from rpr.utils.interfaces import HParams
@@ -107,6 +108,7 @@ def check_attention(function: Attention, position: str, hparams: str = "", heads
         if values.get(name) != value:
             raise InvalidValue("hparams", hparams, f"{name} must be {value!r} here")
     try:
+        declarations.check_ranges(values)
         reference, random = _Reference(values), np.random.RandomState(0)
     except ValueError as error:
         raise UserError(str(error)) from None

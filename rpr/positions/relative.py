@@ -118,10 +118,6 @@ class Relative(Scheme):
 
     def __init__(self, hparams: HParams, side: str) -> None:
         super().__init__(hparams, side)
-        k = hparams.max_relative_position                    # one of T2T's hparams
-        if not 0 <= k <= MAX_CLIP:
-            raise ValueError(f"max_relative_position={k}: must be an integer at least 0 and at "
-                             f"most {MAX_CLIP:,} (0: one label for every distance)")
         self._left = clip_of(hparams, "left")
         self._labels = self._left + clip_of(hparams, "right") + 1
 
