@@ -141,8 +141,8 @@ def t2t_flags() -> dict[str, Any]:
 def set_t2t_flags(values: Mapping[str, Any]) -> None:
     """Sets flags of T2T to what a request decided, for T2T's own functions, which read them.
 
-    They are create_run_config, save_metadata, generate_data and the functions of t2t_decoder.
-    Nothing else sets flags, and our own code reads the request.
+    They are create_run_config, generate_data and the functions of t2t_decoder. Nothing else sets
+    flags. Our own code reads the request, and flags only to record them.
     """
     for name, value in values.items():
         FLAGS[name].value = value

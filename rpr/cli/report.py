@@ -33,7 +33,7 @@ def main(argv: list[str]) -> None:
     if len(set(args.dirs)) < len(args.dirs):
         raise UserError(f"{' '.join(args.dirs)}: a directory is given twice")
     if "" in (*args.dirs, args.against):
-        raise UserError("DIR and --against: the name of a directory, which cannot be empty")
+        raise UserError("DIR or --against is empty; name a directory")
     path, *others = args.dirs
     is_record = any(map(_is_record, args.dirs))
     measure = comparison.Measure(args.test_set, args.tokenize, args.language_pair)

@@ -26,10 +26,10 @@ def main(argv: list[str]) -> None:
     run = provenance.with_usr_dir(run, args.t2t_usr_dir, args.gin)
     run_dir_path = os.path.abspath(args.run_dir or gin_files.default_directory(args.gin))
     files.refuse_unusable(run_dir_path)
-    beside = os.path.dirname(run_dir_path)
-    if studies.is_study(os.path.dirname(beside)):
-        beside = os.path.dirname(beside)
-    data_dir = os.path.abspath(args.data_dir or os.path.join(beside, "data"))
+    folder = os.path.dirname(run_dir_path)            # of a study's run: STUDY/runs
+    if studies.is_study(os.path.dirname(folder)):
+        folder = os.path.dirname(folder)
+    data_dir = os.path.abspath(args.data_dir or os.path.join(folder, "data"))
     files.refuse_unusable(data_dir)
     local_pool.this_machine().check([run])
     run_dir = RunDirectory(run_dir_path, data_dir)

@@ -220,7 +220,7 @@ def check_length(length: int | tf.Tensor, rows: int, scheme: str, setting: str =
     """
     check = tf.debugging.assert_less_equal(
         tf.cast(length, tf.int32), rows,
-        message=f"position={scheme} has rows for {setting}={rows} positions, and this is longer: "
+        message=f"position={scheme} has rows for {setting}={rows} positions, and more are needed: "
                 f"raise {setting} before training, or use position=sinusoid or relative")
     return tf.control_dependencies([check] if check is not None else [])
 

@@ -141,7 +141,7 @@ def test_a_command_reports_a_sequence_that_is_too_long(monkeypatch):
     with pytest.raises(UserError) as error:
         t2t.launch(verb, ["--verbose"])
     assert str(error.value) == (
-        "position=learned has rows for max_length=5 positions, and this is longer: raise "
+        "position=learned has rows for max_length=5 positions, and more are needed: raise "
         "max_length before training, or use position=sinusoid or relative")
 
 
