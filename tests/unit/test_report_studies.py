@@ -103,8 +103,8 @@ def test_the_note_says_which_arms_have_one_seed(clipping):
 
 
 @pytest.mark.parametrize("argv, says", [(["x", "x"], "x x: a directory is given twice"),
-                                        ([""], "cannot be empty"),
-                                        (["x", "--against="], "cannot be empty")])
+                                        ([""], "DIR or --against is empty"),
+                                        (["x", "--against="], "DIR or --against is empty")])
 def test_directories_are_named_once(argv, says):
     with pytest.raises(UserError, match=says):
         report.main(argv)
