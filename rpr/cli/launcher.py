@@ -86,7 +86,7 @@ def parse(argv: list[str], program: str, hidden: str = "$", example: str = ""
     Args:
       argv: arguments, without the program's name.
       program: the first lines of --help.
-      hidden: regular expression of the beginnings of flags that --help does not show.
+      hidden: regular expression of the beginnings of flags that the program does not use.
       example: a flag, for a command that takes flags only.
 
     Returns:
@@ -102,8 +102,9 @@ def parse(argv: list[str], program: str, hidden: str = "$", example: str = ""
     for name, setting in _RANGES.items():
         if name in FLAGS and not setting.accepts(FLAGS[name].value):
             raise UserError(f"--{setting.error(FLAGS[name].value)}{setting.help}")
+    refused = _REFUSED | {hidden: f"{program.partition(' (')[0]} does not use it"}
     for name, flag in FLAGS._flags().items():
-        for names, reason in _REFUSED.items():
+        for names, reason in refused.items():
             if flag.present and flag.value != flag.default and re.match(names, name):
                 raise InvalidValue(name, flag.value, reason)
     unknown = [arg for arg in rest if re.match(r"-(?!-hp_|[.\d])", arg)]     # nor a number

@@ -19,7 +19,7 @@ from rpr.training import devices, trainer
 from rpr.training.trainer import TrainingRequest
 from rpr.utils import files, locks, metrics_log
 from rpr.utils.console import keep_log, say
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidValue, UserError
 from rpr.utils.interfaces import HParams, ModelRequest
 
 
@@ -68,8 +68,6 @@ def _model(flags: FlagValues, rest: Sequence[str]) -> ModelRequest:
     data_dir, output_dir = map(os.path.expanduser, (flags.data_dir, flags.output_dir))
     files.refuse_unusable(output_dir)
     files.refuse_unusable(data_dir)
-    if flags.metrics_file:
-        file_checks.check_output(flags.metrics_file, of_json=True)
     if len(rest) % 2 or not all(name.startswith("--hp_") for name in rest[::2]):
         raise UserError(f"{' '.join(rest)[:80]!r}: rpr train takes flags only; hparams are "
                         "--hparams=NAME=VALUE,... or --hp_NAME VALUE")
@@ -100,25 +98,49 @@ def _request(flags: FlagValues, model: ModelRequest, hparams: HParams) -> Traini
                  "random_seed": flags.random_seed, "xla_compile": flags.xla_compile,
                  "vocabulary": preflight.vocabularies(problem, model.data_dir)}
     preflight.check_same_training(model.output_dir, made_with)
+    metrics_file = os.path.expanduser(flags.metrics_file or "") or os.path.join(
+        model.output_dir, launcher.METRICS_FILE)
+    if flags.metrics_file:
+        file_checks.check_output(metrics_file, of_json=True)
+        if metrics_log.last(metrics_file) and not preflight.trained_with(model.output_dir):
+            raise InvalidValue("metrics_file", flags.metrics_file, "holds the records of another "
+                               "training; name another file or move it")
     on_devices = devices.DeviceRequest(
         flags.cpu_devices or flags.worker_gpu, flags.cpu_devices, flags.optionally_use_dist_strat,
         flags.intra_op_parallelism_threads, flags.inter_op_parallelism_threads,
         devices.training_cluster(), flags.xla_compile)
     devices.check(on_devices, hparams, flags.schedule, flags.save_checkpoints_secs)
+    _check_combinations(flags)
     launcher.set_t2t_flags({"hparams": model.hparams, "worker_gpu": on_devices.per_machine})
     return TrainingRequest(
         output_dir=model.output_dir, data_dir=model.data_dir, made_with=made_with,
-        metrics_file=flags.metrics_file or os.path.join(model.output_dir, launcher.METRICS_FILE),
+        metrics_file=metrics_file,
         devices=on_devices, seed=flags.random_seed, schedule=flags.schedule,
         train_steps=flags.train_steps, stop_at_step=flags.stop_at_step,
         eval_frequency=flags.eval_frequency, keep_frequency=flags.keep_checkpoint_every_n_steps,
         max_loss_rise=flags.max_loss_rise, log_batches=flags.log_batches, profile=flags.profile)
 
 
+def _check_combinations(flags: FlagValues) -> None:
+    """Refuses flags that another flag would leave without effect."""
+    if flags.eval_frequency and flags.schedule == "train":
+        raise InvalidValue("eval_frequency", flags.eval_frequency,
+                           "--schedule=train does not evaluate")
+    if flags.cpu_devices and flags["worker_gpu"].present and flags.worker_gpu > 1:
+        raise InvalidValue("worker_gpu", flags.worker_gpu, "--cpu_devices takes its place")
+    if flags.save_checkpoints_secs and flags.keep_checkpoint_every_n_steps:
+        raise InvalidValue("save_checkpoints_secs", flags.save_checkpoints_secs,
+                           "--keep_checkpoint_every_n_steps needs checkpoints at known steps; "
+                           "use --local_eval_frequency")
+
+
 def _check_start(flags: FlagValues, model: ModelRequest, hparams: HParams) -> str | None:
     """Checks what the training starts from; returns the checkpoint of --warm_start_from, if any."""
     if checkpoints.newest(model.output_dir):
-        checkpoints.find_checkpoint(model.output_dir, model.model)
+        resumed = checkpoints.find_checkpoint(model.output_dir, model.model)
+        if flags.warm_start_from:
+            say(f"rpr train: resuming from {resumed}; --warm_start_from is for a new --output_dir",
+                style="yellow")
         return flags.warm_start_from
     pretrained_embeddings.check(hparams, registration.find_problem(model.problem), model.data_dir)
     return flags.warm_start_from and checkpoints.find_checkpoint(
