@@ -11,11 +11,6 @@ shows medians, the middle half of the times, and ratios of medians.
   ours       rpr.positions.relative
   absolute   the same attention without a position scheme
   t2t        tensor2tensor's dot_product_attention_relative, whose table all heads share
-  t2t_v2     tensor2tensor's dot_product_self_attention_relative_v2 or its unmasked version, with
-             relative values; a different function, which does not clip
-  torch      the usual PyTorch implementation, which gathers a vector for every pair, with a table
-             that all heads share; compared with PyTorch's own absolute attention. Among the
-             defaults if torch is installed
   t5_bias, alibi, ...    that position scheme with its default hparams, as one layer uses it; graph
              in an encoder only, with a random label, one of 2k + 1, for each pair of words
   additive   relative with compatibility=additive
@@ -30,7 +25,6 @@ excluded), on a GPU the largest peak that the allocator reports in one step, inp
 """
 import argparse
 import functools
-import importlib.util
 import logging
 import multiprocessing
 import os
@@ -54,13 +48,14 @@ import tensorflow.compat.v1 as tf  # noqa: E402
 from tensor2tensor.layers import common_attention  # noqa: E402
 
 from rpr import positions  # noqa: E402
+from rpr.cli.arguments import number  # noqa: E402
 from rpr.nn import attention  # noqa: E402
 from rpr.nn.attention import additive_logits  # noqa: E402
 from rpr.positions import relative  # noqa: E402
 from rpr.positions.layout import Layout  # noqa: E402
 from rpr.utils import files  # noqa: E402
 
-VARIANTS = ("ours", "absolute", "t2t", "t2t_v2", "torch")
+VARIANTS = ("ours", "absolute", "t2t")
 SCHEMES = ("additive", *(name for name in positions.SCHEMES if name != "none"))
 DIRECTIONS = ("causal", "bidirectional", "cached")
 TOKENS, SENTENCES = 2048, 32         # largest batch, unless one sentence is longer
@@ -79,13 +74,13 @@ def main(argv: Sequence[str] | None = None) -> list[dict]:
     records, end = [], time.time() + args.seconds
     print(f"{'direction':13} {'batch':>5} {'n':>5} {'k':>4} {'table':8} {'variant':9} {'ms':>9} "
           f"{'middle half':>17} {'/absolute':>9} {'/t2t':>6} {'peak MB':>8} {'/absolute':>9}")
-    for number, (direction, length, clip, shared) in enumerate(shapes):
+    for done, (direction, length, clip, shared) in enumerate(shapes):
         shape = {"direction": direction, "batch": args.batch or _batch(direction, length),
                  "length": length,
                  "max_relative_position": clip, "heads_share_relative_embedding": shared}
         times = {}
         if length in args.lengths:
-            times = _times(args, shape, (end - time.time()) / (len(shapes) - number))
+            times = _times(args, shape, (end - time.time()) / (len(shapes) - done))
         first = (clip, shared) == (args.clips[0], args.tables[0])
         peaks = memory.get((direction, length), {}) if first else {}
         for variant in [variant for variant in args.variants if variant in {**times, **peaks}]:
@@ -99,43 +94,38 @@ def main(argv: Sequence[str] | None = None) -> list[dict]:
 
 
 def _arguments(argv):
-    def ints(text):
-        return [int(x) for x in text.split(",") if x]
+    def several(kind):
+        return lambda text: [kind(x) for x in text.split(",") if x]
+
+    def one_of(*names):
+        def name(text):
+            if text not in names:
+                raise argparse.ArgumentTypeError(f"{text!r}: allowed are {', '.join(names)}")
+            return text
+        return name
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lengths", type=ints, default="32,64,128,256,512,1024")
-    parser.add_argument("--clips", type=ints, default="16,2,64,256",
+    parser.add_argument("--lengths", type=several(number(1)), default="32,64,128,256,512,1024")
+    parser.add_argument("--clips", type=several(number(0)), default="16,2,64,256",
                         help="clipping distances k (max_relative_position)")
-    parser.add_argument("--directions", type=lambda x: x.split(","), default=",".join(DIRECTIONS))
+    parser.add_argument("--directions", type=several(one_of(*DIRECTIONS)),
+                        default=",".join(DIRECTIONS))
     parser.add_argument("--tables", default="shared", choices=["shared", "per_head", "both"])
-    has_torch = importlib.util.find_spec("torch") is not None
-    parser.add_argument("--variants", type=lambda x: x.split(","),
-                        default=",".join(VARIANTS if has_torch else VARIANTS[:-1]))
-    parser.add_argument("--batch", type=int, default=0,
+    parser.add_argument("--variants", type=several(one_of(*VARIANTS, *SCHEMES)),
+                        default=",".join(VARIANTS))
+    parser.add_argument("--batch", type=number(0), default=0,
                         help=f"sentences; 0: {TOKENS} words, at most {SENTENCES} sentences")
-    parser.add_argument("--heads", type=int, default=8)
-    parser.add_argument("--depth", type=int, default=64)
-    parser.add_argument("--memory_lengths", type=ints, default="1024,2048")
+    parser.add_argument("--heads", type=number(1), default=8)
+    parser.add_argument("--depth", type=number(1), default=64)
+    parser.add_argument("--memory_lengths", type=several(number(1)), default="1024,2048")
     parser.add_argument("--seconds", type=float, default=400, help="for all measurements together")
     parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
     parser.add_argument("--json", help="write the records to this file")
     args = parser.parse_args(argv)
-    for name, allowed in (("directions", DIRECTIONS), ("variants", (*VARIANTS, *SCHEMES))):
-        for value in getattr(args, name):
-            if value not in allowed:
-                parser.error(f"--{name}={value}: allowed are {', '.join(allowed)}")
-    if not args.clips or min(args.clips) < 0:
-        parser.error("--clips: at least one clipping distance, 0 or more")
-    for name in ("lengths", "memory_lengths", "heads", "depth"):
-        value = getattr(args, name)
-        if min(value if isinstance(value, list) else [value], default=1) < 1:
-            parser.error(f"--{name}={value}: at least 1")
-    if args.batch < 0:
-        parser.error(f"--batch={args.batch}: at least 0")
+    if not args.clips:
+        parser.error("--clips: at least one clipping distance")
     args.tables = {"shared": [True], "per_head": [False], "both": [True, False]}[args.tables]
-    if "torch" in args.variants and not has_torch:
-        parser.error("--variants=torch: PyTorch is not installed")
     return args
 
 
@@ -149,10 +139,9 @@ def _record(variant, shape, times, peaks):
         return values[variant] / values[other] if {variant, other} <= set(values) else None
 
     medians = {name: statistics.median(seconds) for name, seconds in times.items()}
-    base = "torch_absolute" if variant == "torch" else "absolute"
     return {"variant": variant, **shape, "seconds": medians.get(variant),
-            "ratio_to_absolute": ratio(medians, base), "ratio_to_t2t": ratio(medians, "t2t"),
-            "peak_memory_ratio": ratio(peaks, base)}
+            "ratio_to_absolute": ratio(medians, "absolute"), "ratio_to_t2t": ratio(medians, "t2t"),
+            "peak_memory_ratio": ratio(peaks, "absolute")}
 
 
 def _print(record, seconds, peak):
@@ -178,11 +167,9 @@ def _times(args, shape, seconds):
         with tf.device(f"/{args.device}:0"):
             inputs = _inputs(args, shape)
             for variant in args.variants:
-                if variant != "torch" and _supports(variant, shape):
+                if _supports(variant, shape):
                     steps[variant] = session.make_callable(_fetches(variant, args, shape, inputs))
         session.run(tf.global_variables_initializer())
-        if "torch" in args.variants and shape["direction"] != "cached":
-            steps.update(_torch_steps(args, shape))
         for _ in range(2):                                   # warm-up
             start = time.perf_counter()
             for step in steps.values():
@@ -213,9 +200,7 @@ def _supports(variant, shape):
     """Whether a variant runs on this direction and clipping distance."""
     if variant == "graph":
         return shape["direction"] == "bidirectional"
-    if shape["direction"] == "cached" and variant == "t2t_v2":
-        return False
-    return shape["max_relative_position"] > 0 or not variant.startswith("t2t")
+    return shape["max_relative_position"] > 0 or variant != "t2t"
 
 
 def _fetches(variant, args, shape, inputs):
@@ -246,15 +231,9 @@ def _fetches(variant, args, shape, inputs):
                 layout = layout.replace(
                     edges=tf.placeholder_with_default(labels, labels.shape))
             z = _scheme(variant, args, shape, q, k, v, bias, layout)
-        elif variant == "t2t":
+        else:
             z = common_attention.dot_product_attention_relative(
                 q * args.depth ** -0.5, k, v, bias, clip, make_image_summary=False, cache=cached)
-        else:
-            function = (common_attention.dot_product_self_attention_relative_v2 if causal else
-                        common_attention.dot_product_unmasked_self_attention_relative_v2)
-            z = function(q * args.depth ** -0.5, k, v, bias, max_relative_position=clip,
-                         make_image_summary=False, add_relative_to_values=True,
-                         heads_share_relative_embedding=shape["heads_share_relative_embedding"])
     if cached:
         return [z]
     gradients = tf.gradients(z, [q, k, v, *tf.global_variables()[before:]], dz)
@@ -286,38 +265,6 @@ def _scheme(variant, args, shape, q, k, v, bias, layout):
                                functools.partial(scheme.weighted_values, layout=layout))
 
 
-def _torch_steps(args, shape):
-    """The same in PyTorch, with a gathered vector for every pair, and without."""
-    import torch
-    batch, n, clip = shape["batch"], shape["length"], shape["max_relative_position"]
-
-    def leaf(*sizes):
-        return torch.randn(*sizes, device="cuda" if args.device == "gpu" else "cpu",
-                           requires_grad=True)
-
-    q, k, v, dz = (leaf(batch, args.heads, n, args.depth) for _ in range(4))
-    keys, values = (leaf(2 * clip + 1, args.depth) for _ in range(2))
-    place = torch.arange(n, device=q.device)
-    labels = (place[None] - place[:, None]).clamp(-clip, clip) + clip
-    bias = torch.zeros(n, n, device=q.device)
-    if shape["direction"] == "causal":
-        bias = torch.triu(torch.full_like(bias, -1e9), 1)
-
-    def step(tables):
-        scaled = q * args.depth ** -0.5
-        logits = scaled @ k.transpose(2, 3) + bias
-        if tables:
-            logits = logits + torch.einsum("bhid,ijd->bhij", scaled, keys[labels])
-        weights = torch.softmax(logits, 3)
-        z = weights @ v
-        if tables:
-            z = z + torch.einsum("bhij,ijd->bhid", weights, values[labels])
-        gradients = torch.autograd.grad(z, [q, k, v, *tables], dz.detach())
-        return [float(x.flatten()[0]) for x in (z, *gradients)]      # waits for the device
-
-    return {"torch": lambda: step((keys, values)), "torch_absolute": lambda: step(())}
-
-
 def _memory(args, direction, length):
     """Peak memory of one step of each TensorFlow variant: {variant: bytes}."""
     shape = {"direction": direction, "batch": 1, "length": length,
@@ -325,7 +272,7 @@ def _memory(args, direction, length):
              "heads_share_relative_embedding": args.tables[0]}
     peaks = {}
     for variant in args.variants:
-        if variant != "torch" and _supports(variant, shape):
+        if _supports(variant, shape):
             # This process has no session yet, so it can be forked.
             with multiprocessing.get_context("fork").Pool(1) as pool:
                 peaks[variant] = pool.apply(_peak, (variant, args, shape))

@@ -271,14 +271,14 @@ def test_the_benchmark_writes_its_records(tmp_path):
         "variant", "direction", "batch", "length", "max_relative_position",
         "heads_share_relative_embedding", "seconds", "ratio_to_absolute", "ratio_to_t2t",
         "peak_memory_ratio")}
-    variants = {"ours", "absolute", "t2t", "t2t_v2"}
+    variants = {"ours", "absolute", "t2t"}
     for direction, length in itertools.product(("causal", "bidirectional"), (5, 6)):
         got = [x for x in records if (x["direction"], x["length"]) == (direction, length)]
-        assert {x["variant"] for x in got} - {"torch"} == variants
+        assert {x["variant"] for x in got} == variants
         for x in got:
             assert (x["seconds"] is None) == (length == 6)
             assert x["seconds"] is None or x["ratio_to_absolute"] > 0 and x["ratio_to_t2t"] > 0
-    assert {x["variant"] for x in records if x["direction"] == "cached"} == variants - {"t2t_v2"}
+    assert {x["variant"] for x in records if x["direction"] == "cached"} == variants
 
 
 EAGER = """
