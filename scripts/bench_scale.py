@@ -6,7 +6,7 @@ seconds of all its processes, the peak memory of the largest, and the growth exp
 seconds between the last two sizes (1: linear).
 
   scripts/bench_scale.py
-  scripts/bench_scale.py --rows score cached_score --sizes 3000 30000 100000
+  scripts/bench_scale.py --rows score long_score --sizes 3000 30000 100000
 """
 import argparse
 import gzip
@@ -20,14 +20,13 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from rpr.experiments import config, pipeline, run_directory, studies
+from rpr.experiments import config, run_directory, studies
 from rpr.utils import processes
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CORPUS = ROOT / "problems" / "libreoffice_help"
 SEEDS = 2                                             # runs per arm in a report
-STEPS_OF_A_RUN = 100
-REPORT = ["report", "study", "--skip_model_analysis"]
+STEPS = 100                                           # of a run
 SCORE = ["score", "first.txt", "second.txt", "--reference=reference.txt"]
 
 
@@ -130,7 +129,7 @@ def _write_systems(folder: pathlib.Path, reference: Sequence[str]) -> None:
 def _prepare_report(folder: pathlib.Path, runs: int) -> None:
     """A study of finished runs."""
     run = config.Run(problem="translate_ende_libreoffice", hparams_set="rpr_small",
-                     train_steps=STEPS_OF_A_RUN, checkpoint_steps=STEPS_OF_A_RUN)
+                     train_steps=STEPS, checkpoint_steps=STEPS)
     arms = {f"heads{number}": {"num_heads": number} for number in range(1, runs // SEEDS + 1)}
     settings = config.Study(baseline="heads1", arms=arms, seeds=tuple(range(SEEDS)))
     source, reference = (_corpus(f"test.en-de.{side}.gz", 789) for side in ("en", "de"))
@@ -138,52 +137,34 @@ def _prepare_report(folder: pathlib.Path, runs: int) -> None:
         _write_run(study_run.run_dir, source, reference, damage(reference, number))
 
 
-def _prepare_steps(folder: pathlib.Path, steps: int) -> None:
-    """Two runs whose metrics.jsonl has many records."""
-    source, reference = (_corpus(f"test.en-de.{side}.gz", 100) for side in ("en", "de"))
-    for seed in range(SEEDS):
-        run = config.Run(problem="translate_ende_libreoffice", hparams_set="rpr_small", seed=seed,
-                         train_steps=steps, checkpoint_steps=steps)
-        run_dir = run_directory.RunDirectory(str(folder / "study" / f"run{seed}"))
-        os.makedirs(run_dir.path)
-        pipeline.update_config(run, run_dir)
-        _write_run(run_dir, source, reference, damage(reference, seed), steps)
-
-
 def _write_run(run_dir: run_directory.RunDirectory, source: Sequence[str],
-               reference: Sequence[str], hypotheses: Sequence[str], steps: int = STEPS_OF_A_RUN
-               ) -> None:
+               reference: Sequence[str], hypotheses: Sequence[str]) -> None:
     """Writes what a finished run leaves, with a training record per step."""
     os.makedirs(run_dir.model)
     records = [{"event": "start", "step": 0, "parameters": 1000, "time": 0.0},
                *({"event": "train", "step": step, "loss": 9 / step + 1, "steps_per_second": 4.0,
-                  "time": step / 4} for step in range(1, steps + 1)),
-               {"event": "eval", "step": steps, "loss": 2.0}]
+                  "time": step / 4} for step in range(1, STEPS + 1)),
+               {"event": "eval", "step": STEPS, "loss": 2.0}]
     for path, text in (
             (run_dir.status, json.dumps({
                 "train": {"state": "done", "seconds": 120.0},
                 "score": {"state": "done", "started": 1.6e9, "seconds": 1.0}})),
             (run_dir.metrics, "".join(json.dumps(record) + "\n" for record in records)),
             (run_dir.file("model", "hparams.json"), '{"max_length": 256}'),
-            (run_dir.scores, json.dumps({"step": steps, "exact": 1.0})),
+            (run_dir.scores, json.dumps({"step": STEPS, "exact": 1.0})),
             (run_dir.lock, "")):
         pathlib.Path(path).write_text(text, encoding="utf-8")
     for path, lines in zip(run_dir.test_files(), (source, reference, hypotheses), strict=True):
         _write(pathlib.Path(path), lines)
 
 
-LINES, STEPS = (3_000, 30_000, 100_000), (10_000, 100_000, 1_000_000)
-RUNS = (20, 60, 1000)
+LINES, RUNS = (3_000, 30_000, 100_000), (20, 60, 1000)
 ROWS = {
     "score": Row("`rpr score`, 2 systems; lines", LINES, _prepare_score, SCORE),
-    "bootstrap": Row("the same with `--paired_bootstrap`; lines", LINES, _prepare_score,
-                     [*SCORE, "--paired_bootstrap"]),
     "long_score": Row("`rpr score`, 2 systems of 26 words per line; lines", LINES,
                       _prepare_long_lines, SCORE),
     "report": Row("`rpr report --skip_model_analysis` of 789 sentences; runs", RUNS,
-                  _prepare_report, REPORT),
-    "steps": Row("`rpr report` of two runs; records in metrics.jsonl", STEPS, _prepare_steps,
-                 [*REPORT, "--baseline=run0"]),
+                  _prepare_report, ["report", "study", "--skip_model_analysis"]),
     "status": Row("`rpr study --status`; runs", RUNS, _prepare_report,
                   ["study", "--status", "study"]),
 }
