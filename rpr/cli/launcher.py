@@ -30,7 +30,7 @@ _RANGES = {setting.name: setting for setting in (
     Setting("max_loss_rise", 0.0, minimum=0),
     Setting("worker_gpu", 0, minimum=0, maximum=1024),
     Setting("bleu_variant", "", choices=("both", "cased", "uncased")),
-    Setting("schedule", "", choices=("train", "continuous_train_and_eval", "test"), help=(
+    Setting("schedule", "", choices=("train", "continuous_train_and_eval"), help=(
         "; rpr evaluate evaluates (--wait: each new checkpoint), TF_CONFIG joins machines")),
     Setting("worker_gpu_memory_fraction", 0.0, above=0, maximum=1),
     Setting("random_seed", 0, minimum=0, maximum=2**32 - 1, or_none=True))}

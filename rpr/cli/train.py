@@ -109,13 +109,13 @@ def _request(flags: FlagValues, model: ModelRequest, hparams: HParams) -> Traini
         flags.cpu_devices or flags.worker_gpu, flags.cpu_devices, flags.optionally_use_dist_strat,
         flags.intra_op_parallelism_threads, flags.inter_op_parallelism_threads,
         devices.training_cluster(), flags.xla_compile)
-    devices.check(on_devices, hparams, flags.schedule, flags.save_checkpoints_secs)
+    devices.check(on_devices, hparams, flags.save_checkpoints_secs)
     _check_combinations(flags)
     launcher.set_t2t_flags({"hparams": model.hparams, "worker_gpu": on_devices.per_machine})
     return TrainingRequest(
         output_dir=model.output_dir, data_dir=model.data_dir, made_with=made_with,
-        metrics_file=metrics_file,
-        devices=on_devices, seed=flags.random_seed, schedule=flags.schedule,
+        metrics_file=metrics_file, devices=on_devices, seed=flags.random_seed,
+        evaluates=flags.schedule != "train",
         train_steps=flags.train_steps, stop_at_step=flags.stop_at_step,
         eval_frequency=flags.eval_frequency, keep_frequency=flags.keep_checkpoint_every_n_steps,
         max_loss_rise=flags.max_loss_rise, log_batches=flags.log_batches, profile=flags.profile)

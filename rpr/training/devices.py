@@ -120,10 +120,9 @@ class DeviceRequest:
         return replicas * (hparams.optimizer_multistep_accumulate_steps or 1)
 
 
-def check(request: DeviceRequest, hparams: HParams, schedule: str = "train",
-          save_checkpoints_secs: int = 0) -> None:
+def check(request: DeviceRequest, hparams: HParams, save_checkpoints_secs: int = 0) -> None:
     """Refuses combinations that do not work, or that would train something else than requested."""
-    _check_machines(request, schedule)
+    _check_machines(request)
     _check_precision(hparams)
     optimizer = misc_utils.camelcase_to_snakecase(hparams.optimizer)         # as T2T does
     accumulates = optimizer == "multistep_adam"
@@ -149,7 +148,7 @@ def check(request: DeviceRequest, hparams: HParams, schedule: str = "train",
                         "accumulate batches")
 
 
-def _check_machines(request: DeviceRequest, schedule: str) -> None:
+def _check_machines(request: DeviceRequest) -> None:
     gpus = len(tf.config.list_physical_devices("GPU"))
     if request.per_machine > (gpus or max(request.cpu_devices, 1)):
         raise InvalidValue("worker_gpu", request.per_machine, f"{gpus or 'no'} GPUs are visible; "
@@ -160,9 +159,6 @@ def _check_machines(request: DeviceRequest, schedule: str) -> None:
     if request.machines and gpus and gpus != request.per_machine:
         raise InvalidValue("worker_gpu", request.per_machine, f"with TF_CONFIG all {gpus} visible "
                            "GPUs of the machine are used; CUDA_VISIBLE_DEVICES hides some")
-    if request.machines and schedule not in ("train", "continuous_train_and_eval"):
-        raise InvalidValue("schedule", schedule, "with TF_CONFIG train or "
-                           "continuous_train_and_eval (which evaluates once, at the end)")
 
 
 def _check_precision(hparams: HParams) -> None:

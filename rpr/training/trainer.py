@@ -41,7 +41,7 @@ class TrainingRequest:
       made_with: see `preflight.remember_training`.
       devices: devices and threads.
       seed: seed of initial values, batches and dropout masks.
-      schedule: T2T's schedule.
+      evaluates: whether checkpoints are evaluated.
       train_steps: last step of the whole training; learning rates may depend on it.
       stop_at_step: an earlier last step; 0: none.
       eval_frequency: steps between evaluations; None: T2T decides, by time.
@@ -56,7 +56,7 @@ class TrainingRequest:
     made_with: Mapping[str, Any]
     devices: DeviceRequest
     seed: int
-    schedule: str
+    evaluates: bool
     train_steps: int
     stop_at_step: int
     eval_frequency: int | None
@@ -67,7 +67,7 @@ class TrainingRequest:
 
 
 def run(request: TrainingRequest, hparams: HParams, prepare_output: Callable[[], None]) -> None:
-    """Trains, and evaluates if the schedule includes it; one line explains a failure, if it can.
+    """Trains, and evaluates if requested; one line explains a failure, if it can.
 
     `request` is checked; `prepare_output` creates the output directory when the graph is built.
     """
@@ -76,7 +76,7 @@ def run(request: TrainingRequest, hparams: HParams, prepare_output: Callable[[],
         _train(request, hparams, prepare_output)
         return
     checkpoint = tf.train.latest_checkpoint(request.output_dir)
-    common = [request.made_with, hparams.values(), request.train_steps, request.schedule,
+    common = [request.made_with, hparams.values(), request.train_steps, request.evaluates,
               request.devices.per_machine, checkpoint and os.path.basename(checkpoint)]
     text = json.dumps(common, default=str, sort_keys=True)
     group = WorkerGroup(machines.addresses, machines.index,
@@ -199,8 +199,7 @@ def _chief_hooks(request: TrainingRequest, hook: hooks.TrainingHook,
     if checkpoint:
         checksums.record_missing(int(checkpoint.rsplit("-", 1)[1]))
     listeners = [checksums, keeping]
-    if (request.eval_frequency and request.schedule == "continuous_train_and_eval"
-            and not request.devices.machines):
+    if request.eval_frequency and request.evaluates and not request.devices.machines:
         listeners.append(hooks.EvaluationListener(
             request.metrics_file, request.eval_frequency, max_steps, evaluate))
     return [hook, *([hooks.ProfileHook(output_dir)] if request.profile else []),
@@ -210,20 +209,16 @@ def _chief_hooks(request: TrainingRequest, hook: hooks.TrainingHook,
 
 def _execute(experiment: T2TExperiment, request: TrainingRequest, evaluate: Callable[[], None]
              ) -> None:
-    """Runs the schedule."""
+    """Trains, and evaluates if requested."""
     estimator = experiment.estimator
     train_spec, eval_spec = experiment._train_spec, experiment._eval_spec
-    evaluates = request.schedule == "continuous_train_and_eval"
-    if request.devices.machines or (evaluates and not request.eval_frequency):
+    if request.devices.machines or (request.evaluates and not request.eval_frequency):
         # T2T would evaluate the last checkpoint twice. With several machines, TensorFlow evaluates
         # on none of them, but only this function starts a server on each.
         tf.estimator.train_and_evaluate(estimator, train_spec, eval_spec)
-    elif evaluates or request.schedule == "train":
-        estimator.train(train_spec.input_fn, list(train_spec.hooks), max_steps=train_spec.max_steps)
     else:
-        t2t_trainer.execute_schedule(experiment)
-        return
-    if request.devices.is_chief and request.schedule != "train":
+        estimator.train(train_spec.input_fn, list(train_spec.hooks), max_steps=train_spec.max_steps)
+    if request.devices.is_chief and request.evaluates:
         # It is missing after a training on several machines, or a kill during the evaluation.
         last = metrics_log.last(request.metrics_file).get("eval", {})
         if last.get("step") != int(estimator.get_variable_value("global_step")):
