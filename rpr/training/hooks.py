@@ -1,13 +1,13 @@
 """Hooks of a training: metrics.jsonl, progress, profile, checksums, kept weights, evaluation."""
 import collections
+import functools
 import hashlib
 import math
 import os
 import resource
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf2
@@ -262,12 +262,10 @@ class GraphBuiltHook(tf.train.SessionRunHook):
     """Calls a function once, when the training graph is built and nothing is written yet."""
 
     def __init__(self, on_graph_built: Callable[[], None]) -> None:
-        self._on_graph_built: Callable[[], None] | None = on_graph_built
+        self._on_graph_built = functools.cache(on_graph_built)
 
     def begin(self) -> None:
-        if self._on_graph_built:
-            self._on_graph_built()
-        self._on_graph_built = None
+        self._on_graph_built()
 
 
 class ChecksumListener(tf.train.CheckpointSaverListener):
@@ -338,18 +336,3 @@ class EvaluationListener(tf.train.CheckpointSaverListener):
                 and global_step_value < self._last_step):
             self._evaluate()
             self._evaluated = global_step_value
-
-
-class EvaluationRecord(tf.estimator.Exporter):
-    """Exports nothing: writes the result of each evaluation to the metrics file at `path`."""
-
-    name = "metrics"
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def export(self, estimator: tf.estimator.Estimator, export_path: str, checkpoint_path: str,
-               eval_result: Mapping[str, Any], is_the_final_export: bool) -> None:
-        values = {name.rsplit("/", 1)[-1]: float(value) if math.isfinite(value) else None
-                  for name, value in eval_result.items() if name != "global_step"}
-        metrics_log.append(self._path, "eval", step=int(eval_result["global_step"]), **values)

@@ -5,8 +5,10 @@ on the seed only; docs/reproducibility.md has the details.
 """
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -157,17 +159,20 @@ def _save_metadata(hparams: HParams, output_dir: str) -> None:
         files.write_atomically(os.path.join(output_dir, name), text)
 
 
-def _recorded_evaluation(experiment: T2TExperiment, metrics_file: str) -> Callable[[], None]:
+def _recorded_evaluation(experiment: T2TExperiment, metrics_file: str) -> Callable[[], Any]:
     """Makes an experiment record its evaluations; returns what evaluates the newest checkpoint."""
-    record, spec = hooks.EvaluationRecord(metrics_file), experiment._eval_spec
-    experiment._eval_spec = spec._replace(exporters=(*(spec.exporters or ()), record))
-    estimator = experiment.estimator
+    estimator, spec = experiment.estimator, experiment._eval_spec
+    evaluate = estimator.evaluate
 
-    def evaluate() -> None:
-        result = estimator.evaluate(spec.input_fn, spec.steps, spec.hooks)
-        record.export(estimator, "", "", result, True)
+    def recorded(*args: Any, **options: Any) -> dict[str, Any]:
+        result = evaluate(*args, **options)
+        values = {name.rsplit("/", 1)[-1]: float(value) if math.isfinite(value) else None
+                  for name, value in result.items() if name != "global_step"}
+        metrics_log.append(metrics_file, "eval", step=int(result["global_step"]), **values)
+        return result
 
-    return evaluate
+    estimator.evaluate = recorded
+    return functools.partial(recorded, spec.input_fn, spec.steps, spec.hooks)
 
 
 @contextlib.contextmanager
