@@ -28,6 +28,7 @@ import numpy as np  # noqa: E402
 import tensorflow.compat.v1 as tf  # noqa: E402
 from tensor2tensor.utils import trainer_lib  # noqa: E402
 
+from rpr.cli.arguments import number  # noqa: E402
 from rpr.evaluation import test_sets  # noqa: E402
 from rpr.experiments import run_directory  # noqa: E402
 from rpr.inference.inspector import until_end  # noqa: E402
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict]:
     parser.add_argument("--size", choices=list(bench_step.SETS), default="small")
     parser.add_argument("--variants", type=lambda x: x.split(","), default="absolute,t2t")
     parser.add_argument("--run", help="directory of a run with sinusoids, of this size")
-    parser.add_argument("--sentences", type=int, default=64)
+    parser.add_argument("--sentences", type=number(1), default=64)
     parser.add_argument("--more", type=int, default=10, help="words beyond the source's")
     parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
     parser.add_argument("--json", help="file for the records")
@@ -54,8 +55,6 @@ def main(argv: Sequence[str] | None = None) -> list[dict]:
     for variant in args.variants:
         if variant not in allowed:
             parser.error(f"--variants={variant}: allowed are {', '.join(allowed)}")
-    if args.sentences < 1:
-        parser.error(f"--sentences={args.sentences}: at least 1")
     records = _measure(args, *(_trained if args.run else _random)(args))
     if args.json:
         files.write_json(args.json, records)

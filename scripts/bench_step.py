@@ -126,7 +126,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--shapes", type=lambda x: x.split(","),
                         default="small:30,base:28,base:128,base:256")
     parser.add_argument("--variants", type=lambda x: x.split(","), default=",".join(VARIANTS))
-    parser.add_argument("--words", type=int, default=1024, help="positions in a batch")
+    parser.add_argument("--words", type=number(1), default=1024, help="positions in a batch")
     parser.add_argument("--seconds", type=float, default=240, help="for all training steps")
     parser.add_argument("--starts", type=number(0), default=1, help="of each program; 0: none")
     parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
@@ -136,8 +136,6 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
                         help="the Python that has PyTorch (this one)")
     parser.add_argument("--json", help="file for the records")
     args = parser.parse_args(argv)
-    if args.words < 1:
-        parser.error(f"--words={args.words}: at least 1")
     for value in args.variants:
         name = value.removesuffix(XLA)
         if value not in OTHERS and name not in VARIANTS and not sides(

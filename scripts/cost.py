@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Estimates the cost of training the paper's models from their graphs. Needs no GPU.
 
-  scripts/cost.py [--utilisation=0.1,0.4] [--measure=TOKENS] [--json=FILE]
+  scripts/cost.py [--utilisation=0.1,0.4] [--measure=TOKENS]
 
 For each model it prints:
 - parameters;
@@ -19,8 +19,6 @@ allocates (weights and Adam's moments excluded). Big needs about 6 GB.
 import argparse
 import math
 import os
-import sys
-import time
 from typing import NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -35,8 +33,8 @@ import tensorflow.compat.v1 as tf  # noqa: E402
 from tensor2tensor.data_generators import problem_hparams  # noqa: E402
 from tensor2tensor.utils import registry  # noqa: E402
 
+from rpr.cli.arguments import number  # noqa: E402
 from rpr.training.model_flops import PEAKS  # noqa: E402
-from rpr.utils import files  # noqa: E402
 
 VOCABULARY = 32768
 LENGTH = 32                                           # of a WMT sentence in sub-words, roughly
@@ -152,9 +150,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--utilisation", default="0.1,0.4",
                         help="assumed fractions of the peak, lowest and highest (%(default)s)")
-    parser.add_argument("--measure", type=int, metavar="TOKENS",
+    parser.add_argument("--measure", type=number(LENGTH), metavar="TOKENS",
                         help="also run steps of so many sub-words on the CPU")
-    parser.add_argument("--json", help="also write the results to this file")
     options = parser.parse_args()
     try:
         low, high = map(float, options.utilisation.split(","))
@@ -163,39 +160,25 @@ def main() -> None:
     if not 0 < low <= high <= 1:
         parser.error(f"--utilisation={options.utilisation}: LOWEST,HIGHEST, both above 0 and at "
                      "most 1")
-    if options.measure is not None and options.measure < LENGTH:
-        parser.error(f"--measure={options.measure}: at least {LENGTH}")
     tf.logging.set_verbosity(tf.logging.ERROR)
-    rows = []
-    for name, (hparams_set, steps) in MODELS.items():
-        start = time.time()
-        parameters, flops, kept = count(hparams_set)
-        print(f"{hparams_set}: counted in {time.time() - start:.0f} s", file=sys.stderr)
-        hours = {(device, kind): steps * flops / (peak * 1e12) / 3600         # at the peak
-                 for device in CARDS
-                 for kind, peak in zip(("TF32", "half"), PEAKS[device], strict=True)}
-        rows.append({"model": name, "parameters": parameters, "steps": steps,
-                     "flops_a_device_and_step": flops, "bytes_a_device": 16 * parameters + kept,
-                     "hours": {f"{number} {device}, {kind}":
-                               [DEVICES / number * value / share for share in (high, low)]
-                               for (device, kind), value in hours.items()
-                               for number in (DEVICES, 1)}})
+    # {devices: their FLOP/s at the peak}
+    peaks = {f"{number} {device}, {kind}": number * peak * 1e12 for device in CARDS
+             for kind, peak in zip(("TF32", "half"), PEAKS[device], strict=True)
+             for number in (DEVICES, 1)}
     tokens = registry.hparams("rpr_base").batch_size
     print(f"{tokens:,} sub-words per device and step; {DEVICES} devices, or one that accumulates "
           f"{DEVICES} batches; assumed fraction of the peak: {low:.0%} to {high:.0%}\n")
-    kinds = list(rows[0]["hours"])
     print(f"| model | parameters | steps | TFLOP per device and step | GB per device | "
-          f"{' | '.join(f'hours, {kind}' for kind in kinds)} |")
-    print("| --- |" + " ---: |" * (4 + len(kinds)))
-    for row in rows:
-        print(f"| {row['model']} | {row['parameters']:,} | {row['steps']:,} | "
-              f"{row['flops_a_device_and_step'] / 1e12:.2f} | {row['bytes_a_device'] / 1e9:.1f} | "
-              f"{' | '.join(f'{best:.1f} to {worst:.1f}' for best, worst in row['hours'].values())}"
-              " |")
-    comparison = compare(options.measure) if options.measure else []
-    if options.json:
-        content = {"utilisation": [low, high], "models": rows, "comparison": comparison}
-        files.write_json(options.json, content)
+          f"{' | '.join(f'hours, {devices}' for devices in peaks)} |")
+    print("| --- |" + " ---: |" * (4 + len(peaks)))
+    for name, (hparams_set, steps) in MODELS.items():
+        parameters, flops, kept = count(hparams_set)
+        hours = [DEVICES * steps * flops / peak / 3600 for peak in peaks.values()]
+        ranges = " | ".join(f"{each / high:.1f} to {each / low:.1f}" for each in hours)
+        print(f"| {name} | {parameters:,} | {steps:,} | {flops / 1e12:.2f} | "
+              f"{(16 * parameters + kept) / 1e9:.1f} | {ranges} |", flush=True)
+    if options.measure:
+        compare(options.measure)
 
 
 if __name__ == "__main__":

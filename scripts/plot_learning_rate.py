@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from rpr.cli.arguments import number
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 POINTS = 1000
@@ -37,7 +39,7 @@ def main() -> None:
     parser.add_argument("out", help="PNG file to write")
     parser.add_argument("--hparams_set", required=True)
     parser.add_argument("--hparams", default="", help="name=value,...")
-    parser.add_argument("--steps", type=int, default=100000, help="last step (%(default)s)")
+    parser.add_argument("--steps", type=number(1), default=100000, help="last step (%(default)s)")
     options = parser.parse_args()
 
     import rpr
@@ -49,8 +51,6 @@ def main() -> None:
     from rpr.t2t import preflight, registration
     from rpr.utils.errors import UserError
     try:
-        if options.steps < 1:
-            raise UserError(f"--steps={options.steps}: must be at least 1")
         if os.path.isfile(options.out):
             with open(options.out, "rb") as old:
                 if old.read(4) not in (b"", b"\x89PNG"):

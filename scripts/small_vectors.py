@@ -15,6 +15,8 @@ import numpy as np
 import scipy.sparse
 from scipy.sparse import linalg
 
+from rpr.cli.arguments import number
+
 WINDOW = 5                                            # words to each side
 MIN_COUNT = 2                                         # rarer words get no vector
 
@@ -69,12 +71,10 @@ def main() -> None:
     parser.add_argument("folder", help="where the two files are written")
     parser.add_argument("--problem", default="translate_deen_libreoffice_words",
                         help="a problem of words (default: %(default)s)")
-    parser.add_argument("--dimension", type=int, default=100, help="default: %(default)s")
+    parser.add_argument("--dimension", type=number(1), default=100, help="default: %(default)s")
     parser.add_argument("--tmp_dir", help="the directory of the problem's downloads "
                         "(default: that of rpr datagen)")
     arguments = parser.parse_args()
-    if arguments.dimension < 1:
-        parser.error(f"--dimension={arguments.dimension}: at least 1")
 
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import rpr

@@ -47,7 +47,7 @@ def test_bad_flags_are_refused(cost, monkeypatch, capsys, flag):
     monkeypatch.setattr("sys.argv", ["cost.py", flag])
     with pytest.raises(SystemExit):
         cost.main()
-    assert flag in capsys.readouterr().err
+    assert flag.partition("=")[0] in capsys.readouterr().err
 
 
 def test_memory_of_a_gpu_is_what_its_allocator_holds_not_what_one_operation_takes():

@@ -58,14 +58,14 @@ def test_bad_input_ends_in_one_line(command, says):
     (["bench_data.py", "datagen", "--folder=x", "--pairs=-1"], "--pairs: '-1': must be"),
     (["bench_export.py", "run", "export", "text", "--batch_size=0"], "--batch_size: '0': must be"),
     (["bench_step.py", "--starts=-1"], "--starts: '-1': must be"),
-    (["bench_step.py", "--words=0"], "--words=0: at least 1"),
+    (["bench_step.py", "--words=0"], "--words: '0': must be"),
     (["calibrate_looks.py", "--trials=7"], "--trials: '7': must be"),
     (["calibrate_significance.py", "--trials=3"], "--trials: '3': must be"),
     (["calibrate_significance.py", "--sentences=1"], "--sentences: '1': must be"),
     (["bench_step.py", "--variants=torch", "--torch_python=nothing"],
      "--variants=torch: nothing has no PyTorch; see --torch_python"),
     (["gpu_check.py", "--schemes=tape"], "--schemes=tape: allowed are none, sinusoid"),
-    (["small_vectors.py", "x", "--dimension=0"], "--dimension=0: at least 1"),
+    (["small_vectors.py", "x", "--dimension=0"], "--dimension: '0': must be"),
 ])
 def test_a_wrong_use_is_explained(command, says):
     done = run(*command)
