@@ -75,8 +75,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict]:
     print(f"{'direction':13} {'batch':>5} {'n':>5} {'k':>4} {'table':8} {'variant':9} {'ms':>9} "
           f"{'middle half':>17} {'/absolute':>9} {'/t2t':>6} {'peak MB':>8} {'/absolute':>9}")
     for done, (direction, length, clip, shared) in enumerate(shapes):
-        shape = {"direction": direction, "batch": args.batch or _batch(direction, length),
-                 "length": length,
+        shape = {"direction": direction, "batch": _batch(direction, length), "length": length,
                  "max_relative_position": clip, "heads_share_relative_embedding": shared}
         times = {}
         if length in args.lengths:
@@ -105,8 +104,6 @@ def _arguments(argv):
     parser.add_argument("--directions", type=several(str), default=",".join(DIRECTIONS))
     parser.add_argument("--tables", default="shared", choices=["shared", "per_head", "both"])
     parser.add_argument("--variants", type=several(str), default=",".join(VARIANTS))
-    parser.add_argument("--batch", type=number(0), default=0,
-                        help=f"sentences; 0: {TOKENS} words, at most {SENTENCES} sentences")
     parser.add_argument("--heads", type=number(1), default=8)
     parser.add_argument("--depth", type=number(1), default=64)
     parser.add_argument("--memory_lengths", type=several(number(1)), default="1024,2048")

@@ -41,6 +41,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 NAME = "translate_text_files"
 HELD_OUT_PAIRS = 1000                                 # in the development set, and in the test set
+FIRST_BATCHES = (0, 1000, 1_000_000)                  # with which trainings resume
 
 
 def main() -> None:
@@ -77,8 +78,6 @@ def measure_datagen(arguments: argparse.Namespace) -> None:
     rates = {}
     print(f"{len(os.sched_getaffinity(0))} cores, {len(text):,} pairs of text, repeated")
     for program, pairs in (("stock", arguments.stock_pairs), ("rpr", arguments.pairs)):
-        if not pairs:
-            continue
         words = _write_text(arguments.folder, text, "train", pairs)
         if not os.path.exists(vocabulary):
             start = time.perf_counter()
@@ -89,8 +88,7 @@ def measure_datagen(arguments: argparse.Namespace) -> None:
         print(json.dumps({"program": program, "pairs": pairs, "words": words, **record,
                           "pairs_per_second": round(rates[program]),
                           "words_per_second": round(words / record["seconds"])}), flush=True)
-    if len(rates) == 2:
-        print(f"rpr: {rates['rpr'] / rates['stock']:.2f} times stock")
+    print(f"rpr: {rates['rpr'] / rates['stock']:.2f} times stock")
 
 
 def _write_text(folder: str, text: Sequence[tuple[str, str]], split: str, pairs: int) -> int:
@@ -201,8 +199,8 @@ def measure_resume(arguments: argparse.Namespace) -> None:
 
     from rpr.training.input_pipeline import Stream, reproducible_input
     config = types.SimpleNamespace(data_parallelism=None, train_distribute=None)
-    seconds: dict[int, list[float]] = {first: [] for first in arguments.first}
-    for _ in range(arguments.rounds):
+    seconds: dict[int, list[float]] = {first: [] for first in FIRST_BATCHES}
+    for _ in range(5):
         for first, measured in seconds.items():
             problem, hparams = _problem(arguments)
             with tf.Graph().as_default(), tf.Session() as session:
@@ -243,9 +241,8 @@ def _arguments() -> argparse.Namespace:
     for flag, language in (("--sources", "en"), ("--targets", "de")):
         part.add_argument(flag, nargs="+", help="line-aligned text (default: LibreOffice Help)",
                           default=[os.path.join(corpus, f"train.en-de.{language}.gz")])
-    part.add_argument("--pairs", type=number(0), default=2_000_000, help="0: leave rpr out")
-    part.add_argument("--stock_pairs", type=number(0), default=200_000,
-                      help="0: leave stock T2T out")
+    part.add_argument("--pairs", type=number(1), default=2_000_000)
+    part.add_argument("--stock_pairs", type=number(1), default=200_000)
     part.add_argument("--vocabulary", type=number(1), default=2**15,
                       help="approximate sub-words")
     part = parts.add_parser("input", help="the input pipeline")
@@ -256,9 +253,6 @@ def _arguments() -> argparse.Namespace:
     part = parts.add_parser("resume", help="the start of a training that resumes")
     part.set_defaults(measure=measure_resume)
     _add_problem_flags(part)
-    part.add_argument("--first", nargs="+", type=number(0), default=[0, 1000, 1_000_000],
-                      help="indices of the first batch")
-    part.add_argument("--rounds", type=number(1), default=5)
     return parser.parse_args()
 
 

@@ -24,7 +24,6 @@ rpr.register()
 
 import numpy as np  # noqa: E402
 
-from rpr.cli.arguments import number  # noqa: E402
 from rpr.evaluation import scoring, test_sets  # noqa: E402
 from rpr.experiments import run_directory  # noqa: E402
 from rpr.export.translator import END, Translator  # noqa: E402
@@ -33,6 +32,7 @@ from rpr.inference.model_session import ModelSession  # noqa: E402
 from rpr.t2t import trained_model  # noqa: E402
 
 TIE = 1e-4                                            # nats
+BATCH = 32                                            # sentences
 Ids = Sequence[int]
 
 
@@ -43,15 +43,12 @@ def main() -> None:
     parser.add_argument("exported", help="the directory of its export")
     parser.add_argument("source", help="text, a sentence per line")
     parser.add_argument("reference", nargs="?", help="its translation")
-    parser.add_argument("--batch_size", type=number(1), default=32)
-    parser.add_argument("--lines", type=number(1), help="translate the first ones only")
     args = parser.parse_args()
-    lines = test_sets.read_lines(args.source)[:args.lines]
+    lines = test_sets.read_lines(args.source)
     exported = Translator(args.exported)
     sentences = [[*exported.source.encode(line), END] for line in lines]
     order = sorted(range(len(lines)), key=lambda number: -len(sentences[number]))
-    batches = [order[first:first + args.batch_size]
-               for first in range(0, len(order), args.batch_size)]
+    batches = [order[first:first + BATCH] for first in range(0, len(order), BATCH)]
     trained = trained_model.find_trained_model(run_directory.find_model(args.run)[1])
     settings = exported.settings
     for beams in (settings["beam_size"], 1):
@@ -72,7 +69,7 @@ def main() -> None:
             print(f"  {sum(gap < TIE for gap in gaps)} ties of {len(gaps)} that differ by a token; "
                   f"largest difference {max(gaps, default=0):.1e}")
         elif args.reference:
-            references = test_sets.read_lines(args.reference)[:args.lines]
+            references = test_sets.read_lines(args.reference)
             for name, found in (("original", ours), ("export", best)):
                 text = [exported.target.decode([i for i in ids if i != END]) for ids in found]
                 score, = scoring.score({name: text}, {"reference": references}, ["bleu"])

@@ -56,7 +56,6 @@ def test_bad_input_ends_in_one_line(command, says):
     (["bench_attention.py", "--lengths=0"], "--lengths: '0': must be"),
     (["bench_attention.py", "--heads=-1"], "--heads: '-1': must be"),
     (["bench_data.py", "datagen", "--folder=x", "--pairs=-1"], "--pairs: '-1': must be"),
-    (["bench_export.py", "run", "export", "text", "--batch_size=0"], "--batch_size: '0': must be"),
     (["bench_step.py", "--starts=-1"], "--starts: '-1': must be"),
     (["bench_step.py", "--words=0"], "--words: '0': must be"),
     (["calibrate_looks.py", "--trials=7"], "--trials: '7': must be"),
