@@ -19,11 +19,10 @@ METRICS_FILE = "metrics.jsonl"
 _RANGES = {setting.name: setting for setting in (
     *(Setting(name, 0, minimum=1, or_none=True) for name in (
         "train_steps", "eval_steps", "iterations_per_loop", "local_eval_frequency",
-        "log_step_count_steps", "keep_checkpoint_every_n_hours", "eval_early_stopping_steps",
-        "decode_shards", "n")),
+        "log_step_count_steps", "keep_checkpoint_every_n_hours", "decode_shards", "n")),
     *(Setting(name, 0, minimum=0) for name in (
-        "keep_checkpoint_max", "save_checkpoints_secs", "eval_throttle_seconds",
-        "wait_minutes", "num_shards", "max_cases", "stop_at_step")),
+        "keep_checkpoint_max", "save_checkpoints_secs", "eval_throttle_seconds", "wait_minutes",
+        "stop_at_step")),
     *(Setting(name, 0, minimum=0, maximum=1024) for name in (
         "inter_op_parallelism_threads", "intra_op_parallelism_threads")),
     Setting("eval_timeout_mins", 0, minimum=-1),
@@ -43,8 +42,8 @@ _REFUSED = {
         "machine with a TF_CONFIG (scripts/train_on_hosts writes it)",
     "eval_early_stopping_": "T2T's code for it stops no training; --train_steps and "
                             "--max_loss_rise do",
-    "enable_graph_rewriter|env_problem_|eval_run_autoregressive|source$|task_id|use_guarantee_":
-        "nothing reads it"}
+    "enable_graph_rewriter|env_problem_|eval_run_autoregressive|max_cases|num_shards|source$|"
+    "task_id|use_guarantee_": "nothing reads it"}
 # Those that only a training uses.
 TRAINING = ("eval_throttle_|generate_data|gpu_automatic_|iterations_per_loop|keep_checkpoint_|"
             "local_eval_|log_step_|optionally_use_|profile|registry_help|save_checkpoints_|"

@@ -1,7 +1,6 @@
 """T2T's small programs: `rpr datagen`, `rpr average` and `rpr bleu`."""
 import os
 from collections.abc import Iterable
-from typing import Any
 
 from absl.flags import FLAGS, FlagValues
 
@@ -21,8 +20,7 @@ def datagen(argv: list[str]) -> None:
     from rpr.problems.datagen import record_data_of_t2t
     FLAGS.set_default("tmp_dir", download.default_directory())
     flags, _ = parse(argv, "rpr datagen (t2t-datagen)", example="--problem=NAME")
-    generators = t2t_datagen._SUPPORTED_PROBLEM_GENERATORS
-    names = _problem_names(flags, generators)
+    names = _problem_names(flags)
     if flags.only_list:
         print("\n".join(names))
         return
@@ -32,31 +30,28 @@ def datagen(argv: list[str]) -> None:
     for path in (data_dir, tmp_dir):
         if os.path.exists(path) and not os.path.isdir(path):
             raise InvalidPath(path, "is a file; expected a directory")
-    problems = {name: None if name in generators else registry.problem(name) for name in names}
+    problems = {name: registry.problem(name) for name in names}
     for name, problem in problems.items():
-        if problem is not None:
-            _refuse(flags, ("num_shards", "max_cases"), f"{name} does not use it")
         if isinstance(problem, translation.TranslationProblem):
             _refuse(flags, ("random_seed", "num_concurrent_processes"), f"{name} does not use it")
     for name, problem in problems.items():
         if isinstance(problem, translation.TranslationProblem):
             problem.generate_data(data_dir, tmp_dir)    # T2T would create the directory first
-        elif problem is not None and checks.read_record(problem, data_dir) is not None:
+        elif checks.read_record(problem, data_dir) is not None:
             checks.check_data(problem, data_dir, ("train", "dev"))
         else:
-            if problem is None or type(problem).__module__.startswith("tensor2tensor."):
+            if type(problem).__module__.startswith("tensor2tensor."):
                 say(f"{name} is a problem of tensor2tensor itself: what it downloads, often over "
                     "http, is neither verified nor unpacked safely")
             set_t2t_flags({"problem": name, "tmp_dir": tmp_dir})
             t2t_datagen.main(None)
-            if problem is not None and checks.is_parallel_text(problem):
+            if checks.is_parallel_text(problem):
                 record_data_of_t2t(problem, data_dir)
-        if problem is not None:
-            say(checks.summary(problem, data_dir))
+        say(checks.summary(problem, data_dir))
     keep_log(os.path.join(data_dir, "datagen.log"))
 
 
-def _problem_names(flags: FlagValues, generators: dict[str, Any]) -> list[str]:
+def _problem_names(flags: FlagValues) -> list[str]:
     """The names of --problem: one, several separated by commas, or all with a prefix (PREFIX*).
 
     Those with a part of --exclude_problems are left out. The suffixes _rev and _copy are dropped:
@@ -65,17 +60,15 @@ def _problem_names(flags: FlagValues, generators: dict[str, Any]) -> list[str]:
     from tensor2tensor.utils import registry
     if (flags.problem or "").endswith("*"):
         prefix = flags.problem[:-1]
-        names = [name for name in sorted([*generators, *registered_names("problem", prefix)])
-                 if name.startswith(prefix)]
+        names = sorted(name for name in registered_names("problem", prefix)
+                       if name.startswith(prefix))
         if not names:
             raise UserError(f"--problem={flags.problem}: no problem's name begins with '{prefix}'")
     else:
         names = []
         for name in list(filter(None, (flags.problem or "").split(","))) or [""]:
-            if name not in generators:
-                find_problem(name)
-                name = registry.parse_problem_name(name).base_name
-            names.append(name)
+            find_problem(name)
+            names.append(registry.parse_problem_name(name).base_name)
     excluded = list(filter(None, flags.exclude_problems.split(",")))
     names = [name for name in names if not any(part in name for part in excluded)]
     if not names:
