@@ -80,36 +80,23 @@ def lazy_adam() -> type:
     tensorflow_addons is a Keras optimizer, which T2T cannot use.
     """
     import tensorflow.compat.v1 as tf
-    from tensorflow.python.ops import resource_variable_ops
 
     class LazyAdamOptimizer(tf.train.AdamOptimizer):
 
-        def _rows(self, variable: tf.Variable, gradient: tf.Tensor, indices: tf.Tensor
-                  ) -> tuple[tf.Tensor, ...]:
-            """Moments, their new values at `indices`, and the update of the variable there."""
-            dtype = variable.dtype.base_dtype
+        def _apply_sparse_shared(self, grad: tf.Tensor, var: tf.Variable, indices: tf.Tensor,
+                                 scatter_add: Any) -> tf.Operation:
+            dtype = var.dtype.base_dtype
             beta1_power, beta2_power = (tf.cast(x, dtype) for x in self._get_beta_accumulators())
             rate, beta1 = tf.cast(self._lr_t, dtype), tf.cast(self._beta1_t, dtype)
             beta2, epsilon = tf.cast(self._beta2_t, dtype), tf.cast(self._epsilon_t, dtype)
             rate *= tf.sqrt(1 - beta2_power) / (1 - beta1_power)
-            m, v = self.get_slot(variable, "m"), self.get_slot(variable, "v")
-            m_rows = beta1 * tf.gather(m, indices) + (1 - beta1) * gradient
-            v_rows = beta2 * tf.gather(v, indices) + (1 - beta2) * tf.square(gradient)
-            return m, v, m_rows, v_rows, rate * m_rows / (tf.sqrt(v_rows) + epsilon)
-
-        def _apply_sparse(self, grad: tf.IndexedSlices, var: tf.Variable) -> tf.Operation:
-            m, v, m_rows, v_rows, step = self._rows(var, grad.values, grad.indices)
+            m, v = self.get_slot(var, "m"), self.get_slot(var, "v")
+            m_rows = beta1 * tf.gather(m, indices) + (1 - beta1) * grad
+            v_rows = beta2 * tf.gather(v, indices) + (1 - beta2) * tf.square(grad)
+            step = rate * m_rows / (tf.sqrt(v_rows) + epsilon)
             locking = self._use_locking
-            return tf.group(tf.scatter_sub(var, grad.indices, step, use_locking=locking),
-                            tf.scatter_update(m, grad.indices, m_rows, use_locking=locking),
-                            tf.scatter_update(v, grad.indices, v_rows, use_locking=locking))
-
-        def _resource_apply_sparse(self, grad: tf.Tensor, var: tf.Variable, indices: tf.Tensor
-                                   ) -> tf.Operation:
-            m, v, m_rows, v_rows, step = self._rows(var, grad, indices)
-            ops = resource_variable_ops
-            return tf.group(ops.resource_scatter_sub(var.handle, indices, step),
-                            ops.resource_scatter_update(m.handle, indices, m_rows),
-                            ops.resource_scatter_update(v.handle, indices, v_rows))
+            return tf.group(tf.scatter_sub(var, indices, step, use_locking=locking),
+                            tf.scatter_update(m, indices, m_rows, use_locking=locking),
+                            tf.scatter_update(v, indices, v_rows, use_locking=locking))
 
     return LazyAdamOptimizer
