@@ -50,6 +50,9 @@ def find_model(flags: object, words: Sequence[str]) -> tuple[Run | None, ModelRe
         raise UserError(f"{name}: only rpr train takes it; give --hparams="
                         f"{name.removeprefix('--hp_')}=VALUE")
     if not words:
+        if not given.output_dir and not getattr(flags, "ensemble", None):
+            raise UserError("name a run directory, or a model by --output_dir, --problem, "
+                            "--data_dir, --model and --hparams_set")
         return None, given
     if len(words) > 1:
         raise UserError(f"{words[1]!r}: only one run directory can be named")

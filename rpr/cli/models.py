@@ -3,7 +3,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rpr.cli import arguments
@@ -40,7 +40,7 @@ def translate(argv: list[str]) -> None:
                       "probability of each token (the end mark's last) and the score in one line")
     args = parser.parse_intermixed_args(argv)
     words = args.words[:1] if args.output_dir is None else []
-    run, request = _find_model(args, words)
+    run, request = arguments.find_model(args, words)
     text = args.words[len(words):]
     if len(text) > 1:
         raise UserError(f"{text[1]!r}: put the sentence in quotes")
@@ -110,7 +110,7 @@ def _to_json(source: str, translation: "Translation") -> str:
 
 def perplexity(args: argparse.Namespace) -> None:
     """`rpr perplexity RUN --input=FILE`; without a run directory, T2T's flags name the model."""
-    _, request = _find_model(args, args.words)
+    _, request = arguments.find_model(args, args.words)
     file_checks.check_input(args.input)
     if args.output:
         file_checks.check_output(args.output, [args.input], of_json=True)
@@ -173,7 +173,7 @@ def export(argv: list[str]) -> None:
     if args.format != "saved_model":
         check_installed("format", args.format)
     files.check_new_directory(args.to)
-    run, request = _find_model(args, args.words)
+    run, request = arguments.find_model(args, args.words)
     from rpr.cli import launcher
     launcher.launch(lambda _: _export(args, run, request), argv)
 
@@ -241,11 +241,3 @@ def _add_search_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--alpha", type=arguments.number(0, file_checks.MOST_ALPHA, float),
                         help="exponent of the length penalty, at least 0 (default: the run's, "
                         "else 0.6)")
-
-
-def _find_model(args: argparse.Namespace, words: Sequence[str]) -> tuple[Run | None, ModelRequest]:
-    """The run, if any, and the model that a run directory (`words`) or T2T's flags name."""
-    if args.output_dir is None and not words:
-        raise UserError("name a run directory, or a model by --output_dir, --problem, --data_dir, "
-                        "--model and --hparams_set")
-    return arguments.find_model(args, words)
