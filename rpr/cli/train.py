@@ -39,7 +39,10 @@ def main(argv: list[str]) -> None:
     request = _request(flags, model, hparams)
     output_dir = request.output_dir
     is_chief = request.devices.is_chief
-    with _Output(request) as output:
+    is_new = not os.path.isdir(output_dir)
+    with contextlib.ExitStack() as held:
+        if not is_new:
+            _lock(request, held)
         repaired = checkpoints.repair_state(output_dir) if is_chief else None
         if repaired:                                  # whatever a power cut left
             say(f"rpr train: the newest checkpoint was damaged or not recorded; resuming from "
@@ -48,7 +51,13 @@ def main(argv: list[str]) -> None:
         launcher.set_t2t_flags({"warm_start_from": start})
 
         def prepare() -> None:
-            output.prepare()
+            """Once the graph is built: creates a new directory, and writes the log there."""
+            if is_new:
+                os.makedirs(output_dir, exist_ok=True)
+                _lock(request, held)
+            machines = request.devices.machines
+            process = f".worker{machines.index}" if machines and machines.index else ""
+            keep_log(os.path.join(output_dir, f"train{process}.log"))
             if start and is_chief and not checkpoints.newest(output_dir):
                 _say_what_starts_anew(start)
 
@@ -157,29 +166,11 @@ def _say_what_starts_anew(checkpoint: str) -> None:
             f"{', '.join(new[:3])}{', ...' if len(new) > 3 else ''}", style="yellow")
 
 
-class _Output(contextlib.ExitStack):
-    """The output directory, which the chief locks and which exists once the graph is built."""
-
-    def __init__(self, request: TrainingRequest) -> None:
-        super().__init__()
-        self._directory, self._devices = request.output_dir, request.devices
-        self._is_new = not os.path.isdir(self._directory)
-        if not self._is_new:
-            self._lock()
-
-    def _lock(self) -> None:
-        if self._devices.is_chief:
-            self.enter_context(locks.lock(os.path.join(self._directory, ".train.lock"), wait=False))
-            files.remove_temporary_files(self._directory)
-
-    def prepare(self) -> None:
-        """Creates and locks a new directory; from now on the log is written there."""
-        if self._is_new:
-            os.makedirs(self._directory, exist_ok=True)
-            self._lock()
-        machines = self._devices.machines
-        process = f".worker{machines.index}" if machines and machines.index else ""
-        keep_log(os.path.join(self._directory, f"train{process}.log"))
+def _lock(request: TrainingRequest, held: contextlib.ExitStack) -> None:
+    """Locks the output directory if this process writes to it."""
+    if request.devices.is_chief:
+        held.enter_context(locks.lock(os.path.join(request.output_dir, ".train.lock"), wait=False))
+        files.remove_temporary_files(request.output_dir)
 
 
 def _losses(metrics_file: str) -> str:
