@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 _RECIPE = "recipe:small_schemes"
 _RECORDS = Path(__file__).parents[2] / "docs" / "results"
-# What the other side has, where a scheme works on one side only.
-_OTHER_SIDE = "relative"
 _KINDS = ("models", "hparams", "problems", "schemes")
 
 
@@ -195,7 +193,7 @@ def _study(args: argparse.Namespace, overrides: dict[str, Any], sides: set[str],
     """
     recipe, run = gin_files.load_study(args.recipe)
     changes = overrides | ({"position": args.scheme} if len(sides) == 2 else {
-        f"{side}_position": args.scheme if side in sides else _OTHER_SIDE
+        f"{side}_position": args.scheme if side in sides else "relative"
         for side in ("encoder", "decoder")})
     seeds: dict[str, set[int]] = {arm: set() for arm in recipe.changes()}
     for study_run in studies.study_runs(recipe, run, ""):

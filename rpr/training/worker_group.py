@@ -70,9 +70,6 @@ class _Peer:
             self.connection.sendall(f"{line}\n".encode())
 
 
-_Introduction = tuple[int, str, _Peer]                # index and fingerprint of a worker
-
-
 class WorkerGroup:
     """One process of a training on several machines.
 
@@ -123,7 +120,7 @@ class WorkerGroup:
     def _gather(self) -> None:
         """Waits for all workers, as the chief."""
         secret = _write_secret(self._secret_path)
-        introductions: queue.Queue[_Introduction] = queue.Queue()
+        introductions: queue.Queue[tuple[int, str, _Peer]] = queue.Queue()    # see `_meet`
         pending = threading.BoundedSemaphore(_MOST_PENDING)
         strangers, reminded = [], time.monotonic()
         family = socket.getaddrinfo(*self._meeting, type=socket.SOCK_STREAM)[0][0]
