@@ -28,7 +28,7 @@ wall-clock time. `of peak` is the rate of the step's matrix products, relative t
 large product that is measured in the same rounds. The products are counted in the graph that
 TensorFlow runs, with the shapes that it reports; for compiled steps and PyTorch's they are the
 model FLOPs. `MFU` is the share of model FLOPs per second (rpr.training.model_flops) in the dense
-peak of the card, by a table of names.
+peak of the card, by a table of names or --peak.
 
 Start: wall-clock seconds from the command to the first training step of rpr_small, for `rpr train`
 and for T2T's main program with the patches without which it does not start.
@@ -131,6 +131,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--starts", type=number(0), default=1, help="of each program; 0: none")
     parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
     parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--peak", type=float, help="dense peak of the device in TFLOP/s, for MFU")
     parser.add_argument("--torch_python", default=sys.executable,
                         help="the Python that has PyTorch (this one)")
     parser.add_argument("--json", help="file for the records")
@@ -296,7 +297,7 @@ def _steps(args, shape, steps, seconds):
                                      *(batch[side].shape[1] for side in PADDING))
     flops = {variant: needed if variant.startswith("torch") or variant.endswith(XLA)
              else step_trace.product_flops(step.trace(batch)) for variant, step in steps.items()}
-    dense = model_flops.dense_peak(args.precision == "bfloat16")
+    dense = args.peak * 1e12 if args.peak else model_flops.dense_peak(args.precision == "bfloat16")
     peak()
     with concurrent.futures.ThreadPoolExecutor() as pool:     # first steps compile
         for variant, (first, _) in zip(
