@@ -18,7 +18,7 @@ ends before the first command that does not fit.
 import itertools
 import random
 import string
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rpr.problems import toy
@@ -28,15 +28,20 @@ TIMES_LONGER = 3                                      # the longest test source
 
 
 class LengthTask(toy.GeneratedProblem):
-    """A task for sources of any length; a subclass defines `tokens` and `answer`.
+    """A task for sources of any length.
 
     Training and development set have sources of `shortest` to `trained_length` tokens, the test set
     of `shortest` to `tested_length`.
+
+    Attributes:
+      source: from random numbers and a number of tokens to a source.
+      answer: from a source to the tokens of the right answer.
     """
 
     sizes = {"train": 100000, "dev": 500, "test": 1000}
     shortest, trained_length, tested_length = 5, 20, 60
-    least_trained = 10                                # a smaller `trained_length` is not registered
+    source: Callable[[random.Random, int], list[str]]
+    answer: Callable[[list[str]], list[str]]
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(),
@@ -47,80 +52,6 @@ class LengthTask(toy.GeneratedProblem):
         source = self.source(rng, rng.randint(self.shortest, longest))
         return " ".join(source), " ".join(self.answer(source))
 
-    def source(self, rng: random.Random, length: int) -> list[str]:
-        """A random source of `length` tokens."""
-        return rng.choices(self.tokens, k=length)
-
-    def answer(self, source: list[str]) -> list[str]:
-        """The tokens of the right answer."""
-        raise NotImplementedError
-
-
-class LengthCopy(LengthTask):
-    """The digits of the source."""
-
-    tokens = tuple("0123456789")
-
-    def answer(self, source: list[str]) -> list[str]:
-        return source
-
-
-class LengthReverse(LengthCopy):
-    """The digits of the source from the last to the first."""
-
-    def answer(self, source: list[str]) -> list[str]:
-        return source[::-1]
-
-
-class LengthSort(LengthCopy):
-    """The digits of the source in ascending order."""
-
-    def answer(self, source: list[str]) -> list[str]:
-        return sorted(source)
-
-
-class LengthAddition(LengthTask):
-    """The sum of two numbers of equally many digits, such as 0 7 + 4 5: 5 2."""
-
-    tokens = (*"0123456789", "+")
-
-    def source(self, rng: random.Random, length: int) -> list[str]:
-        first, second = (rng.choices("0123456789", k=(length - 1) // 2) for _ in range(2))
-        return [*first, "+", *second]
-
-    def answer(self, source: list[str]) -> list[str]:
-        return list(str(sum(map(int, "".join(source).split("+")))))
-
-
-class LengthRaddition(LengthAddition):
-    """The same with all numbers backwards, from the lowest digit, such as 7 0 + 5 4: 2 5."""
-
-    def answer(self, source: list[str]) -> list[str]:
-        plus = source.index("+")
-        return super().answer([*source[:plus][::-1], "+", *source[plus + 1:][::-1]])[::-1]
-
-
-class LengthParity(LengthTask):
-    """Whether the number of ones among zeros and ones is odd: 0 or 1."""
-
-    tokens = ("0", "1")
-    shortest, least_trained = 12, 20                  # fewer give too few different sources
-
-    def answer(self, source: list[str]) -> list[str]:
-        return [str(source.count("1") % 2)]
-
-
-class LengthCounting(LengthTask):
-    """How often a occurs among a, b, c and d, as a decimal number."""
-
-    tokens = (*"abcd", *"0123456789")
-
-    def source(self, rng: random.Random, length: int) -> list[str]:
-        return rng.choices("abcd", k=length)
-
-    def answer(self, source: list[str]) -> list[str]:
-        return list(str(source.count("a")))
-
 
 _SYMBOLS = tuple(string.digits + string.ascii_letters + string.punctuation)
 _NEXT = "NEXT"
@@ -129,18 +60,37 @@ _VERBS = {"walk": ["WALK"], "look": ["LOOK"], "run": ["RUN"], "jump": ["JUMP"], 
 _TIMES = {"twice": 2, "thrice": 3}
 
 
-def _table_task(name: str, doc: str, tokens: Iterable[str],
-                source: Callable[[random.Random, int], list[str]],
-                answer: Callable[[list[str]], list[str]], **attributes: Any) -> type[LengthTask]:
-    """A task made of a function from a length to a source, and one from a source to its answer."""
-    return type(f"Length{name}", (LengthTask,), {
-        "__doc__": doc, "__module__": __name__, "tokens": tuple(tokens), **attributes,
-        "source": lambda self, rng, length: source(rng, length),
-        "answer": lambda self, tokens: answer(tokens)})
+def _register(name: str, doc: str, tokens: Iterable[str],
+              source: Callable[[random.Random, int], list[str]],
+              answer: Callable[[list[str]], list[str]], shortest: int = LengthTask.shortest,
+              least_trained: int = 10) -> None:
+    """Registers a task for each of the trained lengths that are at least `least_trained`."""
+    for trained in TRAINED_LENGTHS:
+        if trained >= least_trained:
+            tested = TIMES_LONGER * trained
+            toy.register(
+                f"length_{name}_{trained}", LengthTask,
+                f"{doc}; {trained} tokens in training, up to {tested} in testing.",
+                tokens=tuple(tokens), source=staticmethod(source), answer=staticmethod(answer),
+                shortest=shortest, trained_length=trained, tested_length=tested)
 
 
-def _symbols(rng: random.Random, length: int) -> list[str]:
-    return rng.choices(_SYMBOLS, k=length)
+def _any_of(symbols: Sequence[str]) -> Callable[[random.Random, int], list[str]]:
+    """Sources of independent symbols."""
+    return lambda rng, length: rng.choices(symbols, k=length)
+
+
+def _two_numbers(rng: random.Random, length: int) -> list[str]:
+    first, second = (rng.choices(string.digits, k=(length - 1) // 2) for _ in range(2))
+    return [*first, "+", *second]
+
+
+def _sum(source: list[str]) -> list[str]:
+    return list(str(sum(map(int, "".join(source).split("+")))))
+
+
+def _sum_backwards(source: list[str]) -> list[str]:
+    return _sum(source[::-1])[::-1]
 
 
 def _two(rng: random.Random, length: int) -> list[str]:
@@ -148,7 +98,12 @@ def _two(rng: random.Random, length: int) -> list[str]:
     return [first, *[other] * (length - 1)]
 
 
-def _polynomial(source: list[str]) -> list[str]:
+def _polynomial(rng: random.Random, length: int) -> list[str]:
+    terms = ((str(rng.randint(-3, 3)), rng.choice("abcd")) for _ in range((length - 1) // 2))
+    return [str(rng.randint(-2, 2)), *itertools.chain(*terms)]
+
+
+def _polynomial_value(source: list[str]) -> list[str]:
     x, *terms = source
     return [str(sum(int(factor) * int(x) ** "abcd".index(power) for factor, power
                     in zip(terms[::2], terms[1::2], strict=True)) % 10)]
@@ -193,7 +148,7 @@ def _mqar_values(source: list[str]) -> list[str]:
     return [value[key] for key in source[len(pairs):]]
 
 
-def _variables(names: str) -> type[LengthTask]:
+def _variables(names: str) -> None:
     steps = [*(f"{name}{change}" for name in names for change in ("=0", "++")), "pass"]
     questions = [f"{name}?" for name in names]
 
@@ -203,68 +158,67 @@ def _variables(names: str) -> type[LengthTask]:
             count = 0 if step == f"{name}=0" else count + (step == f"{name}++")
         return [str(count)]
 
-    return _table_task(
-        f"Variables{len(names)}", "The value of a variable, after steps that set one to 0, add 1 "
-        "to one, or pass", (toy.PLACE, *steps, *questions, *map(str, range(120))),
-        lambda rng, n: [*rng.choices(steps, k=n - 2), rng.choice(questions), toy.PLACE], value)
+    _register(f"variables{len(names)}", "The value of a variable, after steps that set one to 0, "
+              "add 1 to one, or pass", (toy.PLACE, *steps, *questions, *map(str, range(120))),
+              lambda rng, n: [*rng.choices(steps, k=n - 2), rng.choice(questions), toy.PLACE],
+              value)
 
 
-def _blocks(count: int) -> type[LengthTask]:
+def _blocks(count: int) -> None:
     def source(rng: random.Random, length: int) -> list[str]:
         blocks = count + rng.choice((0, 0, -1, 1))
         ends = {*rng.sample(range(1, length - 1), blocks - 1)}
         block = itertools.accumulate(int(place in ends) for place in range(length - 1))
         return [*("ab"[index % 2] for index in block), toy.PLACE]
 
-    return _table_task(
-        f"Blocks{count}", f"Whether a and b alternate in {count} blocks, not in one less or more",
-        toy.PLACE + "ab01", source,
-        lambda tokens: [str(int(len([*itertools.groupby(tokens[:-1])]) == count))],
-        shortest=12, least_trained=20)
+    _register(f"blocks{count}", f"Whether a and b alternate in {count} blocks, not in one less or "
+              "more", toy.PLACE + "ab01", source,
+              lambda tokens: [str(int(len([*itertools.groupby(tokens[:-1])]) == count))],
+              shortest=12, least_trained=20)
 
 
-_TASKS: tuple[type[LengthTask], ...] = (
-    LengthCopy, LengthReverse, LengthSort, LengthAddition, LengthRaddition, LengthParity,
-    LengthCounting,
-    _table_task("Rsc", "One symbol, as often as in the source", _SYMBOLS,
-                lambda rng, n: [rng.choice(_SYMBOLS)] * n, lambda source: source,
-                least_trained=20),
-    _table_task("Rsc2x", "One symbol, twice as often as in the source", _SYMBOLS,
-                lambda rng, n: [rng.choice(_SYMBOLS)] * n, lambda source: source * 2,
-                least_trained=20),
-    _table_task("Rdc", "The first symbol, as often as another one follows it", _SYMBOLS, _two,
-                lambda source: source[:1] * (len(source) - 1)),
-    _table_task("Cmc", "The source of 94 symbols", _SYMBOLS, _symbols, lambda source: source),
-    _table_task("Cmc2x", "The source of 94 symbols, twice", (*_SYMBOLS, _NEXT), _symbols,
-                lambda source: [*source, _NEXT, *source]),
-    _table_task("Mc", "The source of 94 symbols, backwards", _SYMBOLS, _symbols,
-                lambda source: source[::-1]),
-    _table_task("Mc2x", "The source of 94 symbols, backwards, twice", (*_SYMBOLS, _NEXT), _symbols,
-                lambda source: [*source[::-1], _NEXT, *source[::-1]]),
-    _table_task("Mcrv", "The source of 94 symbols, backwards, then as it is", (*_SYMBOLS, _NEXT),
-                _symbols, lambda source: [*source[::-1], _NEXT, *source]),
-    _table_task("Sum", "The last digit of the sum of digits from 1 to 9", "1234567890",
-                lambda rng, n: rng.choices("123456789", k=n),
-                lambda source: [str(sum(map(int, source)) % 10)]),
-    _table_task("Polynomial", "The value modulo 10 of terms c x^0 (a) to c x^3 (d), after x",
-                (*map(str, range(-3, 10)), *"abcd"),
-                lambda rng, n: [str(rng.randint(-2, 2)), *itertools.chain(*(
-                    (str(rng.randint(-3, 3)), rng.choice("abcd")) for _ in range((n - 1) // 2)))],
-                _polynomial),
-    _table_task("Scan", "The actions of SCAN commands, joined by and",
-                (*_VERBS, *_TIMES, "and", "opposite", "around", "left", "right", "WALK", "LOOK",
-                 "RUN", "JUMP", "LEFT", "RIGHT"), _scan_source, _scan_actions),
-    _table_task("Mqar", "The values of keys in another order, after pairs of key and value",
-                (*_KEYS, *_VALUES), _mqar_source, _mqar_values),
-    _table_task("Passkey", "The three digits among letters", string.ascii_lowercase + string.digits,
-                _passkey, lambda source: [*filter(str.isdigit, source)]),
-    *map(_variables, ("a", "abc", "abcde")), *map(_blocks, (3, 4, 5, 6)))
-
-for _task in _TASKS:
-    for _trained in TRAINED_LENGTHS:
-        if _trained >= _task.least_trained:
-            _tested = TIMES_LONGER * _trained
-            toy.register(
-                f"length_{_task.__name__.removeprefix('Length').lower()}_{_trained}", _task,
-                f"{(_task.__doc__ or '').removesuffix('.')}; {_trained} tokens in training, up to "
-                f"{_tested} in testing.", trained_length=_trained, tested_length=_tested)
+_register("copy", "The digits of the source", string.digits, _any_of(string.digits),
+          lambda source: source)
+_register("reverse", "The digits of the source from the last to the first", string.digits,
+          _any_of(string.digits), lambda source: source[::-1])
+_register("sort", "The digits of the source in ascending order", string.digits,
+          _any_of(string.digits), sorted)
+_register("addition", "The sum of two numbers of equally many digits, such as 0 7 + 4 5: 5 2",
+          string.digits + "+", _two_numbers, _sum)
+_register("raddition", "The same with all numbers backwards, from the lowest digit, such as 7 0 + "
+          "5 4: 2 5", string.digits + "+", _two_numbers, _sum_backwards)
+# Shorter sources of two symbols give too few different ones; so do those of one symbol.
+_register("parity", "Whether the number of ones among zeros and ones is odd: 0 or 1", "01",
+          _any_of("01"), lambda source: [str(source.count("1") % 2)], shortest=12, least_trained=20)
+_register("counting", "How often a occurs among a, b, c and d, as a decimal number",
+          "abcd" + string.digits, _any_of("abcd"), lambda source: list(str(source.count("a"))))
+_register("rsc", "One symbol, as often as in the source", _SYMBOLS,
+          lambda rng, n: [rng.choice(_SYMBOLS)] * n, lambda source: source, least_trained=20)
+_register("rsc2x", "One symbol, twice as often as in the source", _SYMBOLS,
+          lambda rng, n: [rng.choice(_SYMBOLS)] * n, lambda source: source * 2, least_trained=20)
+_register("rdc", "The first symbol, as often as another one follows it", _SYMBOLS, _two,
+          lambda source: source[:1] * (len(source) - 1))
+_register("cmc", "The source of 94 symbols", _SYMBOLS, _any_of(_SYMBOLS), lambda source: source)
+_register("cmc2x", "The source of 94 symbols, twice", (*_SYMBOLS, _NEXT), _any_of(_SYMBOLS),
+          lambda source: [*source, _NEXT, *source])
+_register("mc", "The source of 94 symbols, backwards", _SYMBOLS, _any_of(_SYMBOLS),
+          lambda source: source[::-1])
+_register("mc2x", "The source of 94 symbols, backwards, twice", (*_SYMBOLS, _NEXT),
+          _any_of(_SYMBOLS), lambda source: [*source[::-1], _NEXT, *source[::-1]])
+_register("mcrv", "The source of 94 symbols, backwards, then as it is", (*_SYMBOLS, _NEXT),
+          _any_of(_SYMBOLS), lambda source: [*source[::-1], _NEXT, *source])
+_register("sum", "The last digit of the sum of digits from 1 to 9", "1234567890",
+          _any_of("123456789"), lambda source: [str(sum(map(int, source)) % 10)])
+_register("polynomial", "The value modulo 10 of terms c x^0 (a) to c x^3 (d), after x",
+          (*map(str, range(-3, 10)), *"abcd"), _polynomial, _polynomial_value)
+_register("scan", "The actions of SCAN commands, joined by and",
+          (*_VERBS, *_TIMES, "and", "opposite", "around", "left", "right", "WALK", "LOOK", "RUN",
+           "JUMP", "LEFT", "RIGHT"), _scan_source, _scan_actions)
+_register("mqar", "The values of keys in another order, after pairs of key and value",
+          (*_KEYS, *_VALUES), _mqar_source, _mqar_values)
+_register("passkey", "The three digits among letters", string.ascii_lowercase + string.digits,
+          _passkey, lambda source: [*filter(str.isdigit, source)])
+for _names in ("a", "abc", "abcde"):
+    _variables(_names)
+for _count in (3, 4, 5, 6):
+    _blocks(_count)
