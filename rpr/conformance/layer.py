@@ -1,7 +1,5 @@
 """An attention layer, and a small model, with a position scheme and random weights, on arrays."""
-import contextlib
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -34,7 +32,9 @@ class AttentionLayer:
         dtype is that of inputs and weights; half precision is returned as float32.
         """
         self._hparams, self._side, self._dtype = hparams, side, dtype
-        with self._graph(seed) as graph:
+        with tf.Graph().as_default() as graph, tf.variable_scope(
+                "layer", initializer=tf.random_normal_initializer(stddev=0.4)):
+            tf.set_random_seed(seed)
             self._x, self._dy = (tf.placeholder(tf.float32 if dtype.size == 2 else dtype,
                                                 [None, None, hparams.hidden_size]) for _ in "xd")
             self._mask = tf.placeholder(tf.float32, [None, 1, None, None])
@@ -43,26 +43,17 @@ class AttentionLayer:
             length = tf.shape(self._x)[1]
             layout = Layout(length, length, causal=side == "targets", query_at=self._places,
                             key_at=self._places)
-            y, _ = self._layer(tf.cast(self._x, dtype), self._mask, layout, None)
+            y = self._layer(tf.cast(self._x, dtype), self._mask, layout, None)
             self._y = tf.cast(y, self._x.dtype)
             self._weights = trainable = tf.trainable_variables()
             self.variables = [variable.op.name.split("/", 1)[1] for variable in trainable]
             self._initial = [variable.initializer.inputs[1] for variable in trainable]
             self._initializers = [variable.initializer for variable in trainable]
-            self._saver = tf.train.Saver(trainable) if trainable else None
         self.session = tf.Session(graph=graph)
         self.session.run(self._initializers)
-        self._step_session: tf.Session | None = None
-
-    @contextlib.contextmanager
-    def _graph(self, seed: int) -> Iterator[tf.Graph]:
-        with tf.Graph().as_default() as graph:
-            tf.set_random_seed(seed)
-            with tf.variable_scope("layer", initializer=tf.random_normal_initializer(stddev=0.4)):
-                yield graph
 
     def _layer(self, x: tf.Tensor, mask: tf.Tensor | None, layout: Layout, cache: dict | None
-               ) -> tuple[tf.Tensor, positions.Scheme]:
+               ) -> tf.Tensor:
         """`layout` has the places of the words; 0 begins a sentence."""
         hparams, places = self._hparams, layout.query_positions()
         scheme, hidden = positions.build(hparams, self._side), hparams.hidden_size
@@ -77,7 +68,7 @@ class AttentionLayer:
         x = scheme.embed(x, layout.query_positions())
         return attention.multihead_attention(
             x, None, mask, hidden, hidden, hidden, hparams.num_heads, scheme.at(0), layout,
-            hparams.compatibility, cache=cache), scheme.at(0)
+            hparams.compatibility, cache=cache)
 
     def mask(self, shape: tuple[int, int], padding: np.ndarray | None = None,
              segments: np.ndarray | None = None) -> np.ndarray:
@@ -129,51 +120,38 @@ class AttentionLayer:
         """Replaces the values of the variables."""
         self.session.run(self._initializers, dict(zip(self._initial, values, strict=True)))
 
-    def save(self, path: str) -> None:
-        """Writes the variables to a checkpoint."""
-        if self._saver:
-            self._saver.save(self.session, path, write_meta_graph=False)
-
-    def restore(self, path: str) -> None:
-        """Reads the variables from a checkpoint."""
-        if self._saver:
-            self._saver.restore(self.session, path)
-
     def cached(self, x: np.ndarray) -> np.ndarray:
         """The output word by word, as decoding computes it."""
-        session = self._step_session = self._step_session or self._build_step()
-        caches = {name: np.zeros([len(x), *shape], self._cache[name].dtype.as_numpy_dtype)
-                  for name, shape in self._empty.items()}
+        word, cache, step = self._step
+        caches = {name: np.zeros([len(x), *(size or 0 for size in placeholder.shape.as_list()[1:])],
+                                 placeholder.dtype.as_numpy_dtype)
+                  for name, placeholder in cache.items()}
         outputs = []
-        for step in range(x.shape[1]):
-            y, caches = session.run(self._step, {
-                self._step_x: x[:, step:step + 1],
-                **{self._cache[name]: value for name, value in caches.items()}})
+        for number in range(x.shape[1]):
+            y, caches = self.session.run(step, {
+                word: x[:, number:number + 1],
+                **{cache[name]: value for name, value in caches.items()}})
             outputs.append(y)
         return np.concatenate(outputs, axis=1)
 
-    def _build_step(self) -> tf.Session:
-        hparams, dtype = self._hparams, self._dtype
-        depth = hparams.hidden_size // hparams.num_heads
-        with self._graph(0) as graph:
+    @functools.cached_property
+    def _step(self) -> tuple[tf.Tensor, dict[str, tf.Tensor], tuple[tf.Tensor, dict]]:
+        """Placeholders of a word and of the cache, and the output and the cache after the word."""
+        hparams, heads = self._hparams, self._hparams.num_heads
+        depth = hparams.hidden_size // heads
+        with self.session.graph.as_default(), tf.variable_scope("layer", reuse=True):
             scheme = positions.build(hparams, self._side).at(0)
-            self._empty = {"k": [hparams.num_heads, 0, depth * scheme.depth_factor],
-                           "v": [hparams.num_heads, 0, depth], **scheme.states()}
+            shapes = {"k": [heads, 0, depth * scheme.depth_factor], "v": [heads, 0, depth],
+                      **scheme.states()}
             if scheme.uses("place"):
-                self._empty["positions"] = [0, scheme.axes]
-            self._step_x = tf.placeholder(dtype, [None, 1, hparams.hidden_size])
-            self._cache = {name: tf.placeholder(
-                dtype if name in ("k", "v") else tf.float32,
-                [None, *(size or None for size in shape)]) for name, shape in self._empty.items()}
-            offset, cache = tf.shape(self._cache["k"])[2], dict(self._cache)
-            layout = Layout(1, offset + 1, offset, causal=True)
-            y, _ = self._layer(self._step_x, None, layout, cache)
-            self._step = y, cache
-            initializers = [variable.initializer for variable in tf.trainable_variables()]
-            values = [variable.initializer.inputs[1] for variable in tf.trainable_variables()]
-        session = tf.Session(graph=graph)
-        session.run(initializers, dict(zip(values, self.weights(), strict=True)))
-        return session
+                shapes["positions"] = [0, scheme.axes]
+            word = tf.placeholder(self._dtype, [None, 1, hparams.hidden_size])
+            cache = {name: tf.placeholder(
+                self._dtype if name in ("k", "v") else tf.float32,
+                [None, *(size or None for size in shape)]) for name, shape in shapes.items()}
+            offset, after = tf.shape(cache["k"])[2], dict(cache)
+            y = self._layer(word, None, Layout(1, offset + 1, offset, causal=True), after)
+        return word, cache, (y, after)
 
 
 def _model(hparams: HParams, mode: str) -> Any:
