@@ -40,7 +40,11 @@ def generate(problem: TextProblem, data_dir: str, tmp_dir: str) -> None:
         if checks.vocabulary_files(problem):
             names.append("approx_vocab_size")
         settings = {name: getattr(problem, name, None) for name in names}
-        _make_directories(data_dir, tmp_dir)
+        try:
+            os.makedirs(tmp_dir, exist_ok=True)
+        except OSError as error:
+            raise InvalidPath(tmp_dir, f"it cannot be created: {error.strerror}") from error
+        os.makedirs(data_dir, exist_ok=True)
         with locks.locked(checks.staging_path(problem, data_dir)):
             _generate_or_check(problem, sources, settings, data_dir, tmp_dir)
     except (OSError, tf.errors.OpError) as error:     # a full disk, a read-only directory
@@ -92,18 +96,6 @@ def _decoded(paths: Iterable[str], encoders: dict[str, Vocabulary]) -> Iterator[
                      if number != text_encoder.EOS_ID]).split())
                 for name in ("inputs", "targets"))
             yield source, target
-
-
-def _make_directories(data_dir: str, tmp_dir: str) -> None:
-    """Creates both; leaves no new data_dir behind if tmp_dir cannot be created."""
-    is_new = not os.path.isdir(data_dir)
-    os.makedirs(data_dir, exist_ok=True)
-    try:
-        os.makedirs(tmp_dir, exist_ok=True)
-    except OSError as error:
-        if is_new:
-            os.rmdir(data_dir)
-        raise InvalidPath(tmp_dir, f"it cannot be created: {error.strerror}") from error
 
 
 def _generate_or_check(problem: TextProblem, sources: dict[str, str], settings: dict[str, Any],
@@ -162,13 +154,16 @@ def _check_same_text(problem: TextProblem, record: dict[str, Any], sources: dict
 def _generate(problem: TextProblem, data_dir: str, staging: str, tmp_dir: str) -> dict[str, Any]:
     """Fills the staging directory; returns the files and vocabularies of the record."""
     name = problem.dataset_filename()
-    given = _given_vocabulary(problem, data_dir)
     shutil.rmtree(staging, ignore_errors=True)
     scratch = os.path.join(staging, "scratch")
     os.makedirs(scratch)
-    for vocabulary, path in given.items():
-        shutil.copyfile(path, os.path.join(staging, vocabulary))
-        console.say(f"{name}: using the vocabulary {path}")
+    for vocabulary in checks.vocabulary_files(problem):
+        path = os.path.join(data_dir, vocabulary)
+        if os.path.exists(path):
+            if path.endswith(".subwords"):
+                checks.check_subwords(path)
+            shutil.copyfile(path, os.path.join(staging, vocabulary))
+            console.say(f"{name}: using the vocabulary {path}")
     console.say(f"{name}: vocabulary")
     problem.get_or_create_vocab(staging, tmp_dir)
     # Text of what is decoded and scored; `rpr run` uses that of the test set.
@@ -232,13 +227,3 @@ def _write_documents(names: list[str], lines: int, path: str) -> None:
         raise UserError(f"{os.path.basename(path)}: the problem names the documents of "
                         f"{len(names):,} lines, the text has {lines:,}")
     files.write_atomically(path, "".join(" ".join(name.split()) + "\n" for name in names))
-
-
-def _given_vocabulary(problem: TextProblem, data_dir: str) -> dict[str, str]:
-    """The vocabulary files that are in data_dir: {name: path}."""
-    paths = {name: os.path.join(data_dir, name) for name in checks.vocabulary_files(problem)}
-    paths = {name: path for name, path in paths.items() if os.path.exists(path)}
-    for path in paths.values():
-        if path.endswith(".subwords"):
-            checks.check_subwords(path)
-    return paths

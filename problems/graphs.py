@@ -212,9 +212,9 @@ class GraphTextFiles(GraphProblem, text_files.TranslateTextFiles):
             labels.update(_labels_of(source))
             yield source, target
         if split == "train":
-            text = self._training_text()
-            for held_out in text.shares:              # of the same files
-                labels.update(*(_labels_of(source) for source, _ in text.pairs(held_out)))
+            for held_out in self._training_text.shares:              # of the same files
+                labels.update(*(_labels_of(source)
+                                for source, _ in self._training_text.pairs(held_out)))
             self._labels = labels
 
     def get_or_create_vocab(self, data_dir: str, tmp_dir: str, force_get: bool = False) -> Any:

@@ -50,16 +50,13 @@ def read_pairs(source_path: str, target_path: str) -> Iterator[tuple[str, str]]:
     """
     count = 0
     lines = zip(raw_lines(source_path), raw_lines(target_path), strict=True)
-    while True:
-        try:
-            source, target = next(lines)
-        except StopIteration:
-            return
-        except ValueError:                            # zip(strict=True)
-            raise UserError(f"{source_path} and {target_path}: one ends after line {count:,}, "
-                            "the other continues; they must be line-aligned") from None
-        count += 1
-        yield decode(source, source_path, count).strip(), decode(target, target_path, count).strip()
+    try:
+        for count, (source, target) in enumerate(lines, start=1):
+            yield (decode(source, source_path, count).strip(),
+                   decode(target, target_path, count).strip())
+    except ValueError:                                # zip(strict=True)
+        raise UserError(f"{source_path} and {target_path}: one ends after line {count:,}, the "
+                        "other continues; they must be line-aligned") from None
 
 
 def decode(line: bytes, path: str, number: int) -> str:

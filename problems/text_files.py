@@ -1,5 +1,6 @@
 """Any pair of line-aligned text files, given by environment variables."""
 import array
+import functools
 import hashlib
 import itertools
 import os
@@ -13,7 +14,6 @@ from rpr.problems import checks, parallel_text, translation
 from rpr.problems.checks import SPLITS
 from rpr.utils import files
 from rpr.utils.errors import UserError
-from rpr.utils.interfaces import HParams
 
 # Size of a development or test set that is taken from the training text: 1%, but at least 20 and at
 # most 2,000 lines, and never more than a tenth of the text.
@@ -87,9 +87,6 @@ class TranslateTextFiles(translation.TranslationProblem):
     same text gives the same sets in any order, and equal sources are never in two sets.
     """
 
-    _checked: "dict[str, CheckedPair] | None" = None
-    _split_text: SplitText | None = None
-
     @property
     def approx_vocab_size(self) -> int:
         return checks.positive_integer_variable("RPR_TEXT_VOCAB_SIZE", 8192)
@@ -101,37 +98,31 @@ class TranslateTextFiles(translation.TranslationProblem):
 
     def text_pairs(self, split: str, tmp_dir: str) -> Iterator[tuple[str, str]]:
         del tmp_dir
-        paths, text = self._given_paths(), self._training_text()
-        if split != "train" and split in paths:
-            yield from parallel_text.read_pairs(*paths[split])
+        if split != "train" and split in self._checked:
+            yield from parallel_text.read_pairs(*self._given_paths()[split])
         else:
-            yield from text.pairs(split)
+            yield from self._training_text.pairs(split)
 
     def sources(self, tmp_dir: str) -> dict[str, str]:
         del tmp_dir
-        return {f"{split} {side}": digest for split, pair in self._check().items()
+        return {f"{split} {side}": digest for split, pair in self._checked.items()
                 for side, digest in zip(("source", "target"), pair.digests, strict=True)}
 
     def vocabulary_text(self, tmp_dir: str) -> Iterator[str]:
-        step = -(-self._check()["train"].lines // _VOCABULARY_PAIRS)
+        step = -(-self._checked["train"].lines // _VOCABULARY_PAIRS)
         for number, pair in enumerate(self.text_pairs("train", tmp_dir)):
             if number % step == 0:
                 yield from pair
 
-    def _check(self) -> dict[str, "CheckedPair"]:
-        """Checks the given files, once."""
-        if self._checked is None:
-            self._checked = {split: check_pair(*paths)
-                             for split, paths in self._given_paths().items()}
-        return self._checked
+    @functools.cached_property
+    def _checked(self) -> dict[str, "CheckedPair"]:
+        return {split: check_pair(*paths) for split, paths in self._given_paths().items()}
 
+    @functools.cached_property
     def _training_text(self) -> SplitText:
-        if self._split_text is None:
-            checked = self._check()
-            share = held_out_share(checked["train"].lines)
-            self._split_text = SplitText(*self._given_paths()["train"], {
-                split: share for split in ("dev", "test") if split not in checked})
-        return self._split_text
+        share = held_out_share(self._checked["train"].lines)
+        return SplitText(*self._given_paths()["train"], {
+            split: share for split in ("dev", "test") if split not in self._checked})
 
     def _given_paths(self) -> dict[str, tuple[str, str]]:
         """{split: (source path, target path)} from the environment."""
@@ -173,10 +164,6 @@ class LmTextFiles(TranslateTextFiles):
 
     def vocabulary_text(self, tmp_dir: str) -> Iterator[str]:
         yield from itertools.islice(super().vocabulary_text(tmp_dir), 0, None, 2)
-
-    def eval_hooks(self, features: Any, logits: Any, hparams: HParams) -> list[Any]:
-        del features, logits, hparams                 # there is no source to show
-        return []
 
     def _given_paths(self) -> dict[str, tuple[str, str]]:
         paths = {split: os.environ.get(f"RPR_TEXT_{part}SOURCE") for split, part in (
