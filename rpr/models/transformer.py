@@ -38,9 +38,6 @@ SUPPORTED = {
     "expected_attention_loss_type": (None,),
     "memory_type": (None,),
 }
-# What it lacks altogether, by the hparam that asks for it.
-_UNSUPPORTED = {"expected_attention_loss_type": "supervised attention",
-                "memory_type": "recurrent memory"}
 
 
 def checked_hparams(hparams: HParams) -> HParams:
@@ -64,9 +61,6 @@ def checked_hparams(hparams: HParams) -> HParams:
     for name, supported in SUPPORTED.items():
         value = hparams.get(name, supported[0])
         if value not in supported:
-            if name in _UNSUPPORTED:
-                raise ValueError(f"{name}={value}: rpr_transformer does not support "
-                                 f"{_UNSUPPORTED[name]}")
             hint = ": positions are given by the hparam position" if name == "pos" else ""
             raise ValueError(f"{name}={value}: rpr_transformer supports only "
                              f"{' or '.join(map(str, supported))}{hint}")

@@ -148,7 +148,7 @@ def test_a_value_out_of_range_is_refused_in_one_line(model, hparams_set, overrid
 
 
 def test_recurrent_memory_is_refused():
-    with pytest.raises(UserError, match="memory_type=transformer_xl: .* recurrent memory"):
+    with pytest.raises(UserError, match="memory_type=transformer_xl: .* supports only None"):
         check("rpr_transformer", "transformer_wikitext103_l4k_memory_v0", "")
 
 
