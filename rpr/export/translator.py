@@ -95,7 +95,6 @@ class Translator:
             self.settings = json.load(text)
         self.source = Subwords(self.settings["source"])
         self.target = Subwords(self.settings["target"])
-        self._search = self._search_tensorflow
         if self.settings["format"] == "ctranslate2":
             # Threads that wait would else take the processor from others: OpenMP lets them spin.
             os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -104,7 +103,6 @@ class Translator:
             self._names = symbol_names(self.settings["source"])
             target = symbol_names(self.settings["target"])
             self._ids = {name: number for number, name in enumerate(target)}
-            self._search = self._search_ctranslate2
         else:
             import tensorflow as tf
             self._model = tf.saved_model.load(directory)
@@ -133,7 +131,9 @@ class Translator:
         Args:
           sentences: ids of each, which end with the end mark.
         """
-        return self._search(sentences)
+        if self.settings["format"] == "ctranslate2":
+            return self._search_ctranslate2(sentences)
+        return self._search_tensorflow(sentences)
 
     def _search_ctranslate2(self, sentences: Sequence[Sequence[int]]) -> list[list[Hypothesis]]:
         """CTranslate2 divides by n^alpha, so its hypotheses are scored anew.

@@ -50,17 +50,12 @@ class Inspector(ModelSession):
     """A trained translation model: text in, translations and attention weights out.
 
     `beam_size`, `alpha` and `extra_length` are those of `ModelSession`.
-
-    Raises:
-      UserError: the problem has no source text.
     """
 
     def __init__(self, trained: TrainedModel, beam_size: int = 4, alpha: float = 0.6,
                  extra_length: int = 100) -> None:
         hparams = trained.hparams
         self._vocabularies = hparams.problem_hparams.vocabulary
-        if "inputs" not in self._vocabularies:
-            raise UserError(f"{hparams.problem.name}: the problem has no source text")
         super().__init__(trained.name, hparams, trained.checkpoint, beam_size, alpha, extra_length)
 
     def encode(self, text: str, side: str = "inputs") -> list[int]:

@@ -57,7 +57,7 @@ class ModelSession:
                  ) -> None:
         problem = hparams.problem_hparams
         if "inputs" not in problem.modality:
-            raise UserError("the problem has no source text")
+            raise UserError(f"{hparams.problem.name}: the problem has no source text")
         preflight.check_reads_source(hparams)
         # The most positions that the scheme of each stack has; None: no limit.
         self._longest = {side: positions.build(hparams, side).longest
