@@ -151,8 +151,7 @@ def build(hparams_set: str, hparams: str = "", *, model: str = "rpr_transformer"
     if checkpoint is not None and not os.path.exists(f"{checkpoint}.index"):
         raise UserError(f"checkpoint={checkpoint}: there is no checkpoint of this name")
     for name, text in (("hparams_set", hparams_set), ("hparams", hparams), ("model", model)):
-        if not isinstance(text, str):
-            raise UserError(f"{name}={text!r}: must be text")
+        Setting(name, "").check(text)
     registration.check_registered("model", model)
     values = registration.registered_hparams(hparams_set)
     preflight.parse_hparams(values, hparams)

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from rpr import positions
 from rpr.positions.layout import Layout
-from rpr.positions.scheme import Scheme
+from rpr.positions.scheme import Scheme, head_depth
 from rpr.t2t.trained_model import TrainedModel
 
 LONGEST = 1024                                        # sub-words of a sentence
@@ -111,9 +111,7 @@ def read_terms(trained: TrainedModel, side: str) -> Stack:
 def _depths(trained: TrainedModel) -> tuple[int, int, int]:
     """The number of heads, and the depths of their keys and values."""
     hparams = trained.hparams
-    heads = hparams.num_heads
-    return (heads, (hparams.attention_key_channels or hparams.hidden_size) // heads,
-            (hparams.attention_value_channels or hparams.hidden_size) // heads)
+    return hparams.num_heads, head_depth(hparams), head_depth(hparams, "attention_value_channels")
 
 
 def _rotary_channels(trained: TrainedModel) -> int:

@@ -98,15 +98,9 @@ def until_end(ids: _Ids) -> _Ids:
 
 
 def relative_tables(checkpoint: str) -> dict[str, np.ndarray]:
-    """The tables of relative positions in a checkpoint (path without suffix), by side and kind.
+    """The tables of relative positions in a checkpoint (path without suffix).
 
-    Layers without tables are left out. Tables of groups of heads are in the order of the heads.
-
-    Returns:
-      {"encoder_keys": float32 [layers, tables, labels, depth], ...}.
-
-    Raises:
-      UserError: the layers of a side have different numbers of tables.
+    They are as in `rpr.api.models.LoadedModel.relative_tables`.
     """
     import tensorflow as tf
     reader = tf.train.load_checkpoint(checkpoint)

@@ -296,7 +296,7 @@ def _attend_to_memory(x: tf.Tensor, memory: tf.Tensor, bias: tf.Tensor | None, h
         batch = common_layers.shape_list(cache["k_encdec"])[0]
         x = tf.reshape(x, [batch, -1, shape[-1]])
     x = _attention_sublayer(x, memory, bias, hparams, scheme, layout, cache, save_weights_to)
-    return ops.reshape(x, shape)
+    return tf.reshape(x, shape)
 
 
 def init_cache(cache: dict | None, hparams: HParams, batch_size: int | tf.Tensor,

@@ -1,5 +1,5 @@
 """Tensor operations that TensorFlow lacks, or that are faster on CPU than TensorFlow's own."""
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -20,13 +20,6 @@ def shape_list(x: tf.Tensor) -> list:
     return sizes
 
 
-def reshape(x: tf.Tensor, sizes: Sequence) -> tf.Tensor:
-    """`tf.reshape` to ints and scalars; a single scalar becomes -1, so that it is not computed."""
-    if sum(not isinstance(size, int) for size in sizes) == 1:
-        sizes = [size if isinstance(size, int) else -1 for size in sizes]
-    return tf.reshape(x, sizes)
-
-
 def matmul_shared(x: tf.Tensor, matrix: tf.Tensor, transpose_b: bool = False) -> tf.Tensor:
     """Multiplies every head by one shared matrix, or each head by its own.
 
@@ -37,7 +30,7 @@ def matmul_shared(x: tf.Tensor, matrix: tf.Tensor, transpose_b: bool = False) ->
         return tf.matmul(x, matrix[None], transpose_b=transpose_b)
     *outer, channels = shape_list(x)
     y = tf.matmul(tf.reshape(x, [-1, channels]), matrix, transpose_b=transpose_b)
-    return reshape(y, [*outer, shape_list(y)[1]])
+    return tf.reshape(y, [*outer, shape_list(y)[1]])
 
 
 def gather_rows(x: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
@@ -76,16 +69,11 @@ def accumulator_dtype(dtype: tf.DType) -> tf.DType:
     return tf.float32 if dtype in HALF_PRECISION else dtype
 
 
-def static_min(*sizes: int | tf.Tensor) -> int | tf.Tensor:
-    """The minimum of ints and int32 scalars: an int if all are ints, otherwise a scalar."""
-    ints = [size for size in sizes if isinstance(size, int)]
-    minimum = [min(ints)] if ints else []
-    for size in sizes:
-        if not isinstance(size, int):
-            minimum = [tf.minimum(minimum[0], size) if minimum else size]
-    return minimum[0]
+def static_min(a: int | tf.Tensor, b: int | tf.Tensor) -> int | tf.Tensor:
+    """The minimum of two ints or int32 scalars: an int if both are ints, otherwise a scalar."""
+    return min(a, b) if isinstance(a, int) and isinstance(b, int) else tf.minimum(a, b)
 
 
-def static_max(*sizes: int | tf.Tensor) -> int | tf.Tensor:
-    """The maximum of ints and int32 scalars: an int if all are ints, otherwise a scalar."""
-    return -static_min(*[-size for size in sizes])
+def static_max(a: int | tf.Tensor, b: int | tf.Tensor) -> int | tf.Tensor:
+    """The maximum of two ints or int32 scalars: an int if both are ints, otherwise a scalar."""
+    return -static_min(-a, -b)

@@ -3,19 +3,19 @@ from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
-from rpr.nn.ops import WithGradient, reshape, shape_list
+from rpr.nn.ops import WithGradient, shape_list
 
 
 def split_heads(x: tf.Tensor, heads: int) -> tf.Tensor:
     """[batch, length, channels] -> [batch, heads, length, channels / heads]."""
     batch, length, channels = shape_list(x)
-    return tf.transpose(reshape(x, [batch, length, heads, channels // heads]), [0, 2, 1, 3])
+    return tf.transpose(tf.reshape(x, [batch, length, heads, channels // heads]), [0, 2, 1, 3])
 
 
 def combine_heads(x: tf.Tensor) -> tf.Tensor:
     """[batch, heads, length, depth] -> [batch, length, heads * depth]."""
     batch, heads, length, depth = shape_list(x)
-    return reshape(tf.transpose(x, [0, 2, 1, 3]), [batch, length, heads * depth])
+    return tf.reshape(tf.transpose(x, [0, 2, 1, 3]), [batch, length, heads * depth])
 
 
 def project(x: tf.Tensor, channels: int, name: str) -> tf.Tensor:
@@ -27,7 +27,7 @@ def project(x: tf.Tensor, channels: int, name: str) -> tf.Tensor:
     batch, length, depth = shape_list(x)
     with tf.variable_scope(name):
         kernel = tf.get_variable("kernel", [depth, channels], dtype=x.dtype)
-    return reshape(_matmul(tf.reshape(x, [-1, depth]), kernel), [batch, length, channels])
+    return tf.reshape(_matmul(tf.reshape(x, [-1, depth]), kernel), [batch, length, channels])
 
 
 def _matmul(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:

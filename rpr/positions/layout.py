@@ -122,12 +122,12 @@ def whole(positions: tf.Tensor) -> tf.Tensor:
     return positions if positions.dtype.is_integer else tf.cast(tf.round(positions), tf.int64)
 
 
-def clipped_labels(distances: tf.Tensor, left: int, right: int | None = None) -> tf.Tensor:
-    """clip(distance, -left, right) + left (Shaw et al. 2018, section 3.2); `right` None: as `left`.
+def clipped_labels(distances: tf.Tensor, left: int, right: int) -> tf.Tensor:
+    """clip(distance, -left, right) + left (Shaw et al. 2018, section 3.2).
 
     A distance is the position of the key minus that of the query, an integer; any shape.
     """
-    return tf.clip_by_value(distances, -left, left if right is None else right) + left
+    return tf.clip_by_value(distances, -left, right) + left
 
 
 def t5_buckets(distances: tf.Tensor, num_buckets: int, max_distance: int,

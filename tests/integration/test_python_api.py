@@ -219,7 +219,7 @@ def test_arrays_that_are_no_sentences_are_refused(network, inputs, targets, says
     (lambda model: rpr.build("rpr_tiny", seed=2**64), "seed=18446744073709551616"),
     (lambda model: rpr.build("rpr_tiny", extra_length=-5), "extra_length=-5"),
     (lambda model: rpr.build("rpr_tiny", checkpoint="nope"), "checkpoint=nope: there is no"),
-    (lambda model: rpr.build("rpr_tiny", None), "hparams=None: must be text"),
+    (lambda model: rpr.build("rpr_tiny", None), "hparams is missing: must be text"),
     (lambda model: rpr.build(5), "hparams_set=5: must be text"),
     (lambda model: rpr.build("europarl_lite"), "rpr.build has no vocabulary"),
     (lambda model: rpr.build("rpr_tiny", "prepend_mode=prepend_inputs_masked_attention"),

@@ -145,19 +145,19 @@ def test_skewing_moves_scores_by_distance_to_their_pairs(causal, n, more, alike,
 
 
 def test_static_min_and_max_are_ints_if_all_sizes_are():
-    assert (ops.static_min(3, 2), ops.static_max(3, 2, 5)) == (2, 5)
+    assert (ops.static_min(3, 2), ops.static_max(3, 5)) == (2, 5)
     with tf.Graph().as_default(), tf.Session() as session:
         seven, four = tf.constant(7), tf.constant(4)
-        got = session.run([ops.static_min(seven, 9, four, 5), ops.static_max(seven, four),
-                           ops.static_max(8, seven)])
-    assert got == [4, 7, 8]
+        got = session.run([ops.static_min(seven, four), ops.static_min(5, seven),
+                           ops.static_max(seven, four), ops.static_max(8, seven)])
+    assert got == [4, 5, 7, 8]
 
 
 @pytest.mark.parametrize("k", [0, 1, 3, 50])
 def test_labels_are_clipped_distances(k):
     shape = (5, 6, 2)
     with tf.Graph().as_default(), tf.Session() as session:
-        labels = session.run(layout.clipped_labels(Layout(*shape).relative_positions(), k))[0, 0]
+        labels = session.run(layout.clipped_labels(Layout(*shape).relative_positions(), k, k))[0, 0]
     assert labels.tolist() == [[label(i + 2, j, k) for j in range(6)] for i in range(5)]
     assert labels.min() >= 0 and labels.max() <= 2 * k
 
