@@ -76,10 +76,7 @@ def check_data(problem: Problem, data_dir: str, splits: Iterable[str]) -> None:
     With a record, compares the vocabulary's SHA-256 and the size of each file. Without one, checks
     the form of the vocabulary, the frame of every record, and the content of the first records of
     each file. A changed byte inside a file of the right size is found by TensorFlow when it reads
-    the record.
-
-    Raises:
-      UserError: one line that says what is wrong and what to do.
+    the record. Raises UserError with one line that says what is wrong and what to do.
     """
     if not os.path.isdir(data_dir):
         raise InvalidPath(data_dir, "no such directory; run rpr datagen")
@@ -107,9 +104,7 @@ def check_data(problem: Problem, data_dir: str, splits: Iterable[str]) -> None:
 def check_subwords(path: str) -> int:
     """Checks that a file is a complete sub-word vocabulary; returns its size.
 
-    Raises:
-      UserError: it is empty or truncated, or lacks the reserved tokens or the characters that
-        unknown characters are written with.
+    It must have the reserved tokens, and the characters that unknown characters are written with.
     """
     with open(path, encoding="utf-8", newline="\n") as text:
         try:
@@ -180,11 +175,7 @@ def _check_structure(problem: Problem, split: str, data_dir: str, vocab_size: in
 
 
 def frame_starts(path: str) -> Iterator[int]:
-    """Yields the position of each record of a TFRecord file, then the file's size.
-
-    Raises:
-      UserError: the file ends inside a record.
-    """
+    """Yields the position of each record of a TFRecord file, then its size; refuses a cut file."""
     size = os.path.getsize(path)
     count = position = 0
     with open(path, "rb", buffering=BUFFER_BYTES) as file:

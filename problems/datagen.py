@@ -27,11 +27,8 @@ def generate(problem: TextProblem, data_dir: str, tmp_dir: str) -> None:
     """Generates the data of a problem, unless it is there.
 
     A complete vocabulary in data_dir is used, as in T2T. Data without a record (of stock
-    t2t-datagen) is kept if it is sound. Downloads go to tmp_dir.
-
-    Raises:
-      UserError: there is data that is damaged or was made from other text; or the text cannot be
-        read.
+    t2t-datagen) is kept if it is sound. Downloads go to tmp_dir. Data that is damaged or was made
+    from other text is refused.
     """
     try:
         # First: bad text or settings leave no directories behind.

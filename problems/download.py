@@ -58,10 +58,8 @@ def default_directory() -> str:
 def fetch(remote: Remote, tmp_dir: str) -> str:
     """Downloads a file to tmp_dir unless it is there; returns its path.
 
-    Its content is verified in either case. An interrupted download continues from NAME.part.
-
-    Raises:
-      UserError: the file cannot be downloaded, or its content is not what it should be.
+    Its content is verified in either case; other content is refused. An interrupted download
+    continues from NAME.part.
     """
     mirror = os.environ.get("RPR_MIRROR", "")
     if mirror and "://" not in mirror:
@@ -123,11 +121,9 @@ def _remove_unless_used(folder: str) -> None:
 
 
 def refuse_foreign(path: str) -> None:
-    """Refuses a file or directory, if it exists, that another user could have written.
+    """Refuses a file or directory, if it exists, that another user than root could have written.
 
-    Raises:
-      UserError: it belongs to another user (other than root), or everybody may write to it, or it
-        is a symbolic link.
+    It belongs to such a user, everybody may write to it, or it is a symbolic link.
     """
     try:
         status = os.lstat(path)
@@ -240,16 +236,10 @@ def _root_cause(error: BaseException) -> str:
 
 
 def extract(archive: str, members: Sequence[str], folder: str) -> dict[str, str]:
-    """Unpacks some files of a tar archive.
+    """Unpacks some files of a tar archive into an empty folder of this process: {member: path}.
 
-    An archive with a member that leads out of the folder is refused as a whole, and so is one whose
-    members are much larger than the archive. The folder is empty and belongs to this process.
-
-    Returns:
-      {member: path}.
-
-    Raises:
-      UserError: the archive is damaged or hostile, or lacks a member.
+    A damaged archive is refused, one that lacks a member, one with a member that leads out of the
+    folder, and one whose members are much larger than the archive.
     """
     paths: dict[str, str] = {}
     room = max(_SMALL, _MOST_EXPANSION * os.path.getsize(archive))

@@ -42,11 +42,10 @@ class GraphEncoder(text_encoder.TextEncoder):
         return ids + [text_encoder.EOS_ID] + [2 + number for edge in edges for number in edge]
 
     def words_and_edges(self, line: str) -> tuple[list[int], list[Edge]]:
-        """The ids of a line's words, and its edges as (i, j, label) with positions among the ids.
+        """The ids of a line's words, and its edges (i, j, label) with positions among the ids.
 
-        Raises:
-          UserError: an edge does not have three parts, refers to a position without a word or to an
-            unknown label, or connects two positions that are connected already.
+        An edge is refused if its form, a position or its label is wrong, or if it is the second one
+        from a word to another.
         """
         text, *edge_texts = line.strip(" \t\r\n").split("\t")
         ids: list[int] = []

@@ -18,11 +18,8 @@ def raw_lines(path: str) -> Iterator[bytes]:
     """Yields the lines of a file, with their newlines; decompressed if its name ends in .gz.
 
     Only a newline ends a line: corpora contain stray carriage returns and Unicode line separators,
-    which would break the alignment. A byte order mark is no part of the first line.
-
-    Raises:
-      UserError: the file cannot be read, is a pipe or is damaged, or a line is longer than
-        LONGEST_LINE.
+    which would break the alignment. A byte order mark is no part of the first line. A pipe, a
+    damaged file and a line longer than LONGEST_LINE are refused.
     """
     number = 0
     try:
@@ -43,11 +40,7 @@ def raw_lines(path: str) -> Iterator[bytes]:
 
 
 def read_pairs(source_path: str, target_path: str) -> Iterator[tuple[str, str]]:
-    """Yields the pairs of lines of two files, stripped.
-
-    Raises:
-      UserError: one file has more lines than the other, or either cannot be read or is not UTF-8.
-    """
+    """Yields the pairs of lines of two files, stripped; refuses files of different lengths."""
     count = 0
     lines = zip(raw_lines(source_path), raw_lines(target_path), strict=True)
     try:

@@ -74,10 +74,7 @@ def write_split(pool: Pool, problem: TextProblem, split: str, samples: Iterable[
     """Writes the files of a split to `staging`; train is shuffled, dev and test keep their order.
 
     The samples are its text, as the problem's `generate_samples` yields it. Returns
-    {file name: {"bytes": ..., "records": ...}}.
-
-    Raises:
-      UserError: there is no text, or it cannot be read or encoded.
+    {file name: {"bytes": ..., "records": ...}}. A split without text is refused.
     """
     name = problem.dataset_filename()
     ordered = [os.path.join(scratch, f"{split}-{shard}") for shard in range(shard_count)]

@@ -190,8 +190,7 @@ class CheckedPair(NamedTuple):
 def check_pair(source_path: str, target_path: str) -> CheckedPair:
     """Checks two files, which may be one, for encoding, empty lines and equal length.
 
-    Raises:
-      UserError: one line that names everything that is wrong, with line numbers.
+    The error is one line that names everything that is wrong, with line numbers.
     """
     checked = {path: _check_file(path) for path in dict.fromkeys((source_path, target_path))}
     (lines, digest, _), (target_lines, target_digest, _) = (

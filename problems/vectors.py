@@ -22,9 +22,7 @@ def dimension(path: str) -> int:
 def read(path: str, most: int = 0) -> Iterator[tuple[int, str, str]]:
     """Yields (line number, word, its vector as text) for at most `most` vectors; 0: for all.
 
-    Raises:
-      UserError: the file cannot be read, is damaged or ends early, or a line is not UTF-8 or has
-        another dimension. The message names the line.
+    An error in the file is refused, with the line.
     """
     lines = parallel_text.raw_lines(path)
     count, size = _header(path, lines)
@@ -47,9 +45,7 @@ def read(path: str, most: int = 0) -> Iterator[tuple[int, str, str]]:
 def table(path: str, words: Sequence[str]) -> np.ndarray:
     """The vectors of different words: float32 [words, dimension], NaN for those that a file lacks.
 
-    Raises:
-      UserError: as `read`; or a vector of one of the words contains something else than finite
-        numbers.
+    A vector of one of the words that has something else than finite numbers is refused.
     """
     rows = {word: row for row, word in enumerate(words)}
     vectors = np.full([len(words), dimension(path)], np.nan, np.float32)

@@ -161,10 +161,9 @@ def _model(hparams: HParams, mode: str) -> Any:
 
 def searched(hparams: HParams, inputs: np.ndarray, beams: int
              ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """What the search of a model with random weights finds.
+    """What the search of a model with random weights finds, and these weights by name.
 
-    Returns:
-      hypotheses int [sentences * beams, steps], their scores, and the weights by name.
+    It finds hypotheses, int [sentences * beams, steps], and their scores.
     """
     random = np.random.RandomState(1)
     with tf.Graph().as_default(), tf.Session() as session:

@@ -47,8 +47,7 @@ class Search(NamedTuple):
 def new_directory(path: str) -> Iterator[str]:
     """A directory to fill, which becomes `path` when the block ends without an error.
 
-    Raises:
-      UserError: `path` is there and not an empty directory.
+    A path that is there and not an empty directory is refused.
     """
     check_new_directory(path)
     path = os.path.abspath(path)
@@ -62,11 +61,9 @@ def new_directory(path: str) -> Iterator[str]:
 
 
 def symbols(hparams: HParams, side: str) -> list[str] | None:
-    """The sub-words of a T2T vocabulary, "" for ids beyond it; None: it is of another kind.
+    """The sub-words of a vocabulary of T2T, "" for ids beyond it; None: it is of another kind.
 
-    Args:
-      hparams: with the hparams of the problem.
-      side: `inputs` or `targets`.
+    The side is `inputs` or `targets`.
     """
     names = getattr(hparams.problem_hparams.vocabulary.get(side), "_all_subtoken_strings", None)
     if names is None:
@@ -84,15 +81,8 @@ def add_translator(trained: TrainedModel, directory: str, search: Search, kind: 
                    longest: int | None) -> bool:
     """Writes translate.py and its settings; see `rpr.export.translator`.
 
-    Args:
-      trained: the model.
-      directory: of its files.
-      search: the settings of the search.
-      kind: the format, "ctranslate2" or "saved_model".
-      longest: the most symbols of a sentence; None: no limit.
-
-    Returns:
-      False if the model has no sub-word vocabularies; nothing is written then.
+    `kind` is the format, "ctranslate2" or "saved_model", `longest` the most symbols of a sentence;
+    None: no limit. Returns False, and writes nothing, if the model has no sub-word vocabularies.
     """
     source, target = (symbols(trained.hparams, side) for side in ("inputs", "targets"))
     if source is None or target is None:
@@ -105,16 +95,10 @@ def add_translator(trained: TrainedModel, directory: str, search: Search, kind: 
 
 
 def named_weights(checkpoint: str, model: str, hparams: HParams) -> dict[str, np.ndarray]:
-    """The weights of a checkpoint, without the optimizer's variables.
+    """The weights of a checkpoint (path without suffix) by name, without the optimizer's variables.
 
-    Args:
-      checkpoint: path without suffix.
-      model: registered name of the model.
-      hparams: with the hparams of the problem.
-
-    Returns:
-      {name: array}. `source_embedding`, `target_embedding` and `softmax` [symbols, hidden] are
-      always there, and are the same array where the model shares its tables.
+    `source_embedding`, `target_embedding` and `softmax` [symbols, hidden] are always there, and are
+    the same array where the model shares its tables.
     """
     reader = tf.train.load_checkpoint(checkpoint)
     scope = getattr(registry.model(model), "scope", model) + "/"

@@ -55,14 +55,9 @@ class Stack(NamedTuple):
 
 
 def read_terms(trained: TrainedModel, side: str) -> Stack:
-    """The terms of the model `rpr_transformer`.
+    """The terms of a model `rpr_transformer` on the side `inputs` (encoder) or `targets` (decoder).
 
-    Args:
-      trained: the model.
-      side: `inputs` (encoder) or `targets` (decoder).
-
-    Raises:
-      ValueError: a scheme adds something else.
+    Raises ValueError if a scheme adds something else.
     """
     hparams, causal = trained.hparams, side == "targets"
     stack = "decoder" if causal else "encoder"

@@ -35,18 +35,10 @@ def decoder(trained: TrainedModel, search: DecodeHParams, processes: int = 1
             ) -> Callable[[Sequence[str]], Iterator[dict[str, np.ndarray]]]:
     """A function that decodes sentences with CTranslate2; its first call exports the model.
 
-    Args:
-      trained: the model.
-      search: T2T's decode hparams.
-      processes: that share the cores of this machine.
-
-    Returns:
-      a function that yields `inputs`, `outputs` and `scores` of each sentence as the Estimator of
-      T2T's decoder does: int [length], or int [beams, length] with return_beams.
-
-    Raises:
-      UserError: CTranslate2 has no such search. The function raises it where CTranslate2 cannot
-        compute the model, or a sentence is too long.
+    It yields `inputs`, `outputs` and `scores` of each sentence as the Estimator of T2T's decoder
+    does: int [length], or int [beams, length] with return_beams. `processes` share the cores of
+    this machine. A search that CTranslate2 does not have is refused at once, a model that it cannot
+    compute, or a sentence that is too long, by the function.
     """
     default = decoding.decode_hparams().values()
     for name, value in search.values().items():
@@ -88,16 +80,8 @@ def decoder(trained: TrainedModel, search: DecodeHParams, processes: int = 1
 def save(trained: TrainedModel, directory: str, quantization: str = "float32") -> int:
     """Writes `model.bin`, `config.json` and the vocabularies.
 
-    Args:
-      trained: the model.
-      directory: of the files.
-      quantization: type of the weights, one of `rpr.export.QUANTIZATIONS`.
-
-    Returns:
-      the most symbols of a sentence.
-
-    Raises:
-      UserError: CTranslate2 cannot compute the model.
+    `quantization` is the type of the weights, one of `rpr.export.QUANTIZATIONS`. A model that
+    CTranslate2 cannot compute is refused. Returns the most symbols of a sentence.
     """
     from ctranslate2.specs import transformer_spec
     check(trained)
@@ -247,10 +231,9 @@ def _empty_layer(make: Any, name: str, hparams: HParams) -> Any:
 
 
 def _by_head(weights: Weights, scope: str, heads: int) -> Weights:
-    """The projections of an attention layer by head.
+    """The projections of an attention layer by head, q scaled.
 
-    Returns:
-      {"q", "k", "v": [hidden, heads, depth], "output": [heads, depth, hidden]}; q is scaled.
+    {"q", "k", "v": [hidden, heads, depth], "output": [heads, depth, hidden]}.
     """
     q, k, v = (weights[f"{scope}.{name}"] for name in "qkv")
     q, k, v = (kernel.reshape(len(kernel), heads, -1) for kernel in (q, k, v))
@@ -262,9 +245,8 @@ def _by_head(weights: Weights, scope: str, heads: int) -> Weights:
 def _extended(kernels: Weights, terms: Terms) -> Weights:
     """The projections with the channels for the terms of the position schemes.
 
-    Returns:
-      `kernels`; if there are terms, also `q_bias` [heads, depth], `output_bias` [hidden], and
-      `key_table` and `value_table` [2k + 1, depth].
+    If there are terms, they come with `q_bias` [heads, depth], `output_bias` [hidden], `key_table`
+    and `value_table` [2k + 1, depth].
     """
     if not any(array.any() for array in terms):
         return kernels

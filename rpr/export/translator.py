@@ -16,11 +16,7 @@ END = 1                                               # id of the end of a sente
 
 
 class Subwords:
-    """T2T's sub-word encoding.
-
-    Args:
-      subwords: the vocabulary in the order of the ids, without the entries of a vocab_divisor.
-    """
+    """T2T's sub-word encoding, for a vocabulary in the order of the ids."""
     _find_tokens = re.compile(r"[^\W_]+|(?! [^\W_])[\W_]+|\A ").findall
 
     def __init__(self, subwords: Sequence[str]) -> None:
@@ -126,11 +122,7 @@ class Translator:
         return [found[number] for number in range(len(lines))]
 
     def search(self, sentences: Sequence[Sequence[int]]) -> list[list[Hypothesis]]:
-        """The hypotheses of each sentence, best first; SavedModel: one.
-
-        Args:
-          sentences: ids of each, which end with the end mark.
-        """
+        """The hypotheses of each sentence, ids with the end mark, best first; SavedModel: one."""
         if self.settings["format"] == "ctranslate2":
             return self._search_ctranslate2(sentences)
         return self._search_tensorflow(sentences)

@@ -91,10 +91,8 @@ def decode(features: dict[str, tf.Tensor], models: Sequence[tuple[Any, Any]],
            decode_hparams: DecodeHParams) -> dict[str, tf.Tensor]:
     """The best hypotheses of an ensemble, in the form of `rpr.models.beam_search.search`.
 
-    Args:
-      features: `inputs` int32 [batch, length, 1, 1].
-      models: each member's model, an `IncrementalDecoder`, and the variable scope around its own.
-      decode_hparams: T2T's.
+    `features` has `inputs`, int32 [batch, length, 1, 1]. `models` are each member's model, an
+    `IncrementalDecoder`, and the variable scope around its own.
     """
     sizes = [model.target_vocab_size() for model, _ in models]
     if len(set(sizes)) > 1:

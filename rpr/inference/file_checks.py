@@ -46,10 +46,8 @@ def check_pairs(path: str) -> None:
 def check_output(path: str, inputs: Iterable[str] = (), of_json: bool = False) -> None:
     """Refuses an output file that could not be written in the end, or that is not ours to write.
 
-    Args:
-      path: the file.
-      inputs: files that are read: the output must be none of them.
-      of_json: the output is JSON, or lines of JSON objects: a file that is there must be, too.
+    The output must be none of `inputs`, the files that are read. `of_json`: it is JSON, or lines of
+    JSON objects, and a file that is there must be, too.
     """
     directory = os.path.dirname(path) or "."
     if os.path.isdir(path):

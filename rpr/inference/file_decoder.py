@@ -90,8 +90,7 @@ def decode_file(request: DecodeRequest, models: Sequence[TrainedModel],
                 search: Decode, decode_hparams: DecodeHParams) -> dict[str, Any] | None:
     """Decodes the source of a request to its output with the search of its models.
 
-    Returns:
-      the `decode` event of metrics.jsonl; None in a process that decodes a part for another one.
+    Returns the `decode` event of metrics.jsonl; None in a process that decodes a part for another.
     """
     sentences, positions = decoding._get_sorted_inputs(request.source, decode_hparams.delimiter)
     if sentences:                                     # a byte order mark is not text
@@ -182,8 +181,7 @@ def line_maker(hparams: HParams, decode_hparams: DecodeHParams
 def _decode_on_devices(request: DecodeRequest, batches: Batches, missing: Sequence[int]) -> None:
     """Starts a decoder on each device, each with its share of the batches, and waits for them.
 
-    Raises:
-      UserError: one of them failed; the remaining ones are stopped.
+    If one of them fails, the others are stopped.
     """
     count = request.devices
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")         # empty: all are hidden

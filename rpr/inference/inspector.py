@@ -124,9 +124,8 @@ def relative_tables(checkpoint: str) -> dict[str, np.ndarray]:
 def sum_by_distance(weights: np.ndarray, max_distance: int) -> np.ndarray:
     """Attention weights [layers, heads, n, n] summed over all queries, by distance j - i.
 
-    Returns:
-      float64 [layers, heads, 2 * max_distance + 1], from -max_distance to max_distance; larger
-      distances count as these.
+    float64 [layers, heads, 2 * max_distance + 1], from -max_distance to max_distance; larger
+    distances count as these.
     """
     index = np.arange(weights.shape[-1])
     distance = np.clip(index - index[:, None], -max_distance, max_distance) + max_distance

@@ -29,11 +29,7 @@ class _Window(NamedTuple):
 
 
 class LanguageModel:
-    """A trained language model with its graph and its session.
-
-    Raises:
-      UserError: the problem has a source text.
-    """
+    """A trained language model, of a problem without a source text, with its graph and session."""
 
     def __init__(self, trained: TrainedModel) -> None:
         hparams = trained.hparams

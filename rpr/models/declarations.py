@@ -147,11 +147,7 @@ def declared(hparams: HParams) -> list[Setting]:
 
 
 def check_ranges(hparams: HParams) -> None:
-    """Refuses values out of range.
-
-    Raises:
-      ValueError: one line with the hparam, its value and what is allowed.
-    """
+    """Refuses values out of range: a ValueError with the hparam, its value and what is allowed."""
     for setting in declared(hparams):
         error = setting.error(hparams.get(setting.name))
         if error:

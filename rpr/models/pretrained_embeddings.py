@@ -102,10 +102,7 @@ def table(path: str, words: tuple[str, ...]) -> np.ndarray:
 
     Padding is 0. An unknown word is the mean of all words. The end of a sentence is fastText's
     `</s>` if the file has it, and otherwise a draw from a normal distribution with the words' mean
-    and deviation.
-
-    Raises:
-      UserError: a word has no vector, or the file is damaged.
+    and deviation. A word without a vector and a damaged file are refused.
     """
     special = {text_encoder.PAD: None, text_encoder.EOS: vectors.END, vectors.UNKNOWN: None}
     # "\n" occurs in no file: a special word without a counterpart has no vector in it.

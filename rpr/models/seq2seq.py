@@ -134,11 +134,7 @@ def attend(queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, bias: tf.Tens
 
 
 def checked_hparams(hparams: HParams) -> HParams:
-    """A checked copy of a model's hparams.
-
-    Raises:
-      ValueError: one line with the hparam, its value and what is allowed.
-    """
+    """A checked copy of a model's hparams; raises ValueError as `check_ranges`."""
     if "attention_flavour" not in hparams:
         raise ValueError("no hparam attention_flavour: qkv_seq2seq needs an hparams_set such as "
                          "qkv_seq2seq_base (rpr list hparams)")

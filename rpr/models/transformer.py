@@ -41,12 +41,9 @@ SUPPORTED = {
 
 
 def checked_hparams(hparams: HParams) -> HParams:
-    """A checked copy of a model's hparams.
+    """A checked copy of a model's hparams; raises ValueError as `check_ranges`.
 
     A hparams set of T2T gets our hparams, and its position signal as `position`.
-
-    Raises:
-      ValueError: one line with the hparam, its value and what is allowed.
     """
     hparams = hparams_lib.copy_hparams(hparams)
     if "use_pad_remover" not in hparams:
@@ -237,8 +234,7 @@ class RprTransformer(incremental.IncrementalDecoder, transformer.Transformer):
                features: dict | None = None, **kwargs: Any) -> tf.Tensor:
         """The decoder's output; T2T's signature, and the features, as far as they are known.
 
-        Raises:
-          NotImplementedError: called by T2T's loop for TPUs, which has a cache of fixed length.
+        T2T's loop for TPUs, which has a cache of fixed length, is refused.
         """
         if decode_loop_step is not None:
             raise NotImplementedError("rpr_transformer decodes on CPU and GPU, not with T2T's loop "

@@ -176,17 +176,10 @@ def encoder(x: tf.Tensor, bias: tf.Tensor, hparams: HParams, nonpadding: tf.Tens
 def answers(memory: tf.Tensor, symbols: tf.Tensor, symbol: int, at: tf.Tensor) -> tf.Tensor:
     """The outputs of the encoder in the places of the answer, in a model without a decoder.
 
-    The first place is that of the first answer symbol of the source, or of its end mark.
-
-    Args:
-      memory: [batch, len_inputs, hidden], the encoder's output.
-      symbols: int [batch, len_inputs, ...], the source.
-      symbol: the answer symbol.
-      at: int32 [batch|1, length], indices of the answer's symbols; those beyond the source's end
-        mark read its place.
-
-    Returns:
-      [batch, length, hidden].
+    The first place is that of the first answer symbol of the source, or of its end mark. The
+    encoder's output is [batch, len_inputs, hidden], the symbols of the source are int [batch,
+    len_inputs, ...]. `at` are indices of the answer's symbols, int32 [batch|1, length]; those
+    beyond the source's end mark read its place. The result is [batch, length, hidden].
     """
     symbols = tf.reshape(symbols, common_layers.shape_list(memory)[:2])
     end = tf.equal(symbols, text_encoder.EOS_ID)
@@ -198,8 +191,7 @@ def answers(memory: tf.Tensor, symbols: tf.Tensor, symbol: int, at: tf.Tensor) -
 def append(x: tf.Tensor, y: tf.Tensor, words: tf.Tensor, length: int | tf.Tensor) -> tf.Tensor:
     """Sequences y [batch, m, ...] behind the first `words`, int32 [batch, 1], of x [batch, n, ...].
 
-    Returns:
-      [batch, length, ...], up to n + m of them; the last element of y is repeated at the end.
+    The result is [batch, length, ...]; the last element of y is repeated at the end.
     """
     n, m = (common_layers.shape_list(z)[1] for z in (x, y))
     at = tf.range(length)[None]

@@ -167,7 +167,7 @@ def multihead_attention(x: tf.Tensor, memory: tf.Tensor | None, bias: tf.Tensor 
       key_channels: channels of all heads' queries together, and of their keys.
       value_channels: channels of all heads' values together.
       output_channels: channels of the result.
-      heads: number of heads.
+      heads: number of heads, which must divide the channels of keys and values (else ValueError).
       scheme: a `rpr.positions.Scheme`.
       layout: a `rpr.positions.Layout`, passed on to the scheme with x, bias and cache.
       compatibility: `dot_product`, or `additive` (see `additive_logits`).
@@ -181,9 +181,6 @@ def multihead_attention(x: tf.Tensor, memory: tf.Tensor | None, bias: tf.Tensor 
 
     Returns:
       [batch, queries, output_channels].
-
-    Raises:
-      ValueError: the number of channels is not a multiple of the number of heads.
     """
     for name, channels in (("attention_key_channels", key_channels),
                            ("attention_value_channels", value_channels)):

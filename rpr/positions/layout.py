@@ -82,11 +82,8 @@ class Layout:
     def relative_positions(self, axis: int = 0) -> tf.Tensor:
         """The position of each key minus that of each query, on an axis.
 
-        Integers are int64: TensorFlow keeps int32 in host memory, and would copy the matrix to a
-        GPU.
-
-        Returns:
-          [batch|1, 1, queries, keys], for all heads.
+        [batch|1, 1, queries, keys], for all heads. Integers are int64: TensorFlow keeps int32 in
+        host memory, and would copy the matrix to a GPU.
         """
         if self.unit_steps and axis == 0:
             keys, queries = tf.range(self.keys)[None], (tf.range(self.queries) + self.offset)[None]
@@ -100,9 +97,7 @@ class Layout:
         """The relative positions that unmasked pairs can have, ascending: int32 [distances].
 
         The last entry is one more than the largest of them: `rpr.positions.pairs.skew` needs it.
-
-        Raises:
-          ValueError: the positions are not consecutive (`unit_steps` is False).
+        Raises ValueError if the positions are not consecutive (`unit_steps` is False).
         """
         if not self.unit_steps:
             raise ValueError("distances() needs consecutive positions (unit_steps): use "

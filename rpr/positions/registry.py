@@ -17,9 +17,8 @@ SCHEMES: dict[str, type[Scheme]] = {}
 def register(name: str) -> Callable[[type[Scheme]], type[Scheme]]:
     """A class decorator: makes a scheme available as `position=name`, with its hparams.
 
-    Raises:
-      ValueError: the name is taken or cannot be written in --hparams, or another scheme declares
-        an hparam of the same name in another way.
+    Raises ValueError if the name is taken or cannot be written in --hparams, or if another scheme
+    declares an hparam of the same name in another way.
     """
     def add(scheme: type[Scheme]) -> type[Scheme]:
         if name in SCHEMES:
@@ -79,12 +78,8 @@ def build(hparams: HParams, side: str) -> Scheme:
     each layer has the first part that names it.
 
     The side is `inputs` (the encoder), `targets` (the decoder) or `cross`. `Scheme.at` gives the
-    scheme of a layer.
-
-    Raises:
-      ValueError: a name is unknown, repeated, or `none` in a sum; schemes cannot be summed or used
-        for a part of the layers; a scheme does not support the compatibility function; or an hparam
-        of a scheme is outside its range.
+    scheme of a layer. Raises ValueError for a value that has another form, for schemes that cannot
+    be used there or together, and for an hparam of a scheme that is outside its range.
     """
     hparam = _HPARAM[side]
     value = hparams.get(hparam)

@@ -45,9 +45,6 @@ def add_scores(logits: tf.Tensor, q: tf.Tensor, table: tf.Tensor, layout: Layout
       table: a^K, [2k + 1, depth] shared by the heads, or [heads, 2k + 1, depth].
       layout: see `Layout`.
       left: number of rows for keys to the left of the query, if it is not k.
-
-    Returns:
-      [batch, heads, queries, keys] of the dtype of q.
     """
     if not layout.unit_steps:
         return logits + pairs.score_term(q, table, clipped_pairs(table, layout, left))

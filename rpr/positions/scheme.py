@@ -85,10 +85,8 @@ class Scheme:
     def place(self, layout: Layout) -> tf.Tensor | None:
         """The positions of the queries, if they are not 0, 1, 2, ...
 
-        Called before the first layer. All other schemes of a sum read the positions.
-
-        Returns:
-          integers or floats [batch|1, queries] or [batch|1, queries, axes].
+        Called before the first layer. All other schemes of a sum read the positions, integers or
+        floats [batch|1, queries] or [batch|1, queries, axes].
         """
         return None
 
@@ -125,8 +123,7 @@ class Scheme:
     def bias(self, layout: Layout, dtype: tf.DType) -> tf.Tensor | None:
         """A bias of the logits that does not depend on queries and keys.
 
-        Returns:
-          [batch|1, heads|1, queries, keys] of this dtype, or None.
+        It is [batch|1, heads|1, queries, keys] of this dtype, or None.
         """
         return None
 
@@ -161,10 +158,8 @@ class Scheme:
     def pair_vectors(self, layout: Layout, dtype: tf.DType) -> tf.Tensor | None:
         """Vectors of pairs, added to query and key inside the tanh of additive compatibility.
 
-        They take the place of `logits`, see `rpr.nn.attention.additive_logits`.
-
-        Returns:
-          [batch|1, heads|1, queries, keys, depth] of this dtype, or None.
+        They take the place of `logits`, see `rpr.nn.attention.additive_logits`:
+        [batch|1, heads|1, queries, keys, depth] of this dtype, or None.
         """
         return None
 
