@@ -4,13 +4,7 @@ spaCy's rule-based tokenizers split a line (blank pipelines: no model is downloa
 letters only, `.` and `,` are kept, in lower case. Each language has its own vocabulary file: the
 most frequent words of the training text, restricted to those that have a vector if vector files are
 given. The ids are T2T's: 0 is padding and the decoder's start, 1 the end of a sentence, 2 an
-unknown word.
-
-| variable | meaning |
-| --- | --- |
-| RPR_VECTORS_DE, RPR_VECTORS_EN | word vectors in fastText's text format; .gz too |
-| RPR_VECTORS_ROWS | how many of their rows are read, the most frequent words (200000) |
-| RPR_WORDS_VOCAB_SIZE | largest size of each vocabulary (20000; embedded corpus: 4000) |
+unknown word. docs/data.md has the environment variables.
 
 If vectors are given, those of the vocabulary are written next to the data, as
 vectors.PROBLEM.LANGUAGE.vec, for the hparams `pretrained_source_embeddings` and

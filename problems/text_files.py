@@ -76,15 +76,9 @@ def split_of(source: str, shares: Mapping[str, float]) -> str:
 class TranslateTextFiles(translation.TranslationProblem):
     """Your own line-aligned files: RPR_TEXT_SOURCE, RPR_TEXT_TARGET (and _DEV_, _TEST_).
 
-    | variable | meaning |
-    | --- | --- |
-    | RPR_TEXT_SOURCE, RPR_TEXT_TARGET | training text: UTF-8, one sentence a line; .gz too |
-    | RPR_TEXT_DEV_SOURCE, RPR_TEXT_DEV_TARGET | development set; else part of the training text |
-    | RPR_TEXT_TEST_SOURCE, RPR_TEXT_TEST_TARGET | test set; else part of the training text |
-    | RPR_TEXT_VOCAB_SIZE | approximate number of sub-words (8192) |
-
-    A set that is not given is taken from the training text by a hash of the source sentence. The
-    same text gives the same sets in any order, and equal sources are never in two sets.
+    docs/data.md has the variables. A set that is not given is taken from the training text by a
+    hash of the source sentence. The same text gives the same sets in any order, and equal sources
+    are never in two sets.
     """
 
     @property

@@ -139,16 +139,13 @@ def checked_hparams(hparams: HParams) -> HParams:
         raise ValueError("no hparam attention_flavour: qkv_seq2seq needs an hparams_set such as "
                          "qkv_seq2seq_base (rpr list hparams)")
     check_ranges(hparams)
-    if hparams.pack_dataset:
-        raise ValueError("pack_dataset=True: qkv_seq2seq reads one sentence per row")
     if hparams.hidden_size % 2:
         raise ValueError(f"hidden_size={hparams.hidden_size}: qkv_seq2seq needs an even number, "
                          "half of it for each direction")
-    if hparams.get("sampling_method", "argmax") != "argmax":
-        raise ValueError(f"sampling_method={hparams.sampling_method}: qkv_seq2seq does not sample; "
-                         "it supports only argmax")
-    if hparams.get("prepend_mode", "none") != "none":
-        raise ValueError(f"prepend_mode={hparams.prepend_mode}: qkv_seq2seq supports only none")
+    for name, supported in (("pack_dataset", False), ("sampling_method", "argmax"),
+                            ("prepend_mode", "none")):
+        if hparams.get(name, supported) != supported:
+            raise ValueError(f"{name}={hparams.get(name)}: qkv_seq2seq supports only {supported}")
     for side, name in (("inputs", "encoder_position"), ("targets", "decoder_position")):
         name = name if hparams.get(name) else "position"
         value = hparams.get(name)

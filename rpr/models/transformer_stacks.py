@@ -156,7 +156,7 @@ def encoder(x: tf.Tensor, bias: tf.Tensor, hparams: HParams, nonpadding: tf.Tens
     if causal:                                               # T2T's hparam
         bias += common_attention.attention_bias_lower_triangle(length)
     layout = Layout(length, length, causal=causal, edges=features.get("edges"), mask=bias,
-                    layers=num_layers, training=hparams.mode == tf.estimator.ModeKeys.TRAIN)
+                    training=hparams.mode == tf.estimator.ModeKeys.TRAIN)
     x, layout = _enter(x, scheme, layout, hparams, "inputs", features)
     with tf.variable_scope("encoder"):
         pad_remover = None
@@ -224,7 +224,7 @@ def decoder(x: tf.Tensor, memory: tf.Tensor | None, self_bias: tf.Tensor | None,
         _restore_static_heads(cache, cross_bias, hparams.num_heads)
         length, offset = 1, common_layers.shape_list(cache["layer_0"]["k"])[2]
     layout = Layout(length, length + offset, offset, causal=True, mask=self_bias,
-                    layers=num_layers, cache=None if cache is None else cache["layer_0"],
+                    cache=None if cache is None else cache["layer_0"],
                     training=hparams.mode == tf.estimator.ModeKeys.TRAIN)
     x, layout = _enter(x, scheme, layout, hparams, "targets", features)
     cross_layout = None
@@ -261,7 +261,7 @@ def _cross_layout(x: tf.Tensor, memory: tf.Tensor, layout: Layout, cache: dict |
         at = tf.reshape(tf.broadcast_to(at, [common_layers.shape_list(x)[0], 1]), [batch, -1])
         queries = common_layers.shape_list(at)[1]
     return Layout(queries, common_layers.shape_list(memory)[1], query_at=at,
-                  key_at=features.get("inputs_position"), unit_steps=False, layers=layout.layers,
+                  key_at=features.get("inputs_position"), unit_steps=False,
                   training=layout.training)
 
 

@@ -14,12 +14,11 @@ from rpr.positions import (
     relative,
     rotary,
 )
-from rpr.positions.combinations import SumOfSchemes
 from rpr.positions.layout import Layout
 from rpr.positions.registry import SCHEMES, build, declared_settings, register
 from rpr.positions.scheme import Scheme
 from rpr.utils.settings import Setting
 
-__all__ = ["SCHEMES", "Layout", "Scheme", "Setting", "SumOfSchemes", "absolute", "bias",
-           "build", "contextual", "declared_settings", "disentangled", "normalizations", "pairs",
-           "placement", "register", "relative", "rotary"]
+__all__ = ["SCHEMES", "Layout", "Scheme", "Setting", "absolute", "bias", "build", "contextual",
+           "declared_settings", "disentangled", "normalizations", "pairs", "placement", "register",
+           "relative", "rotary"]

@@ -35,7 +35,7 @@ class Layout:
       segments: int [batch, keys], the segment of each word of a packed batch, or None.
       ids: int32 [batch, queries], the symbols of the queries, or None if they are not known.
       x: [batch, queries, hidden], the input of the layer; in `place` the embedded words.
-      layer, layers: index of the layer, from 0, and the number of layers of the stack.
+      layer: index of the layer in its stack, from 0.
       training: whether the graph trains the model.
       softmax: makes attention weights of logits where no scheme does, see `Scheme.normalize`.
       cache: the layer's cache in a step of decoding, changed in place; None: no cache.
@@ -54,7 +54,6 @@ class Layout:
     ids: tf.Tensor | None = None
     x: tf.Tensor | None = None
     layer: int = 0
-    layers: int = 1
     training: bool = False
     softmax: Callable[[tf.Tensor], tf.Tensor] = tf.nn.softmax
     cache: dict[str, tf.Tensor] | None = None

@@ -126,7 +126,7 @@ SEQ2SEQ_REFUSED = [
     ("position=alibi@1:none", "position=alibi@1:none: alibi is a scheme of self-attention"),
     ("position=sinusoid@1:none", "position=sinusoid@1:none: qkv_seq2seq has one scheme per side"),
     ("position=sinusoid:none", "position=sinusoid:none: qkv_seq2seq has one scheme per side"),
-    ("pack_dataset=True", "pack_dataset=True: qkv_seq2seq reads one sentence per row"),
+    ("pack_dataset=True", "pack_dataset=True: qkv_seq2seq supports only False"),
     ("learning_rate_schedule=constant*cosine_restarts", "only rpr_transformer has cosine_restarts"),
     ("prepend_mode=prepend_inputs_full_attention", "qkv_seq2seq supports only none"),
 ]

@@ -244,7 +244,7 @@ def test_a_scheme_is_told_layer_training_mask_symbols_and_segments(monkeypatch):
         for stack, ids in ((encoder, words), (decoder, shifted)):
             assert len({id(scheme) for scheme, _ in stack}) == 1
             for number, (_, layout) in enumerate(stack):
-                assert (layout.layer, layout.layers, layout.training) == (number, 2, True)
+                assert (layout.layer, layout.training) == (number, True)
                 assert layout.x.shape.as_list() == [2, 4, 32]
                 got = session.run([layout.segments, layout.query_positions(), layout.ids])
                 np.testing.assert_array_equal(got[0], packed["inputs_segmentation"])

@@ -222,7 +222,7 @@ def test_searches_find_what_the_whole_model_scores(case):
     (dict(hidden_size=33), "hidden_size=33"),
     (dict(position="relative"), "position=relative: relative is a scheme of self-attention"),
     (dict(decoder_position="sinusoid+rotary"), "decoder_position=sinusoid.rotary: rotary"),
-    (dict(sampling_method="random"), "sampling_method=random: qkv_seq2seq does not sample"),
+    (dict(sampling_method="random"), "sampling_method=random: qkv_seq2seq supports only argmax"),
     (dict(position="north"), "position=north: no scheme"),
 ])
 def test_what_it_cannot_do_is_said_in_a_line(overrides, named):
