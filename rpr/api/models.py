@@ -1,7 +1,6 @@
 """The trained model of a run, for the Python API."""
 import typing
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -9,35 +8,12 @@ from rpr.experiments.config import Run
 from rpr.export.bundle import named_weights
 from rpr.inference import inspector
 from rpr.inference.file_checks import MOST_ALPHA
-from rpr.inference.inspector import Inspector, Translation, draw_attention, until_end
-from rpr.inference.model_session import AttentionWeights, list_of_strings
+from rpr.inference.inspector import Inspector, SentenceAttention, Translation
+from rpr.inference.model_session import list_of_strings
 from rpr.t2t import trained_model
 from rpr.utils.errors import UserError
 from rpr.utils.interfaces import ModelRequest
 from rpr.utils.settings import Setting
-
-
-class SentenceAttention(NamedTuple):
-    """Attention weights of one sentence pair.
-
-    Attributes:
-      source, target: the sub-words as text, with the end mark.
-      encoder: float32 [layers, heads, source, source].
-      decoder: float32 [layers, heads, target, target].
-      cross: float32 [layers, heads, target, source]. An array is empty where the model has no
-        attention of that kind.
-    """
-    source: list[str]
-    target: list[str]
-    encoder: np.ndarray
-    decoder: np.ndarray
-    cross: np.ndarray
-
-    def draw(self, prefix: str) -> None:
-        """Writes PREFIX.encoder.png, PREFIX.decoder.png and PREFIX.cross.png."""
-        weights = AttentionWeights(*(layers[:, None] if len(layers) else layers for layers in (
-            self.encoder, self.decoder, self.cross)))
-        draw_attention(weights, self.source, self.target, prefix)
 
 
 class LoadedModel:
@@ -109,10 +85,7 @@ class LoadedModel:
         inputs = self._inspector.encode(source)
         outputs = (list(self._inspector.translate(source).ids) if target is None
                    else self._inspector.encode(target, "targets"))
-        weights = self._inspector.attention([inputs], [outputs], found=target is None)
-        return SentenceAttention(
-            self._inspector.tokens(until_end(inputs), "inputs"), self._inspector.tokens(outputs),
-            *(layers[:, 0] if len(layers) else layers for layers in weights))
+        return self._inspector.sentence_attention(inputs, outputs, found=target is None)
 
     def relative_tables(self) -> dict[str, np.ndarray]:
         """The learned tables of relative positions that the model has (Shaw et al. 2018).

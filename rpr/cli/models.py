@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def translate(argv: list[str]) -> None:
     """`rpr translate RUN [TEXT]`; without a run directory, T2T's flags name the model."""
-    from rpr.inference.inspector import Inspector, draw_attention, until_end
+    from rpr.inference.inspector import Inspector
     from rpr.t2t.trained_model import find_trained_model
     parser = _parser("translate", "RUN [TEXT]", "Translates one sentence, the lines of the "
                      "standard input, or what is typed.\nShows the score of the beam search (log "
@@ -59,10 +59,8 @@ def translate(argv: list[str]) -> None:
         else:
             print(_to_line(translation) if args.one_line else _to_text(translation), flush=True)
         if args.show_attention:
-            source = model.encode(line)
-            weights = model.attention([source], [translation.ids], found=True)
-            draw_attention(weights, model.tokens(until_end(source), "inputs"), translation.tokens,
-                           os.path.join(args.show_attention, str(number)))
+            attention = model.sentence_attention(model.encode(line), translation.ids, found=True)
+            attention.draw(os.path.join(args.show_attention, str(number)))
 
 
 def _read_lines() -> Iterator[str]:

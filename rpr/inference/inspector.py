@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from rpr.inference.batches import one_line
-from rpr.inference.model_session import AttentionWeights, ModelSession
+from rpr.inference.model_session import ModelSession
 from rpr.models.beam_search import EOS_ID
 from rpr.t2t.trained_model import TrainedModel
 from rpr.utils import files
@@ -44,6 +44,41 @@ class Translation(NamedTuple):
     ids: np.ndarray
     tokens: list[str]
     probabilities: np.ndarray
+
+
+class SentenceAttention(NamedTuple):
+    """Attention weights of one sentence pair.
+
+    Attributes:
+      source, target: the sub-words as text, with the end mark.
+      encoder: float32 [layers, heads, source, source].
+      decoder: float32 [layers, heads, target, target]; a decoder may have read both.
+      cross: float32 [layers, heads, target, source]. An array is empty where the model has no
+        attention of that kind.
+    """
+    source: list[str]
+    target: list[str]
+    encoder: np.ndarray
+    decoder: np.ndarray
+    cross: np.ndarray
+
+    def draw(self, prefix: str) -> None:
+        """Writes PREFIX.encoder.png, PREFIX.decoder.png and PREFIX.cross.png, if there are such.
+
+        A row of panels is a layer, a column a head.
+        """
+        os.makedirs(os.path.dirname(prefix) or ".", exist_ok=True)
+        both = [*self.source, *self.target]
+        read = both if self.decoder.shape[-1:] == (len(both),) else self.target
+        for kind, queries, keys in (("encoder", self.source, self.source), ("decoder", read, read),
+                                    ("cross", self.target, self.source)):
+            layers = getattr(self, kind)
+            if not len(layers):
+                continue
+            with warnings.catch_warnings(), files.atomic_path(f"{prefix}.{kind}.png") as path:
+                warnings.filterwarnings("ignore", "Glyph")   # a character that no font has
+                figure = _attention_figure(layers, queries, keys, TITLES[kind])
+                figure.savefig(path, format="png")
 
 
 class Inspector(ModelSession):
@@ -85,6 +120,14 @@ class Inspector(ModelSession):
             translations.append(Translation(text, float(score), ids, self.tokens(ids),
                                             np.exp(row[:len(ids)])))
         return translations
+
+    def sentence_attention(self, source: Sequence[int], target: Sequence[int] | np.ndarray,
+                           found: bool) -> SentenceAttention:
+        """The attention weights of one pair of ids; `found` as in `attention`."""
+        weights = self.attention([source], [target], found=found)
+        return SentenceAttention(
+            self.tokens(until_end(list(source)), "inputs"), self.tokens(target),
+            *(layers[:, 0] if len(layers) else layers for layers in weights))
 
 
 def until_end(ids: _Ids) -> _Ids:
@@ -132,27 +175,6 @@ def sum_by_distance(weights: np.ndarray, max_distance: int) -> np.ndarray:
     sums = [np.bincount(distance.ravel(), head.ravel().astype(np.float64), 2 * max_distance + 1)
             for layer in weights for head in layer]
     return np.reshape(sums, [*weights.shape[:2], -1])
-
-
-def draw_attention(weights: AttentionWeights, source: Sequence[str], target: Sequence[str],
-                   prefix: str) -> None:
-    """Writes PREFIX.encoder.png, PREFIX.decoder.png and PREFIX.cross.png, as the model has them.
-
-    A row of panels is a layer, a column a head. `weights` are of one sentence, a batch of one,
-    whose tokens are `source` and `target`; a decoder may have read both.
-    """
-    os.makedirs(os.path.dirname(prefix) or ".", exist_ok=True)
-    both = [*source, *target]
-    read = both if np.shape(weights.decoder)[-1:] == (len(both),) else target
-    for kind, (queries, keys) in {"encoder": (source, source), "decoder": (read, read),
-                                  "cross": (target, source)}.items():
-        layers = getattr(weights, kind)
-        if not len(layers):
-            continue
-        with warnings.catch_warnings(), files.atomic_path(f"{prefix}.{kind}.png") as path:
-            warnings.filterwarnings("ignore", "Glyph")       # a character that no font has
-            figure = _attention_figure(layers[:, 0], queries, keys, TITLES[kind])
-            figure.savefig(path, format="png")
 
 
 def _attention_figure(weights: np.ndarray, queries: Sequence[str], keys: Sequence[str],
