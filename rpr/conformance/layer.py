@@ -144,7 +144,7 @@ class AttentionLayer:
             shapes = {"k": [heads, 0, depth * scheme.depth_factor], "v": [heads, 0, depth],
                       **scheme.states()}
             if scheme.uses("place"):
-                shapes["positions"] = [0, scheme.axes]
+                shapes["positions"] = [0, 1]
             word = tf.placeholder(self._dtype, [None, 1, hparams.hidden_size])
             cache = {name: tf.placeholder(
                 self._dtype if name in ("k", "v") else tf.float32,

@@ -92,14 +92,13 @@ def placed(scheme: Scheme, layout: Layout) -> Layout:
 
 
 def _all_positions(at: tf.Tensor, x: tf.Tensor, cache: dict | None) -> tf.Tensor:
-    """The positions of the queries, after those of earlier steps: [batch, length, axes]."""
-    at = at if at.shape.rank == 3 else at[..., None]
+    """The positions of the queries, after those of earlier steps: [batch, length]."""
     if cache is None:
         return at
-    at = tf.broadcast_to(tf.cast(at, tf.float32),
-                         [*common_layers.shape_list(x)[:2], at.shape.as_list()[2]])
-    cache["positions"] = tf.concat([cache["positions"], at], axis=1)
-    return cache["positions"]
+    at = tf.broadcast_to(tf.cast(at, tf.float32), common_layers.shape_list(x)[:2])
+    # With one more axis: the last axis of a cache cannot grow in T2T's loops.
+    cache["positions"] = tf.concat([cache["positions"], at[:, :, None]], axis=1)
+    return cache["positions"][:, :, 0]
 
 
 def _attention_sublayer(x: tf.Tensor, memory: tf.Tensor | None, bias: tf.Tensor | None,
@@ -324,7 +323,7 @@ def init_cache(cache: dict | None, hparams: HParams, batch_size: int | tf.Tensor
                                      cross_layout.replace(layer=layer), "key")
                 layer_cache["k_encdec"] = k
     if scheme.uses("place"):
-        cache["layer_0"]["positions"] = tf.zeros([batch_size, 0, scheme.axes])
+        cache["layer_0"]["positions"] = tf.zeros([batch_size, 0, 1])
     if encoder_output is not None:
         cache["encoder_output"] = encoder_output
         cache["encoder_decoder_attention_bias"] = encoder_decoder_attention_bias

@@ -16,7 +16,6 @@ class SumOfSchemes(Scheme):
         self.longest = shortest_limit(schemes)
         for scheme in schemes:
             self.depth_factor *= scheme.depth_factor
-            self.axes = max(self.axes, scheme.axes)
 
     def uses(self, hook: str) -> bool:
         return bool(self._users(hook))
@@ -115,7 +114,7 @@ class _Groups(Scheme):
 
     def __init__(self, members: Sequence[Scheme]) -> None:
         self._members = members
-        self.longest, self.axes = shortest_limit(members), members[0].axes
+        self.longest = shortest_limit(members)
 
     def uses(self, hook: str) -> bool:
         return any(scheme.uses(hook) for scheme in self._members)

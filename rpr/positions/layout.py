@@ -26,8 +26,8 @@ class Layout:
         `mask`; a scheme may return any score for masked pairs.
       edges: labels of directed edges from query i to key j, int32 [batch, queries, keys], 0 where
         there is no edge; None if the input is a plain sequence.
-      query_at, key_at: positions other than the default, integers or floats, of shape [length],
-        [batch, length] or [batch, length, axes]; None: the default.
+      query_at, key_at: positions other than the default, integers or floats, of shape [length] or
+        [batch, length]; None: the default.
       unit_steps: whether the positions of all unmasked pairs differ as their indices do, as in
         packed batches. Fast algorithms need it, and `relative_positions` then uses the indices.
       mask: float [batch|1, heads|1, queries|1, keys], about -1e9 for masked pairs and 0 for others;
@@ -68,26 +68,26 @@ class Layout:
         """Whether there is statically one query, as in a cached step of decoding."""
         return isinstance(self.queries, int) and self.queries == 1
 
-    def query_positions(self, axis: int = 0) -> tf.Tensor:
-        """The position of each query on an axis: [batch|1, queries]."""
-        if self.query_at is None:
-            return (tf.range(self.queries) + self.offset)[None]
-        return _on_axis(self.query_at, axis)
+    def query_positions(self) -> tf.Tensor:
+        """The position of each query: [batch|1, queries]."""
+        at = tf.range(self.queries) + self.offset if self.query_at is None else self.query_at
+        return at[None] if at.shape.rank == 1 else at
 
-    def key_positions(self, axis: int = 0) -> tf.Tensor:
-        """The position of each key on an axis: [batch|1, keys]."""
-        return tf.range(self.keys)[None] if self.key_at is None else _on_axis(self.key_at, axis)
+    def key_positions(self) -> tf.Tensor:
+        """The position of each key: [batch|1, keys]."""
+        at = tf.range(self.keys) if self.key_at is None else self.key_at
+        return at[None] if at.shape.rank == 1 else at
 
-    def relative_positions(self, axis: int = 0) -> tf.Tensor:
-        """The position of each key minus that of each query, on an axis.
+    def relative_positions(self) -> tf.Tensor:
+        """The position of each key minus that of each query.
 
         [batch|1, 1, queries, keys], for all heads. Integers are int64: TensorFlow keeps int32 in
         host memory, and would copy the matrix to a GPU.
         """
-        if self.unit_steps and axis == 0:
+        if self.unit_steps:
             keys, queries = tf.range(self.keys)[None], (tf.range(self.queries) + self.offset)[None]
         else:
-            keys, queries = self.key_positions(axis), self.query_positions(axis)
+            keys, queries = self.key_positions(), self.query_positions()
         dtype = tf.int64 if keys.dtype.is_integer and queries.dtype.is_integer else tf.float32
         keys, queries = tf.cast(keys, dtype), tf.cast(queries, dtype)
         return (keys[:, None, :] - queries[:, :, None])[:, None]
@@ -103,12 +103,6 @@ class Layout:
                              "relative_positions()")
         count = self.keys + 1 if self.causal else self.queries + self.keys
         return tf.range(count) - (self.queries - 1) - self.offset
-
-
-def _on_axis(positions: tf.Tensor, axis: int) -> tf.Tensor:
-    if positions.shape.rank == 3:
-        return positions[..., axis]
-    return positions[None] if positions.shape.rank == 1 else positions
 
 
 def whole(positions: tf.Tensor) -> tf.Tensor:

@@ -35,7 +35,6 @@ class Scheme:
       longest: the most positions that the scheme has; None if there is no limit.
       draws_among: the setting with the number of positions that `place` draws from; empty: it does
         not draw.
-      axes: the number of axes of the positions that `place` returns.
       depth_factor: depth of the keys after `rotate`, as a multiple of their depth before.
       hparams, side: as given to the constructor.
       label: what tells the scheme apart from others of the stack; set by `rpr.positions.build`.
@@ -46,7 +45,6 @@ class Scheme:
     sides: tuple[str, ...] = ("inputs", "targets", "cross")
     longest: int | None = None
     draws_among = ""
-    axes = 1
     depth_factor = 1
     label = ""
     partners: Sequence["Scheme"] = ()
@@ -86,7 +84,7 @@ class Scheme:
         """The positions of the queries, if they are not 0, 1, 2, ...
 
         Called before the first layer. All other schemes of a sum read the positions, integers or
-        floats [batch|1, queries] or [batch|1, queries, axes].
+        floats [batch|1, queries].
         """
         return None
 

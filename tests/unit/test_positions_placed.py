@@ -185,44 +185,6 @@ def test_groups_act_before_the_first_layer(position):
                 assert (np.diff(session.run(grouped.place(layout))) > 0).all()
 
 
-class Sentences(positions.Scheme):
-    """Positions on two axes: words since the last symbol 3, and how many of these there were."""
-    axes = 2
-
-    def states(self):
-        return {"next": [1, 2]}
-
-    def place(self, layout):
-        starts = tf.cast(tf.equal(layout.ids, 3), tf.float32)        # [batch, queries]
-        counts, indices = tf.cumsum(starts, axis=1), tf.cast(layout.query_positions(), tf.float32)
-        first = tf.reduce_max(tf.linalg.band_part(                   # of the own sentence
-            (starts * indices)[:, None] + tf.zeros_like(starts)[..., None], -1, 0), axis=2)
-        words = indices - first
-        if layout.cache is not None:
-            name = self.state_name("next")
-            before = layout.cache[name]                              # [batch, 1, 2]
-            words = tf.where(starts > 0, tf.zeros_like(starts), before[:, :, 0])
-            counts = starts + before[:, :, 1]
-            layout.cache[name] = tf.stack([words + 1, counts], axis=2)
-        return tf.stack([words, counts], axis=2)
-
-    def bias(self, layout, dtype):
-        words, counts = (tf.abs(tf.cast(layout.relative_positions(axis), dtype))
-                         for axis in (0, 1))
-        return -0.7 * words - 1.3 * counts
-
-
-def test_positions_from_symbols_on_two_axes_cached_and_whole(monkeypatch):
-    monkeypatch.setitem(positions.SCHEMES, "sentences", Sentences)
-    check_search(position="none", decoder_position="sentences+rotary")
-    with tf.Graph().as_default(), tf.Session() as session:
-        scheme = positions.build(tiny_models.hparams(position="sentences"), "targets")
-        ids = tf.constant([[0, 5, 3, 4, 4, 3], [0, 3, 3, 7, 8, 9]])
-        at = session.run(scheme.place(Layout(6, 6, causal=True, ids=ids)))
-    assert at[:, :, 0].tolist() == [[0, 1, 0, 1, 2, 0], [0, 0, 0, 1, 2, 3]]
-    assert at[:, :, 1].tolist() == [[0, 0, 1, 1, 1, 2], [0, 1, 2, 2, 2, 2]]
-
-
 def test_a_scheme_is_told_layer_training_mask_symbols_and_segments(monkeypatch):
     seen = []
 
