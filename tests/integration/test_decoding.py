@@ -40,7 +40,7 @@ SCHEMES = [*RELATIVE, dict(position="learned+relative"), *RIVALS,
            dict(SIZES, position="relative+scaled_sinusoid", masked_softmax=True,
                 norm_type="layer_without_scale"),
            dict(position="relative+sinusoid", num_hidden_layers=2, layer_preprocess_sequence="none",
-                layer_postprocess_sequence="dan")]
+                layer_postprocess_sequence="dan", norm_after_embedding=True)]
 
 
 def name(overrides):

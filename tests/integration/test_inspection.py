@@ -60,14 +60,6 @@ def test_the_score_is_made_of_the_probabilities(model, lines):
     assert ended
 
 
-def test_a_greedy_score_is_the_log_probability(trained, lively, lines):
-    model = inspector.Inspector(trained_model.find_trained_model(request_of(trained, lively)),
-                                beam_size=1, extra_length=20)
-    translation = model.translate(lines[1])
-    total = np.log(translation.probabilities.astype("d")).sum()
-    np.testing.assert_allclose(translation.score, total, rtol=1e-4)
-
-
 def test_weights_are_distributions_over_what_may_be_seen(model, lines):
     sources = [model.encode(line) for line in lines[:3]]
     targets = [model.encode(line, "targets")[:9 + row] for row, line in enumerate(lines[:3])]

@@ -208,25 +208,6 @@ def test_files_of_losses_are_compared_pairwise(run, tmp_path):
                                          "--metrics=perplexity")
 
 
-@pytest.mark.parametrize("position", ["learned", "relative", "forgetting", "path"])
-def test_no_scheme_sees_later_tokens_without_an_encoder(position):
-    values = tiny_models.hparams("rpr_tiny", decoder_position=position, num_hidden_layers=1)
-    first = tiny_models.sentences([6], seed=3)
-    other = first.copy()
-    other[:, 4:] = 5
-    with tf.Graph().as_default(), tf.Session() as session:
-        model = tiny_models.make(values)
-        del model._problem_hparams.modality["inputs"]
-        logits = [model({"targets": tf.constant(ids)})[0] for ids in (first,)]
-        with tf.variable_scope(tf.get_variable_scope(), reuse=True):
-            logits += [model({"targets": tf.constant(other)})[0]]
-        session.run(tf.global_variables_initializer())
-        tiny_models.lively(session)
-        one, two = (array[0, :, 0, 0] for array in session.run(logits))
-    np.testing.assert_allclose(one[:5], two[:5], atol=1e-5)
-    assert not np.allclose(one[5:], two[5:], atol=1e-3)
-
-
 @pytest.mark.parametrize("position", ["sinusoid", "relative", "forgetting"])
 def test_packed_lines_do_not_see_each_other(run, position):
     """In batches of a packed training; a line begins with the end mark of the one before it."""

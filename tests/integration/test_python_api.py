@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import report_runs
-import tensorflow.compat.v1 as tf
 import tiny_models
 from conftest import python_script, rpr_command
 
@@ -134,16 +133,6 @@ def test_attention_of_a_pair(model, lines):
     assert found.cross.shape == (1, 2, target, source)
     np.testing.assert_allclose(found.cross.sum(axis=-1), 1, atol=1e-5)
     assert model.attention(lines["en"][0]).source == found.source
-
-
-def test_tables_are_those_of_the_checkpoint(model):
-    reader = tf.train.load_checkpoint(model.checkpoint)
-    tables = model.relative_tables()
-    assert set(tables) == {"encoder_keys", "encoder_values", "decoder_keys", "decoder_values"}
-    name, = (name for name in reader.get_variable_to_shape_map() if re.fullmatch(
-        r".*/encoder/layer_0/.*/relative_positions_keys/embeddings", name))
-    np.testing.assert_array_equal(tables["encoder_keys"][0].ravel(),
-                                  reader.get_tensor(name).ravel())
 
 
 def test_a_built_model_gives_the_logits_of_the_graph():
@@ -292,12 +281,6 @@ def test_a_model_with_one_stack_needs_no_position_scheme_for_the_other():
                        (lambda: decoder.logits([[5, 6, 1]], [[7] * 10]), "together: .* of 13 ids")):
         with pytest.raises(UserError, match=says):
             call()
-
-
-def test_a_plain_import_loads_no_tensorflow():
-    code = ("import sys, rpr; rpr.results, rpr.load, rpr.build\n"
-            "assert not {'tensorflow', 'tensor2tensor', 'pandas'} & set(sys.modules)")
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_running_eager_program_is_not_switched_to_graph_mode(workplace):

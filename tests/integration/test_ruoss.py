@@ -154,7 +154,7 @@ def test_without_a_decoder_its_settings_have_no_effect_and_sampling_is_refused()
             tiny_models.features(sources([2]), np.ones([1, 3, 1, 1], np.int32)), beam_size=1)
 
 
-@pytest.mark.parametrize("position", ["none", "relative", "transformer_xl", "cope", "t5_bias"])
+@pytest.mark.parametrize("position", ["none", "relative", "cope"])
 def test_a_unidirectional_encoder_sees_no_later_words(position):
     values = tiny_models.hparams(encoder_position=position, position="none",
                                  unidirectional_encoder=True)

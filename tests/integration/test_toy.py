@@ -1,7 +1,5 @@
 """The reversal toy: its examples, its model's settings, its loss, and its log."""
-import numpy as np
 import pytest
-import tensorflow.compat.v1 as tf
 import tiny_models
 from conftest import rpr_command
 from hypothesis import given
@@ -56,57 +54,8 @@ def test_every_setting_is_the_recipes():
         batch_size=32, use_fixed_batch_size=True, learning_rate_warmup_steps=400,
         optimizer_adam_beta1=0.9, optimizer_adam_beta2=0.98, optimizer_adam_epsilon=1e-5,
         clip_grad_norm=5.0, label_smoothing=0.0)
-    values = registry.hparams("toy_reverse").values()
+    values = tiny_models.hparams("toy_reverse").values()
     assert {name: values[name] for name in recipe} == recipe
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_the_loss_is_the_kullback_leibler_divergence(smoothing):
-    """From the smoothed target, which all symbols share, to the prediction; a mean over words."""
-    values = tiny_models.hparams("toy_reverse", label_smoothing=smoothing, num_hidden_layers=1,
-                                 layer_prepostprocess_dropout=0.0)
-    targets = tiny_models.sentences([4, 5], seed=2)
-    with tf.Graph().as_default(), tf.Session() as session:
-        logits, losses = tiny_models.make(values, "train")(
-            tiny_models.features(tiny_models.sentences([6, 3]), targets))
-        session.run(tf.global_variables_initializer())
-        logits, loss = session.run([logits[:, :, 0, 0], losses["training"]])
-        sizes = [v.shape.as_list() for v in tf.trainable_variables() if "symbol" in v.op.name]
-    assert sizes == [[tiny_models.VOCABULARY, 128]]           # one table for all words
-    ids = targets[:, :, 0, 0]
-    logits = logits[ids > 0].astype(np.float64)
-    log_q = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
-    p = np.full(log_q.shape, smoothing / (tiny_models.VOCABULARY - 1))
-    p[np.arange(len(p)), ids[ids > 0]] = 1 - smoothing
-    divergence = (np.where(p > 0, p * np.log(np.maximum(p, 1e-300)), 0) - p * log_q).sum(axis=-1)
-    assert loss == pytest.approx(divergence.mean(), rel=1e-4)
-
-
-def test_embedded_words_are_normed_in_training_and_in_a_cached_step():
-    values = tiny_models.hparams("toy_reverse", num_hidden_layers=1)
-    with tf.Graph().as_default(), tf.Session() as session:
-        model = tiny_models.make(values)
-        inputs, targets = tiny_models.sentences([6, 3]), tiny_models.sentences([4, 5], seed=2)
-        logits, _ = model(tiny_models.features(inputs, targets))
-        session.run(tf.global_variables_initializer())
-        tiny_models.lively(session)
-        names = {v.op.name.split("/")[2] for v in tf.trainable_variables() if "embedding_norm" in
-                 v.op.name}
-        with tf.variable_scope(tf.get_variable_scope(), reuse=True):
-            model.set_mode(tf.estimator.ModeKeys.PREDICT)
-            greedy = model.infer({"inputs": tf.constant(inputs), "target_space_id": tf.constant(1)},
-                                 decode_length=4, beam_size=1)["outputs"]
-        chosen = session.run(greedy)
-        again = np.zeros([2, chosen.shape[1], 1, 1], np.int32)
-        again[:, :, 0, 0] = chosen
-        with tf.variable_scope(tf.get_variable_scope(), reuse=True):
-            model.set_mode(tf.estimator.ModeKeys.EVAL)
-            whole, _ = model(tiny_models.features(inputs, again))
-        best = session.run(whole)[:, :, 0, 0].argmax(axis=-1)
-    assert names == {"inputs_embedding_norm", "targets_embedding_norm"}
-    for row, expected, source in zip(chosen, best, inputs, strict=True):
-        end = list(row).index(1) if 1 in row else np.count_nonzero(source) + 4
-        np.testing.assert_array_equal(row[:end], expected[:end])
 
 
 def test_exact_lines_are_counted():

@@ -10,7 +10,6 @@ import pytest
 from conftest import refused, rpr_command, server, started
 
 import rpr
-from rpr.experiments import config
 from rpr.utils import metrics_log
 from rpr.utils.errors import UserError
 
@@ -332,12 +331,6 @@ def test_the_report_compares_the_runs_below_a_directory(undisturbed, tmp_path):
     assert "one of absolute, relative" in refused("report", study, "--baseline=rel")
     (study / "relative" / "reference.test.txt").write_text("other\n" * 12)
     assert "other text" in refused("report", study, "--baseline=absolute", "--skip_model_analysis")
-
-
-def test_a_run_is_checked_when_it_is_described():
-    with pytest.raises(UserError, match="average"):
-        config.Run("p", "h", 100, checkpoint_steps=50, average_checkpoints=3)
-
 
 
 def test_a_run_records_its_environment_and_its_training_can_be_verified(undisturbed):

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, refused, rpr_command
+from conftest import refused, rpr_command
 
 from rpr import cli
 from rpr.cli import schemes, track
@@ -131,11 +131,6 @@ def test_a_benchmark_finds_a_scheme_among_the_recorded_arms(scheme, given, name)
     study, run = schemes._study(args, schemes._overrides(args), {"encoder", "decoder"}, recorded)
     assert study.baseline == name
     assert set(study.arms) == {name, *recipe[0].arms} and studies.study_runs(study, run, "")
-
-
-def test_a_file_that_is_no_archive_is_named_without_internals():
-    with pytest.raises(InvalidPath, match="README.md: not an archive of runs$"):
-        schemes._recorded(str(ROOT / "README.md"))
 
 
 def test_a_negative_hparam_is_not_a_flag(tmp_path):

@@ -33,15 +33,6 @@ def test_run_and_study_take_recipes():
     assert study.main_parser().parse_args(["recipe:small_table1"]).gin.endswith("small_table1.gin")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_recipe_is_valid_and_names_its_command(name):
-    path = str(ROOT / "gin" / f"{name}.gin")
-    text = pathlib.Path(path).read_text(encoding="utf-8")
-    command = "study" if "\nstudy." in text else "run"
-    assert f"rpr {command} gin/{name}.gin" in text
-    (gin_files.load_study if command == "study" else gin_files.load_run)(path)
-
-
 def test_a_wheel_contains_the_recipes_and_the_template(tmp_path):
     subprocess.run([sys.executable, "setup.py", "-q", "build_py", f"--build-lib={tmp_path}"],
                    cwd=ROOT, check=True, capture_output=True, timeout=60)

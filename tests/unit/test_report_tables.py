@@ -207,15 +207,6 @@ def test_no_name_leaves_its_cell(name, other, title):
                 cell.startswith("-") and not re.fullmatch(r"-?\d+(\.\d+)?", cell))
 
 
-def test_settings_of_arms_differ(tmp_path):
-    write_run(tmp_path, "r")
-    write_run(tmp_path, "s", 0.3)
-    write_study(tmp_path, {"=cmd|'x'!A0": ({"a": "=1"}, None, {1: "r"}),
-                           "b": ({"a": "+2"}, None, {1: "s"})}, "b")
-    rows = list(csv.DictReader(tables.to_csv(read_scored(tmp_path)).splitlines()))
-    assert [(row["name"], row["a"]) for row in rows] == [("'=cmd|'x'!A0", "'=1"), ("b", "'+2")]
-
-
 def test_a_default_of_an_arm_that_waits_is_that_of_the_others(tmp_path):
     """A default of a setting depends on nothing but the hparams set."""
     arms = {"both": {}, "keys": {"values": False}, "values": {"keys": False},
