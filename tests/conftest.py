@@ -41,7 +41,7 @@ NEWSTEST = ROOT.parent / "shared" / "corpora" / "newstest2021"
 # Commands that import much, which takes most of their time, or check in a fork what they start.
 FORKED = {"datagen", "train", "decode", "evaluate", "average", "bleu", "translate", "list",
           "report", "run", "study", "score", "export", "benchmark", "verify", "perplexity",
-          "check-scheme"}
+          "check-scheme", "judge", "test-set"}
 
 
 @functools.cache
@@ -157,6 +157,12 @@ TEXT_FILES = {f"RPR_TEXT_{part}{side}": f"{split}.{language}"
               for language, side in (("en", "SOURCE"), ("de", "TARGET"))}
 
 
+def without_text(patch):
+    """Takes what the fixture `text` sets out of the environment."""
+    for name in [name for name in os.environ if name.startswith("RPR_TEXT_")]:
+        patch.delenv(name)
+
+
 @pytest.fixture(scope="session")
 def text(tmp_path_factory):
     """300 training pairs, 20 for development, 12 for test, through `rpr datagen`."""
@@ -261,3 +267,18 @@ def sacrebleu_cache(tmp_path_factory):
         with tarfile.open(raw / (name.replace("/", "_") + ".test.tgz"), "w:gz") as archive:
             archive.add(path, "test/newstest2021.en-de.xml")
     return cache
+
+
+@pytest.fixture(scope="session")
+def clipping_study(tmp_path_factory):
+    """A study of clipping distances with invented translations: its directory and results."""
+    import report_runs
+    folder = tmp_path_factory.mktemp("studies") / "clip_50%"
+    report_runs.write_clipping_study(folder)
+    return folder, report_runs.read_scored(folder)
+
+
+@pytest.fixture(scope="session")
+def clipping(clipping_study):
+    """The results of that study."""
+    return clipping_study[1]

@@ -1,7 +1,6 @@
 """Edges between words: attention against the paper's equations, and the way to the model."""
 import collections
 import functools
-import os
 import random
 import runpy
 
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import tiny_models
-from conftest import ROOT, Text, python_script, refused, rpr_command, train
+from conftest import ROOT, Text, python_script, refused, rpr_command, train, without_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensor2tensor.data_generators import problem_hparams
@@ -361,9 +360,7 @@ def test_an_operators_edges_lead_to_its_operands(seed, operators):
 
 def test_own_relations_go_through_the_command_line(tmp_path, monkeypatch):
     assert python_script("expression_graphs.py", tmp_path / "text", "300").returncode == 0
-    for name in list(os.environ):
-        if name.startswith("RPR_TEXT_"):
-            monkeypatch.delenv(name)
+    without_text(monkeypatch)
     monkeypatch.setenv("RPR_TEXT_SOURCE", str(tmp_path / "text" / "source"))
     monkeypatch.setenv("RPR_TEXT_TARGET", str(tmp_path / "text" / "target"))
     monkeypatch.setenv("RPR_TEXT_VOCAB_SIZE", "60")

@@ -1,28 +1,18 @@
 """scripts/gpu_check.py: a small version on the CPU; a part that fails stops no other."""
 import json
 import os
-import pathlib
 import time
 import types
 
-import pytest
-from conftest import server
+import gpu_check
+from conftest import ROOT, server
 
 from rpr.utils import metrics_log
 
-SCRIPTS = pathlib.Path(__file__).parents[2] / "scripts"
 
-
-@pytest.fixture
-def gpu_check(monkeypatch):
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    import gpu_check
-    return gpu_check
-
-
-def test_all_parts_run_on_the_cpu(tmp_path, gpu_check):
+def test_all_parts_run_on_the_cpu(tmp_path):
     done = server().run(["--device=cpu", f"--out={tmp_path}/check.json"],
-                        script=SCRIPTS / "gpu_check.py", seconds=800)
+                        script=ROOT / "scripts" / "gpu_check.py", seconds=800)
     assert done.returncode == 0, done.stdout + done.stderr
     record = json.loads((tmp_path / "check.json").read_text())
     parts = record["parts"]
@@ -40,8 +30,7 @@ def test_all_parts_run_on_the_cpu(tmp_path, gpu_check):
             assert f"| {what} | {value} |" in lines
 
 
-def test_the_time_of_a_compiled_training_has_no_data_generation_in_it(tmp_path, gpu_check,
-                                                                       monkeypatch):
+def test_the_time_of_a_compiled_training_has_no_data_generation_in_it(tmp_path, monkeypatch):
     clock = [0.0]
 
     def spawn(command, **_):
@@ -74,8 +63,7 @@ def crash(options):
     os._exit(3)
 
 
-def test_a_part_that_fails_is_recorded_and_the_others_go_on(tmp_path, gpu_check, monkeypatch,
-                                                            capfd):
+def test_a_part_that_fails_is_recorded_and_the_others_go_on(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(gpu_check, "PARTS", {
         "explode": (explode, 20), "hang": (hang, 0.5), "crash": (crash, 20),
         "versions": (gpu_check.versions, 20)})
@@ -90,6 +78,6 @@ def test_a_part_that_fails_is_recorded_and_the_others_go_on(tmp_path, gpu_check,
     assert "| explode | failed: ValueError: no such device |" in capfd.readouterr().out
 
 
-def test_the_parts_take_at_most_63_minutes_and_the_first_ones_10(gpu_check):
+def test_the_parts_take_at_most_63_minutes_and_the_first_ones_10():
     seconds = [seconds for _, seconds in gpu_check.PARTS.values()]
     assert sum(seconds) <= 63 * 60 and sum(seconds[:3]) <= 10 * 60

@@ -1,22 +1,12 @@
 """scripts/cost.py: its count of a step is that of the papers' matrix products."""
-import pathlib
-
+import cost
 import pytest
 import step_trace
 import tensorflow.compat.v1 as tf
 from tensor2tensor.utils import registry
 
-SCRIPTS = pathlib.Path(__file__).parents[2] / "scripts"
 
-
-@pytest.fixture
-def cost(monkeypatch):
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    import cost
-    return cost
-
-
-def test_flops_and_parameters_are_those_counted_by_hand(cost):
+def test_flops_and_parameters_are_those_counted_by_hand():
     """Vaswani et al. 2017: 2 m n k a product, and as much again for either factor's gradient."""
     hparams = registry.hparams("rpr_tiny_absolute")
     d, f, layers = hparams.hidden_size, hparams.filter_size, hparams.num_hidden_layers
@@ -33,7 +23,7 @@ def test_flops_and_parameters_are_those_counted_by_hand(cost):
     assert kept > 4 * tokens * cost.VOCABULARY        # the logits at least
 
 
-def test_counts_are_near_what_a_step_computes_and_allocates(cost, monkeypatch, capsys):
+def test_counts_are_near_what_a_step_computes_and_allocates(monkeypatch, capsys):
     monkeypatch.setattr(cost, "MODELS", {"tiny": ("rpr_tiny", 1)})
     (record,) = cost.compare(64)
     assert 0.98 < record["measured_flops"] / record["flops"] < 1.1
@@ -43,7 +33,7 @@ def test_counts_are_near_what_a_step_computes_and_allocates(cost, monkeypatch, c
 
 @pytest.mark.parametrize("flag", ["--utilisation=0.4,0.1", "--utilisation=0.2", "--utilisation=0,1",
                                   "--measure=8"])
-def test_bad_flags_are_refused(cost, monkeypatch, capsys, flag):
+def test_bad_flags_are_refused(monkeypatch, capsys, flag):
     monkeypatch.setattr("sys.argv", ["cost.py", flag])
     with pytest.raises(SystemExit):
         cost.main()

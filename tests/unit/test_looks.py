@@ -1,12 +1,10 @@
 """Studies that stop early: published boundaries, decisions that stay, errors, the report."""
-import importlib.util
 import json
 import shutil
-import sys
 
+import calibrate_looks as calibration
 import numpy as np
 import pytest
-from conftest import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_runs import read_scored, write_run, write_study
@@ -21,17 +19,7 @@ from rpr.report import columns, study_reader, tables
 from rpr.utils.errors import UserError
 
 
-@pytest.fixture(scope="module")
-def calibration():
-    sys.path.insert(0, str(ROOT / "scripts"))         # it imports the other calibration
-    spec = importlib.util.spec_from_file_location("calibrate_looks",
-                                                  ROOT / "scripts" / "calibrate_looks.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_boundaries_are_the_published_ones(calibration):
+def test_the_boundaries_are_the_published_ones():
     """Five equal looks, two-sided 5%, Lan and DeMets's spending (ld98; Reboussin et al. 2000)."""
     published = {looks.pocock: [2.438, 2.427, 2.410, 2.397, 2.386],
                  calibration.obrien_fleming: [4.877, 3.357, 2.680, 2.290, 2.031]}
@@ -109,11 +97,11 @@ def test_more_runs_change_no_decision_and_intervals_agree_with_it(number, shifts
         assert verdicts[name].answer in (None, apart)
 
 
-def test_equal_arms_are_told_apart_in_five_percent(calibration):
+def test_equal_arms_are_told_apart_in_five_percent():
     assert_calibrated(calibration.simulate(calibration.NULL[1], TRIALS).answered, 0.025)
 
 
-def test_the_simulation_shows_looks_at_the_full_level(calibration):
+def test_the_simulation_shows_looks_at_the_full_level():
     """The calibration can fail: with 5% at each look, equal arms differ far more often."""
     plan = Plan((3, 4, 5, 6, 8),
                 spending=lambda level, fraction: min(2.6 * level, 0.9995) * fraction)
@@ -121,7 +109,7 @@ def test_the_simulation_shows_looks_at_the_full_level(calibration):
     assert calibration.simulate(cell, 150).answered > stats.binom.ppf(0.99, 150, 0.05) / 150
 
 
-def test_a_clear_difference_needs_half_of_the_runs(calibration):
+def test_a_clear_difference_needs_half_of_the_runs():
     cell = calibration.Cell("", Plan((3, 4, 6, 8)), difference=2.5)
     found = calibration.simulate(cell, 100)
     assert found.answered > 0.9 and found.runs < 0.6

@@ -11,6 +11,7 @@ import tracemalloc
 
 import pytest
 import tensorflow.compat.v1 as tf
+from conftest import without_text
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tensor2tensor.utils import registry
@@ -132,9 +133,7 @@ def test_data_is_found_in_a_directory_with_brackets(tmp_path):
 @pytest.fixture
 def pair_of_files(tmp_path, monkeypatch):
     """Makes translate_text_files read these lines."""
-    for name in list(os.environ):
-        if name.startswith("RPR_TEXT_"):
-            monkeypatch.delenv(name)
+    without_text(monkeypatch)
     monkeypatch.setenv("RPR_TEXT_VOCAB_SIZE", "150")
 
     def make(source, target, split=""):

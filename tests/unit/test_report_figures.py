@@ -9,19 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.text import Text
-from report_runs import read_scored, write_clipping_study, write_run, write_study
+from report_runs import read_scored, write_run, write_study
 
 from rpr.evaluation.significance import ArmScore, Comparison
 from rpr.report import html_page, model_analysis, model_plots, plots, results, tables
 
 TABLE_NAMES = {f"{side}_{kind}" for side in model_analysis.SIDES for kind in model_analysis.KINDS}
-
-
-@pytest.fixture(scope="module")
-def clipping(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("studies") / "clip"
-    write_clipping_study(folder)
-    return read_scored(folder)
 
 
 @pytest.fixture(autouse=True)

@@ -1,21 +1,14 @@
 """Reports of several studies, of a study and a run of another one, and of chosen arms."""
 import pytest
-from report_runs import read_scored, write_clipping_study, write_pair, write_run, write_study
+from report_runs import read_scored, write_pair, write_run, write_study
 
 from rpr.cli import report
 from rpr.report import comparison, study_reader, tables
 from rpr.utils.errors import UserError
 
 
-@pytest.fixture(scope="module")
-def clipping(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("studies") / "clipping"
-    write_clipping_study(folder)
-    return folder, read_scored(folder)
-
-
-def test_a_study_is_compared_with_a_run_of_another_one(clipping, tmp_path):
-    folder, results = clipping
+def test_a_study_is_compared_with_a_run_of_another_one(clipping_study, tmp_path):
+    folder, results = clipping_study
     write_run(tmp_path, "other", 0.3)
     compared = read_scored(folder, against=tmp_path / "other")
     assert compared.baseline.endswith("other") and len(compared.arms) == 6
@@ -28,9 +21,9 @@ def test_a_study_is_compared_with_a_run_of_another_one(clipping, tmp_path):
         study_reader.read_study(str(folder), against=str(tmp_path))
 
 
-def test_a_run_of_another_study_is_an_arm_of_its_own_whatever_its_name(clipping, tmp_path,
+def test_a_run_of_another_study_is_an_arm_of_its_own_whatever_its_name(clipping_study, tmp_path,
                                                                        monkeypatch):
-    folder, results = clipping
+    folder, results = clipping_study
     write_run(tmp_path, "max_relative_position=0", 0.3)
     monkeypatch.chdir(tmp_path)
     compared = read_scored(folder, against="max_relative_position=0")
@@ -83,16 +76,16 @@ def test_a_study_with_one_finished_arm_has_no_differences_yet(tmp_path):
     assert "No differences yet: the baseline, a, alone is done." in text
 
 
-def test_many_arms_are_compared_with_the_baseline_alone(clipping, monkeypatch):
-    folder, results = clipping
+def test_many_arms_are_compared_with_the_baseline_alone(clipping_study, monkeypatch):
+    folder, results = clipping_study
     monkeypatch.setattr(comparison, "MOST_RANKED_ARMS", 2)
     many = "p (Holm): corrected for all comparisons with the baseline."
     assert many in tables.to_markdown(read_scored(folder))
     assert many not in tables.to_markdown(results)
 
 
-def test_the_note_says_which_arms_have_one_seed(clipping):
-    folder, _ = clipping
+def test_the_note_says_which_arms_have_one_seed(clipping_study):
+    folder, _ = clipping_study
     results = study_reader.read_study(str(folder), chosen=["max_relative_position=16",
                                                            "max_relative_position=2"])
     comparison.score_runs(results, str(folder))

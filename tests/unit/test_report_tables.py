@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
-from report_runs import read_scored, write_clipping_study, write_run, write_study
+from report_runs import read_scored, write_run, write_study
 
 from rpr.evaluation.significance import Comparison
 from rpr.report import columns, comparison, results, tables
@@ -26,13 +26,6 @@ HOSTILE = st.one_of(st.text(max_size=30), st.lists(st.sampled_from(
     ["$", "%", "_", "\n", "<script>", "</td>", "|", "[x](http://y)", "`", "=1+1", "@", "\\", "^",
      "{", "}", "&", "#", "~", "*", "\x1b]52;c;x\x07", "\x9b2J", "a", "k=4", "-", "+", '"', "'", "[",
      "\ud800", "![](x)", "<!--"]), max_size=6).map("".join))
-
-
-@pytest.fixture(scope="module")
-def clipping(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("studies") / "clip_50%"
-    write_clipping_study(folder)
-    return read_scored(folder)
 
 
 def study_of(*names, setting="s", title="t"):

@@ -1,23 +1,14 @@
 """docs/results.md agrees with the records in docs/results."""
-import importlib.util
 import json
 import re
 
+import check_numbers
+import make_results_page
 import pytest
 from conftest import ROOT
 from report_runs import read_scored, write_clipping_study
 
 from rpr.report import tables
-
-
-def script(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-make_results_page, check_numbers = script("make_results_page"), script("check_numbers")
 
 PAGE, LENGTH_PAGE = ROOT / "docs" / "results.md", ROOT / "docs" / "length_results.md"
 

@@ -22,7 +22,6 @@ def run(name, *arguments):
 
 @pytest.mark.parametrize(("command", "says"), [
     (["tf_config", "a,b", "7"], "tf_config: INDEX=7: a,b has the indices 0 to 1"),
-    (["tf_config", "a,b", "-1"], "INDEX=-1: a,b has the indices 0 to 1"),
     (["tf_config", "a,b", "one"], "INDEX=one: a,b has the indices 0 to 1"),
     (["tf_config", "a,b", "99999999999999999999"], "has the indices 0 to 1"),
     (["tf_config", "a,b,a:2222", "0"], "a,b,a:2222 names a:2222 twice"),
@@ -54,13 +53,9 @@ def test_bad_input_ends_in_one_line(command, says):
     (["expression_graphs.py", "x", "0"], "pairs=0: at least 1"),
     (["expression_graphs.py", "x", "many"], "pairs: invalid int value"),
     (["bench_attention.py", "--lengths=0"], "--lengths: '0': must be"),
-    (["bench_attention.py", "--heads=-1"], "--heads: '-1': must be"),
     (["bench_data.py", "datagen", "--folder=x", "--pairs=-1"], "--pairs: '-1': must be"),
-    (["bench_step.py", "--starts=-1"], "--starts: '-1': must be"),
     (["bench_step.py", "--words=0"], "--words: '0': must be"),
-    (["calibrate_looks.py", "--trials=7"], "--trials: '7': must be"),
     (["calibrate_significance.py", "--trials=3"], "--trials: '3': must be"),
-    (["calibrate_significance.py", "--sentences=1"], "--sentences: '1': must be"),
     (["bench_step.py", "--variants=torch", "--torch_python=nothing"],
      "--variants=torch: nothing has no PyTorch; see --torch_python"),
     (["gpu_check.py", "--schemes=tape"], "--schemes=tape: allowed are none, sinusoid"),

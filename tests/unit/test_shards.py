@@ -8,6 +8,7 @@ import types
 
 import pytest
 import tensorflow.compat.v1 as tf
+from conftest import without_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensor2tensor.data_generators import generator_utils, text_encoder
@@ -29,9 +30,7 @@ def write_text(folder, words, patch):
 @pytest.fixture(scope="module", autouse=True)
 def environment(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        for name in list(os.environ):
-            if name.startswith("RPR_TEXT_"):
-                patch.delenv(name)
+        without_text(patch)
         patch.setenv("RPR_TEXT_VOCAB_SIZE", "150")
         write_text(tmp_path_factory.mktemp("text"), ("sentence number", "Satz Nummer"), patch)
         yield

@@ -2,6 +2,7 @@
 import dataclasses
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -16,8 +17,7 @@ ARMS = {"single": {"average_checkpoints": 1}, "wide": {"beam_size": 8},
 def train(run_dir, run, schedule="constant*rsqrt_decay"):
     """Leaves what a finished training leaves."""
     os.makedirs(os.path.join(run_dir.model, "eval"), exist_ok=True)
-    with open(run_dir.config, "w") as text:
-        text.write(gin_files.as_gin(run))
+    Path(run_dir.config).write_text(gin_files.as_gin(run))
     for step in range(run.train_steps, 0, -10)[:run.average_checkpoints]:
         for suffix in ("index", "data-00000-of-00001"):
             with open(os.path.join(run_dir.model, f"model.ckpt-{step}.{suffix}"), "w") as file:
@@ -25,8 +25,7 @@ def train(run_dir, run, schedule="constant*rsqrt_decay"):
     for name, content in (("model/hparams.json", {"learning_rate_schedule": schedule}),
                           ("status.json", {"train": {"state": "done", "input": "h"}}),
                           ("metrics.jsonl", {"event": "train", "step": run.train_steps})):
-        with open(run_dir.file(name), "w") as file:
-            file.write(json.dumps(content) + "\n")
+        Path(run_dir.file(name)).write_text(json.dumps(content) + "\n")
     with open(run_dir.metrics, "a") as file:
         file.write('{"event": "decode", "cut": 3}\n')
 
@@ -54,8 +53,7 @@ class Workers:
         for key, _ in self.running:
             if not key.run_dir.is_trained():
                 train(key.run_dir, key.run)
-            with open(key.run_dir.scores, "w") as scores:
-                json.dump({"step": key.run.train_steps}, scores)
+            Path(key.run_dir.scores).write_text(json.dumps({"step": key.run.train_steps}))
         self.running = []
 
 
@@ -91,8 +89,7 @@ def test_arms_that_differ_in_decoding_wait_for_one_training(tmp_path):
 
 def test_another_run_trains_if_the_one_that_should_has_failed(tmp_path):
     runs, workers = studies.prepare(config.Study("wide", arms=ARMS), BASE, str(tmp_path)), Workers()
-    with open(runs[2].run_dir.status, "w") as status:
-        json.dump({"train": {"state": "failed", "code": 1}}, status)
+    Path(runs[2].run_dir.status).write_text(json.dumps({"train": {"state": "failed", "code": 1}}))
     queue = scheduler._Queue(runs, workers, [], False)
     assert names(queue.start_some()) == ["wide", "other"]
     workers.finish()
@@ -117,8 +114,7 @@ def test_more_steps_need_a_rate_that_does_not_depend_on_the_last_one(tmp_path, s
     runs = studies.prepare(config.Study("wide", arms=ARMS), BASE, str(tmp_path))
     train(runs[1].run_dir, runs[1].run, schedule)
     longer = dataclasses.replace(BASE, train_steps=60)
-    with open(runs[1].run_dir.scores, "w") as scores:
-        scores.write("{}")
+    Path(runs[1].run_dir.scores).write_text("{}")
     if reason:
         with pytest.raises(UserError, match=f"cannot go on from 40 to .*{reason}"):
             pipeline._check_config(dataclasses.replace(runs[1].run, train_steps=60),
@@ -145,8 +141,7 @@ def test_what_cannot_be_shared_is_refused(tmp_path):
     with pytest.raises(UserError, match="is a symbolic link"):
         take(BASE, new, source)
     assert not new.is_trained()
-    with open(source.status, "w") as status:
-        json.dump({"train": {"state": "running"}}, status)
+    Path(source.status).write_text(json.dumps({"train": {"state": "running"}}))
     with pytest.raises(UserError, match="it is not finished"):
         take(BASE, new, source)
     with pytest.raises(UserError, match="there is no run in it"):

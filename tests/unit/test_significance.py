@@ -1,30 +1,20 @@
 """Comparisons of arms: by hand, against float64 loops, and their rejection rates by simulation."""
-import importlib.util
 import itertools
 import math
-import pathlib
 
+import calibrate_significance as calibration
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from report_runs import SENTENCES, damage
 from scipy import stats
-from test_scoring import SENTENCES, damaged
 
 from rpr.evaluation import designs, significance
 from rpr.evaluation.metrics import Metric
 from rpr.evaluation.significance import Comparison, RunScores
 
-SCRIPT = pathlib.Path(__file__).parents[2] / "scripts" / "calibrate_significance.py"
 TRIALS = 400
-
-
-@pytest.fixture(scope="module")
-def calibration():
-    spec = importlib.util.spec_from_file_location("calibrate_significance", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def random_runs(random, seeds, sentences=50, deviation=1.0, mean=30.0):
@@ -37,7 +27,7 @@ def random_runs(random, seeds, sentences=50, deviation=1.0, mean=30.0):
 def test_pseudovalues_leave_one_sentence_out(name):
     reference = SENTENCES * 3
     metric = Metric(name)
-    counts, = metric.sentence_statistics([damaged(reference, 0.2, 1)], [reference])
+    counts, = metric.sentence_statistics([damage(reference, 0.2, 1)], [reference])
     run = significance.run_scores(metric, counts)
     assert run.score == metric.corpus_score(counts)[0]
     for left_out in (0, 7, 14):
@@ -49,7 +39,7 @@ def test_pseudovalues_leave_one_sentence_out(name):
 def test_pseudovalues_leave_one_document_out(name):
     reference, documents = SENTENCES * 3, list("bbbbaaaccbbabcc")      # unequal, and not in order
     metric = Metric(name)
-    counts, = metric.sentence_statistics([damaged(reference, 0.2, 1)], [reference])
+    counts, = metric.sentence_statistics([damage(reference, 0.2, 1)], [reference])
     run = significance.run_scores(metric, counts, documents=documents)
     assert run.score == metric.corpus_score(counts)[0]
     for left_out, value in zip("abc", run.pseudovalues, strict=True):
@@ -171,7 +161,7 @@ def test_the_choice_of_a_setting_is_repeated_without_each_seed():
 
 
 @pytest.mark.parametrize("number", range(2))
-def test_equal_tuned_arms_are_rejected_in_five_percent(calibration, number):
+def test_equal_tuned_arms_are_rejected_in_five_percent(number):
     """Where loss and score disagree, a test that takes the choice as given rejects far more."""
     rates = calibration.tuned_rejection_rates(calibration.TUNED[number], 3, TRIALS)
     assert_calibrated(rates["ours"], 0.02)
@@ -308,25 +298,24 @@ def assert_calibrated(rate, least=0.0):
     assert count >= stats.binom.ppf(0.001, TRIALS, least)
 
 
-@pytest.mark.parametrize("seeds", [2, 3, 5])
+@pytest.mark.parametrize("seeds", [2, 5])
 @pytest.mark.parametrize("number", range(4))
-def test_equal_arms_are_rejected_in_five_percent(calibration, number, seeds):
+def test_equal_arms_are_rejected_in_five_percent(number, seeds):
     """With and without an effect of the seed, and of arm by sentence; at worst 2.5%."""
     rates = calibration.rejection_rates(calibration.draw_additive, calibration.NULL[number], seeds,
                                         100, TRIALS, tests=["ours"])
     assert_calibrated(rates["ours"], 0.025)
 
 
-@pytest.mark.parametrize("seeds", [2, 3])
-def test_equal_arms_of_a_large_study_are_rejected_in_five_percent(calibration, seeds):
+def test_equal_arms_of_a_large_study_are_rejected_in_five_percent():
     condition = calibration.NULL[3]._replace(deviations=(0.54,) * 8)
-    rates = calibration.rejection_rates(calibration.draw_recorded, condition, seeds, 200, TRIALS,
+    rates = calibration.rejection_rates(calibration.draw_recorded, condition, 2, 200, TRIALS,
                                         tests=["ours"])
     assert_calibrated(rates["ours"], 0.025)
 
 
 @pytest.mark.parametrize("number", range(5))
-def test_unequal_numbers_of_seeds_and_spreads_keep_the_level(calibration, number):
+def test_unequal_numbers_of_seeds_and_spreads_keep_the_level(number):
     seeds, deviations = calibration.UNEQUAL[number]
     condition = calibration.Condition("", deviations, 0.5)
     rates = calibration.rejection_rates(calibration.draw_additive, condition, seeds, 200, TRIALS,
@@ -334,7 +323,7 @@ def test_unequal_numbers_of_seeds_and_spreads_keep_the_level(calibration, number
     assert_calibrated(rates["ours"])
 
 
-def test_two_noisy_arms_among_quiet_ones_are_not_rejected_as_with_a_common_variance(calibration):
+def test_two_noisy_arms_among_quiet_ones_are_not_rejected_as_with_a_common_variance():
     """A common variance for all pairs rejects 21% here."""
     condition = next(condition for condition in calibration.NOISIER
                      if condition.name == "2 of 12 arms")
@@ -343,13 +332,13 @@ def test_two_noisy_arms_among_quiet_ones_are_not_rejected_as_with_a_common_varia
     assert rates["ours"] < 0.12
 
 
-def test_equal_arms_are_rejected_in_five_percent_with_bleu(calibration):
+def test_equal_arms_are_rejected_in_five_percent_with_bleu():
     rates = calibration.rejection_rates(calibration.draw_bleu, calibration.NULL[3], 3, 400, TRIALS,
                                         tests=["ours", "sentences only"])
     assert_calibrated(rates["ours"], 0.025)
 
 
-def test_the_simulation_shows_a_test_that_ignores_seeds(calibration):
+def test_the_simulation_shows_a_test_that_ignores_seeds():
     """The calibration can fail: a test over sentences alone rejects far more than 5%."""
     rates = calibration.rejection_rates(calibration.draw_additive, calibration.NULL[2], 3, 400,
                                         TRIALS, tests=["sentences only"])
@@ -358,21 +347,21 @@ def test_the_simulation_shows_a_test_that_ignores_seeds(calibration):
     assert rates["sentences only"] > 0.1
 
 
-def test_equal_outputs_are_rejected_in_five_percent(calibration):
+def test_equal_outputs_are_rejected_in_five_percent():
     ours, sacrebleus = calibration.output_rejection_rates(200, 200)
     assert stats.binom.ppf(0.001, 200, 0.05) <= 200 * ours <= stats.binom.ppf(0.999, 200, 0.05)
     assert sacrebleus > ours                          # its p is about half of a two-sided one
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
-def test_equal_arms_whose_quality_varies_between_documents(calibration, seeds):
+def test_equal_arms_whose_quality_varies_between_documents(seeds):
     rates = calibration.document_rejection_rates(seeds, 30, TRIALS)
     assert_calibrated(rates["documents"], 0.025)
     with pytest.raises(AssertionError):
         assert_calibrated(rates["sentences"])
 
 
-def test_power_grows_with_seeds_and_difference(calibration):
+def test_power_grows_with_seeds_and_difference():
     def power(seeds, difference):
         return calibration.rejection_rates(calibration.draw_additive, calibration.NULL[3], seeds,
                                            400, 200, difference, ["ours"])["ours"]
@@ -381,7 +370,7 @@ def test_power_grows_with_seeds_and_difference(calibration):
     assert power(2, 2.0) < power(3, 2.0) < power(5, 2.0)
 
 
-def test_other_arms_of_a_study_add_power(calibration):
+def test_other_arms_of_a_study_add_power():
     rates = calibration.rejection_rates(
         calibration.draw_recorded, calibration.NULL[3]._replace(deviations=(0.3,) * 8), 2, 400, 200,
         2.0, ["ours", "two arms alone"])

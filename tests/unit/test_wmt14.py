@@ -5,11 +5,11 @@ import hashlib
 import os
 
 import pytest
-import tensorflow.compat.v1 as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensor2tensor.utils import registry
 from test_download import Site, tar
+from test_problems import examples
 
 from rpr.problems import checks, wmt14
 from rpr.utils.errors import UserError
@@ -79,15 +79,6 @@ def problem(request, site, tmp_path, monkeypatch):
     monkeypatch.setattr(type(found), "approx_vocab_size", 100)
     site.files.update(small.archives)
     return found
-
-
-def examples(problem, data_dir, split):
-    encoder = problem.feature_encoders(data_dir)["inputs"]
-    for path in sorted(tf.gfile.Glob(problem.filepattern(data_dir, checks.SPLITS[split]))):
-        for record in tf.io.tf_record_iterator(path):
-            feature = tf.train.Example.FromString(record).features.feature
-            yield tuple(encoder.decode(list(feature[side].int64_list.value)[:-1])
-                        for side in ("inputs", "targets"))
 
 
 def test_from_the_archives_to_tfrecords(problem, site, tmp_path, monkeypatch):
