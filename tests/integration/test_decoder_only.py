@@ -8,8 +8,8 @@ from rpr.models import live_hparams, transformer
 
 LENGTHS, EXTRA = [5, 2, 7], 4
 # One of each way to use positions: added, read by pairs, functions of the words, and of the ids.
-SCHEMES = ["none", "sinusoid", "learned", "relative", "alibi", "rotary", "transformer_xl", "fire",
-           "forgetting", "path", "cope", "stick_breaking", "bipe+rotary", "rotary@1:none"]
+SCHEMES = ["sinusoid", "relative", "rotary", "transformer_xl", "forgetting", "path", "cope",
+           "bipe+rotary", "rotary@1:none"]
 
 
 def values(position, **more):

@@ -1,21 +1,17 @@
 """The batches that a training reads from T2T's files, by number."""
 import json
-import pathlib
-import subprocess
-import sys
 import types
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import tiny_models  # noqa: F401  registers the hparams sets
+from conftest import python_script
 from tensor2tensor.utils import data_reader, trainer_lib
 
 from rpr.training import input_pipeline
 from rpr.training.input_pipeline import BATCH_NUMBER, Stream, reproducible_input
 from rpr.utils.errors import UserError
-
-BENCH = pathlib.Path(__file__).parents[2] / "scripts" / "bench_data.py"
 
 
 def read(text, count, stream=None, towers=1, packed=False, session_config=None,
@@ -149,9 +145,8 @@ def test_the_fast_scan_finds_what_decoding_each_example_finds(suffix, text, monk
 
 
 def test_the_benchmark_of_the_input_reads_batches(text):
-    done = subprocess.run(
-        [sys.executable, BENCH, "input", *text.flags,
-         "--hparams_set=rpr_tiny", "--batches=10"], capture_output=True, text=True, check=True)
+    done = python_script("bench_data.py", "input", *text.flags, "--hparams_set=rpr_tiny",
+                         "--batches=10")
     found = json.loads(done.stdout)
     assert found["batches_per_second"] > 0 and 0 < found["target_padding"] < 1
 

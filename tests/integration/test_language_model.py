@@ -182,9 +182,8 @@ def test_a_file_is_not_decoded_and_what_is_typed_is_continued(run, model, tmp_pa
            f"--output_dir={run / 'model'}"]
     there = sorted(os.listdir(run / "model"))
     for command in (["decode", run], ["decode", *t2t, f"--output={tmp_path}/out"]):
-        assert refused(*command, f"--input={run}/source.test.txt") == (
-            "rpr decode: lm_text_files_characters: the problem has no source text to decode; "
-            "--decode_interactive continues what is typed")
+        line = refused(*command, f"--input={run}/source.test.txt")
+        assert "no source text" in line and "--decode_interactive" in line
     assert "has no source text" in refused("decode", run)
     assert sorted(os.listdir(run / "model")) == there and not os.listdir(tmp_path)
     done = rpr_command("decode", run, "--decode_interactive",

@@ -59,6 +59,12 @@ class Group:
             [sys.executable, "-c", PROGRAM, self.folder, str(self.port), str(index), fingerprint,
              failing], stderr=subprocess.PIPE, text=True)
 
+    def begin(self, failing=None):
+        """Starts all, one of them such that it can fail, and waits until they have begun."""
+        for index in range(3):
+            self.start(index, failing="failing" if index == failing else "")
+        wait_for(lambda: all(self.joined(index) == 1 for index in range(3)))
+
     def joined(self, index):
         """How often it has begun."""
         try:
@@ -97,9 +103,7 @@ def test_all_begin_when_the_last_is_there_and_end_together(group):
 
 
 def test_a_lost_worker_sends_all_back_to_the_start_in_the_same_processes(group):
-    for index in range(3):
-        group.start(index)
-    wait_for(lambda: all(group.joined(index) == 1 for index in range(3)))
+    group.begin()
     group.processes[1].send_signal(signal.SIGKILL)
     group.processes[1].communicate()
     time.sleep(1)
@@ -150,9 +154,7 @@ def connect(others, index, port):
 
 
 def test_the_chiefs_death_ends_the_workers_with_one_line(group):
-    for index in range(3):
-        group.start(index)
-    wait_for(lambda: all(group.joined(index) == 1 for index in range(3)))
+    group.begin()
     os.kill(group.processes[0].pid, signal.SIGKILL)
     codes, told = group.ends()
     assert codes == [-signal.SIGKILL, 1, 1]
@@ -161,9 +163,7 @@ def test_the_chiefs_death_ends_the_workers_with_one_line(group):
 
 
 def test_one_that_fails_ends_all_with_its_reason(group):
-    for index in range(3):
-        group.start(index, failing="failing" if index == 2 else "")
-    wait_for(lambda: all(group.joined(index) == 1 for index in range(3)))
+    group.begin(failing=2)
     (group.folder / "fail").touch()
     codes, told = group.ends()
     assert codes == [1, 1, 1]

@@ -1,13 +1,9 @@
 """gin files and the run that they describe."""
 import pathlib
-import re
 
 import pytest
-import test_hparams
-from tensor2tensor.utils import registry
 
 from rpr.experiments import config, gin_files, studies
-from rpr.t2t import preflight
 from rpr.utils.errors import UserError
 
 GIN = pathlib.Path(__file__).parents[2] / "gin"
@@ -24,49 +20,6 @@ def test_every_gin_file_describes_a_run_or_a_study_and_opens_with_its_command(pa
         run = gin_files.load_run(str(path))
     assert run.train_steps > 0
     assert f"rpr {verb} gin/{path.name}" in text.split("run.problem")[0]
-
-
-def arms():
-    """{gin file and arm: run} of all studies and runs."""
-    for path in sorted(GIN.glob("*.gin")):
-        if "study.baseline" in path.read_text():
-            for member in studies.study_runs(*gin_files.load_study(str(path)), "study"):
-                yield f"{path.stem}-{member.arm}", member.run
-        else:
-            yield path.stem, gin_files.load_run(str(path))
-
-
-def of_the_model(values):
-    """The hparams that can change the parameters of a model, not only how it is trained.
-
-    Clipping distances, which only change the rows of a table, are left to test_hparams.
-    """
-    of_training = re.compile(r".*dropout$|optimizer|learning_rate|batch_|max_length$|"
-                             r"activation_dtype$|label_smoothing$|clip_grad_norm$|"
-                             r"max_relative_position$")
-    return {name: value for name, value in values.items() if not of_training.match(name)}
-
-
-def test_every_arms_model_has_the_parameters_that_the_paper_describes():
-    """One graph for each model, of one layer: the paper's sets are built in test_hparams."""
-    sets = {name: of_the_model(registry.hparams(name).values()) for name in
-            registry.list_hparams() if name.startswith("rpr_")}
-    built = {}
-    for name, run in arms():
-        if not run.hparams_set.startswith("rpr_"):
-            continue                                  # a toy's model is no model of the paper
-        hparams = registry.hparams(run.hparams_set)
-        preflight.parse_hparams(hparams, run.hparams)
-        model = of_the_model(hparams.values())
-        if model in sets.values() or model in built.values():
-            continue
-        sides = hparams.encoder_position or hparams.decoder_position
-        if sides or not set(hparams.position.split("+")) <= test_hparams.POSITIONS:
-            continue                                  # nor are later position schemes
-        built[name] = model
-        hparams.num_hidden_layers = 1
-        assert test_hparams.counted(hparams) == test_hparams.parameters(hparams), name
-    assert built
 
 
 def test_the_resolved_configuration_is_read_back_the_same(tmp_path):
@@ -98,6 +51,13 @@ def test_a_wrong_line_is_refused_by_name(line, words):
         assert word in str(error.value)
 
 
+@pytest.mark.parametrize("test_sets", [("a", "a"), ("test",), ("a/b", "a_b"),
+                                       ("a:en-de", "a_en-de")])
+def test_test_sets_whose_files_would_have_the_same_name_are_refused(test_sets):
+    with pytest.raises(UserError, match="run.test_sets"):
+        config.Run("p", "h", 100, checkpoint_steps=50, test_sets=test_sets)
+
+
 def test_a_language_model_has_no_test_set_of_sacrebleu():
     given = {"train_steps": 100, "checkpoint_steps": 50, "metrics": ("perplexity",)}
     assert config.Run("lm", "h", test_sets=("late",), **given).is_language_model
@@ -123,9 +83,7 @@ def test_characters_have_no_size_of_the_vocabulary():
     ("lm_text_files_character", {"text_source": "a"}, "nearest: lm_text_files_characters"),
     ("translate_text_file", {"text_source": "a", "text_target": "b"},
      "nearest: translate_text_files"),
-    ("toy", {"text_vocab_size": 100}, "run.text_vocab_size is a setting of the problems "
-     "translate_text_files, graph_text_files, lm_text_files, lm_text_files_characters, "
-     "not of run.problem = toy$"),
+    ("toy", {"text_vocab_size": 100}, "text_vocab_size .*translate_text_files, graph_.* = toy$"),
     ("toy", {"text_target": "b"}, "run.text_target is a setting"),
     ("translate_text_files", {"text_source": "a"}, "set both or neither"),
     ("graph_text_files", {"text_source": "a"}, "set both or neither"),

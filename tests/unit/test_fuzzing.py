@@ -43,7 +43,7 @@ def study(tmp_path_factory):
     return folder
 
 
-@bounded
+@settings(deadline=None, max_examples=50)
 @given(st.data())
 def test_any_changed_file_of_a_study_is_read_or_named(study, data):
     copy = study.parent / "copy"

@@ -73,9 +73,6 @@ def test_absolute_and_relative_differ_in_position_alone(name):
     assert (relative["position"], absolute["position"]) == ("relative", "sinusoid")
 
 
-POSITIONS = {"none", "sinusoid", "learned", "relative"}          # those of the papers below
-
-
 def parameters(hparams):
     """Counted by hand from Vaswani et al. 2017, section 3, and Shaw et al. 2018, section 3.2."""
     d, f, n = hparams.hidden_size, hparams.filter_size, hparams.num_hidden_layers

@@ -88,9 +88,7 @@ def test_a_run_with_fewer_rows_than_others_is_refused(tmp_path):
     path.write_text("\n".join(line for line in path.read_text().splitlines()
                               if not line.startswith("sort,none,2,20")))
     flags = ["--arm=scheme", "--seed=run", "--score=accuracy", "--tables=task"]
-    assert refused("judge", path, *flags).endswith(
-        "x.csv: table sort: arm none with seed 2 has 1 row where others have 2; name the columns "
-        "of conditions or remove the run")
+    assert "x.csv: table sort: arm none with seed 2 has 1 row" in refused("judge", path, *flags)
 
 
 def test_arms_without_spread_over_seeds_are_not_compared(tmp_path):

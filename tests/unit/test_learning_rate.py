@@ -1,10 +1,9 @@
-"""Learning rates against their formulas, and the momentum that goes with them."""
+"""Learning rates against their formulas."""
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import tiny_models
 from tensor2tensor.utils import learning_rate as t2t_learning_rate
-from tensor2tensor.utils import optimize
 
 from rpr.models import transformer
 
@@ -47,36 +46,3 @@ def test_other_schedules_are_t2ts(name):
             step.load(at, session)
             ours, theirs = session.run(rates)
             assert ours == theirs
-
-
-def test_the_momentum_is_nesterovs():
-    """a <- m a + g, x <- x - rate (g + m a): Sutskever et al. 2013, as TensorFlow writes it."""
-    values = tiny_models.hparams(optimizer="momentum", optimizer_momentum_momentum=0.9,
-                                 optimizer_momentum_nesterov=True)
-    x, a = 2.0, 0.0
-    with tf.Graph().as_default(), tf.Session() as session:
-        variable = tf.get_variable("x", initializer=x)
-        optimizer = optimize.ConditionalOptimizer("momentum", 0.1, values)
-        step = optimizer.apply_gradients(
-            optimizer.compute_gradients(tf.square(variable), [variable]))
-        session.run(tf.global_variables_initializer())
-        for _ in range(4):
-            session.run(step)
-            a = 0.9 * a + 2 * x
-            x -= 0.1 * (2 * x + 0.9 * a)
-            assert session.run(variable) == pytest.approx(x, rel=1e-5)
-
-
-def test_a_model_trains_with_it():
-    values = tiny_models.hparams(
-        learning_rate_schedule="constant*cosine_restarts", learning_rate_constant=0.05,
-        optimizer="momentum", optimizer_momentum_nesterov=True, num_hidden_layers=1)
-    with tf.Graph().as_default(), tf.Session() as session:
-        tf.set_random_seed(1)
-        model = tiny_models.make(values, tf.estimator.ModeKeys.TRAIN)
-        _, losses = model(tiny_models.features(tiny_models.sentences([6, 3]),
-                                               tiny_models.sentences([4, 5], seed=2)))
-        train = model.optimize(losses["training"])
-        session.run(tf.global_variables_initializer())
-        found = [session.run([losses["training"], train])[0] for _ in range(20)]
-    assert found[-1] < found[0]

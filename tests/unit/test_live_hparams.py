@@ -153,7 +153,7 @@ def test_the_arms_that_are_one_training_are_named(tmp_path, monkeypatch):
     run.check_new_runs(new_runs(tmp_path, *(f"position={position},max_relative_position={k}"
                                             for position in ("sinusoid", "relative")
                                             for k in (4, 8))))
-    assert said == ["1, 2 are the same training: they differ only in hparams that it does not read"]
+    assert len(said) == 1 and said[0].startswith("1, 2 are the same training")
 
 
 @pytest.mark.parametrize("hparams, settings, line", [

@@ -146,8 +146,9 @@ def outcome(position, compatibility, kind, dtype):
 
 @pytest.mark.parametrize("position, compatibility, kind", CASES)
 def test_a_scheme_in_half_precision(position, compatibility, kind):
+    """Cached steps, whose operations are those of whole sentences, in bfloat16 alone."""
     exact = outcome(position, compatibility, kind, tf.float64)
-    for dtype, tolerance in ((tf.bfloat16, 0.06), (tf.float16, 0.01)):
+    for dtype, tolerance in ((tf.bfloat16, 0.06), *([(tf.float16, 0.01)] * (kind != "step"))):
         for right, half in zip(exact, outcome(position, compatibility, kind, dtype), strict=True):
             worst = np.quantile(np.abs(half - right), 0.8 if position in JUMPS else 1)
             assert worst <= tolerance * max(1, np.abs(right).max()), dtype

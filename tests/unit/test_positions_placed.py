@@ -97,7 +97,6 @@ def test_random_positions_reach_every_scheme_and_training_alone(position):
     ("sinusoid@1:none", "sinusoid acts before the first layer"),
     ("rotary@heads1:nothing", "no scheme is called 'nothing'"),
     ("cope", "cope works only in the decoder"),
-    ("dape+dape", "names a scheme twice"),
     ("rotary@1@2:none", "'rotary@1@2' names layers twice; write two parts"),
     ("rotary@3:none", r"leave out 'rotary@3', which no head has .num_heads=2, layers: 2"),
     ("rotary@heads3:none", "leave out 'rotary@heads3'"),

@@ -1,5 +1,4 @@
 """Schemes since 2022 against their papers' equations, written as loops over float64 numbers."""
-import functools
 import math
 
 import numpy as np
@@ -7,11 +6,9 @@ import pytest
 import reference
 import tensorflow.compat.v1 as tf
 import tiny_models
-from scipy import linalg
 
 from rpr import positions
 from rpr.nn import attention
-from rpr.positions import bias, contextual, rotary
 from rpr.positions.layout import Layout
 
 HEADS, DEPTH, HIDDEN = 2, 4, 8
@@ -344,48 +341,3 @@ def test_alibi_with_directions_of_its_own(directions, heads):
             expected = -abs(i - j) * sigmoid(learned[0 if j < i else 1][h, 0, 0])
         for each in (got, by_positions):
             assert each[0, h, i, j] == pytest.approx(expected)
-
-
-def product_of(generators):
-    """exp of each generator, the last one first: the action of a path in a group."""
-    return functools.reduce(lambda product, one: one @ product, map(linalg.expm, generators))
-
-
-def test_rotary_alibi_and_forgetting_are_actions_of_one_group():
-    """GRAPE (Zhang et al. 2026): a logit is q_i . G_i ... G_(j+1) k_j, each G_l = exp(A_l).
-
-    Rotary has a skew-symmetric A. ALiBi and forgetting attention have a nilpotent one on two more
-    coordinates, whose logit is the bias.
-    """
-    n, depth, slope = 7, 4, 2.0 ** -4
-    random = np.random.RandomState(5)
-    q, k = random.randn(2, n, depth)
-    log_gates = np.log(random.rand(n))
-
-    def lifted(amount):
-        generator = np.zeros([depth + 2, depth + 2])
-        generator[depth, depth + 1] = amount
-        return generator
-
-    def logits(generators, q, k):
-        return np.array([[q[i] @ product_of([np.zeros([k.shape[1]] * 2), *generators[j + 1:i + 1]])
-                          @ k[j] for j in range(i + 1)] + [0] * (n - i - 1) for i in range(n)])
-
-    turn = np.zeros([depth, depth])
-    for pair in range(depth // 2):                    # k_j is turned back by (i - j) angles
-        rate = 10000 ** (-2 * pair / depth)
-        turn[pair, pair + depth // 2], turn[pair + depth // 2, pair] = rate, -rate
-    q_lifted, k_lifted = np.hstack([q, np.tile([1, 0], (n, 1))]), np.hstack([k, np.tile(
-        [0, 1], (n, 1))])
-    layout = Layout(n, n, causal=True)
-    with tf.Graph().as_default(), tf.Session() as session:
-        angles = rotary.angles(tf.range(n), depth)
-        turned = [rotary.rotate(tf.constant(x[None, None]), *angles)[0, 0] for x in (q, k)]
-        rotated, by_distance, by_gates = session.run([
-            tf.matmul(*turned, transpose_b=True), bias.alibi(2, layout, tf.float64)[0, 0],
-            contextual.forgetting_bias(tf.constant(log_gates[None, None]), None, layout)[0, 0]])
-    lower = np.tril(np.ones([n, n]))
-    np.testing.assert_allclose(rotated * lower, logits([turn] * n, q, k), atol=1e-6)
-    for got, amounts in ((by_distance, [-slope] * n), (by_gates, log_gates)):
-        np.testing.assert_allclose((q @ k.T + got) * lower, logits(
-            list(map(lifted, amounts)), q_lifted, k_lifted), atol=1e-12)

@@ -12,7 +12,6 @@ from report_runs import (
     SOURCE,
     damage,
     read_scored,
-    write_clipping_study,
     write_pair,
     write_run,
     write_study,
@@ -24,15 +23,8 @@ from rpr.report.results import load_record
 from rpr.utils.errors import UserError
 
 
-@pytest.fixture(scope="module")
-def clipping(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("studies") / "clip_50%"
-    write_clipping_study(folder)
-    return folder, read_scored(folder)
-
-
-def test_scores_are_those_of_sacrebleu(clipping):
-    folder, results = clipping
+def test_scores_are_those_of_sacrebleu(clipping_study):
+    folder, results = clipping_study
     run = results.arms[1].runs[0]
     lines = (folder / run.path / "hypotheses.test.txt").read_text().splitlines()
     expected, = scoring.score({"x": lines}, {"reference": REFERENCE}, ("bleu", "chrf"))
@@ -43,10 +35,9 @@ def test_scores_are_those_of_sacrebleu(clipping):
 
 
 def test_an_arm_is_averaged_over_its_seeds(clipping):
-    _, results = clipping
-    assert [arm.settings for arm in results.arms] == [
+    assert [arm.settings for arm in clipping.arms] == [
         {"max_relative_position": k} for k in (16, 0, 1, 2, 4)]
-    baseline, zero, one, half, failed = results.arms
+    baseline, zero, one, half, failed = clipping.arms
     scores = [run.scores["bleu"] for run in baseline.runs]
     assert baseline.scores["bleu"].mean == pytest.approx(sum(scores) / 2)
     assert baseline.scores["bleu"].deviation == pytest.approx(
@@ -60,8 +51,8 @@ def test_an_arm_is_averaged_over_its_seeds(clipping):
     assert half.scores["bleu"].deviation is half.differences["bleu"].p is None
     assert half.differences["bleu"].low < half.differences["bleu"].difference
     assert not failed.scores and failed.parameters == 1234567
-    assert results.unfinished[0].startswith("runs/k2-2: waiting")
-    assert results.unfinished[1] == "runs/k4-1: failed (train: NaN in step 30_0)"
+    assert clipping.unfinished[0].startswith("runs/k2-2: waiting")
+    assert clipping.unfinished[1] == "runs/k4-1: failed (train: NaN in step 30_0)"
 
 
 def test_speeds_of_other_machines_are_not_compared(tmp_path):
@@ -76,17 +67,16 @@ def test_speeds_of_other_machines_are_not_compared(tmp_path):
 
 
 def test_the_letters_and_the_corrected_p_agree(clipping):
-    _, results = clipping
     for metric in ("bleu", "chrf"):
-        tested = [arm.differences[metric] for arm in results.arms[1:3]]
+        tested = [arm.differences[metric] for arm in clipping.arms[1:3]]
         assert all(difference.p <= difference.p_holm <= 1 for difference in tested)
-    by_names = {frozenset((pair.first, pair.second)): pair.comparison for pair in results.pairs}
-    letters = {arm.name: set(arm.letters) for arm in results.arms}
-    for arm in results.arms[1:]:
-        pair = by_names.get(frozenset((results.baseline, arm.name)))
+    by_names = {frozenset((pair.first, pair.second)): pair.comparison for pair in clipping.pairs}
+    letters = {arm.name: set(arm.letters) for arm in clipping.arms}
+    for arm in clipping.arms[1:]:
+        pair = by_names.get(frozenset((clipping.baseline, arm.name)))
         if pair:
             assert pair.p_holm == arm.differences["bleu"].p_holm
-            assert (pair.p_holm > 0.05) == bool(letters[arm.name] & letters[results.baseline])
+            assert (pair.p_holm > 0.05) == bool(letters[arm.name] & letters[clipping.baseline])
 
 
 def test_one_seed_gives_an_interval_and_no_p_value(tmp_path):
@@ -143,12 +133,9 @@ def test_empty_cut_and_short_translations_are_reported(tmp_path):
              for lines in (short, [line for line in REFERENCE])]
     assert by_name["short"].brevity_penalty == pytest.approx(0.55, abs=0.3) and words[0] < words[1]
     assert (by_name["empty"].empty, by_name["empty"].brevity_penalty) == (60, 0.0)
-    assert results.warnings == [
-        "cut: 9 of 60 hypotheses stop at the length limit",
-        "empty: 60 of 60 hypotheses are empty, brevity penalty 0.00: the hypotheses are shorter "
-        "than the references",
-        f"short: brevity penalty {by_name['short'].brevity_penalty:.2f}: the hypotheses are "
-        "shorter than the references, 7 of 60 by more than half"]
+    cut, empty, short = results.warnings
+    assert cut.startswith("cut: 9 of 60") and empty.startswith("empty: 60 of 60")
+    assert f"{by_name['short'].brevity_penalty:.2f}" in short and "7 of 60" in short
     assert "60 of 60 hypotheses are empty" in tables.to_markdown(results)
 
 
@@ -342,21 +329,19 @@ def test_scores_that_say_nothing_are_not_compared(tmp_path):
 
 
 def test_a_record_can_be_read_without_its_runs(clipping, tmp_path):
-    _, results = clipping
-    text = tables.to_json(results)
+    text = tables.to_json(clipping)
     (tmp_path / "results.json").write_text(text)
     again = load_record(str(tmp_path))
-    assert again == results and tables.to_json(again) == text
-    assert tables.to_markdown(again) == tables.to_markdown(results)
+    assert again == clipping and tables.to_json(again) == text
+    assert tables.to_markdown(again) == tables.to_markdown(clipping)
     run = json.loads(text)["arms"][0]["runs"][1]
-    assert json.loads(text) == dataclasses.asdict(results)
+    assert json.loads(text) == dataclasses.asdict(clipping)
     assert (run["seed"], run["steps"], run["seconds"]["train"]) == (2, 1000, 120.0)
-    assert results.date == "2020-09-13"
+    assert clipping.date == "2020-09-13"
 
 
 def test_samples_are_spread_over_the_test_set(clipping):
-    _, results = clipping
-    samples = results.samples
+    samples = clipping.samples
     assert len(samples) == comparison.SAMPLES == len({sample.reference for sample in samples})
     first = damage(REFERENCE, 0.1, 1)
     for sample in samples:

@@ -309,8 +309,7 @@ def test_a_reader_that_closes_the_pipe_loses_no_file(tmp_path):
 
 
 @pytest.mark.parametrize("name", [
-    "config.gin", "status.json", "metrics.jsonl", "scores.json", "environment.json", "data.json",
-    "source.test.txt", "hypotheses.test.txt", "reference.test.txt", "learned.npz"])
+    "config.gin", "status.json", "metrics.jsonl", "hypotheses.test.txt", "learned.npz"])
 def test_a_pipe_in_place_of_a_file_stops_no_report(name, tmp_path):
     write_run(tmp_path, "one")
     (tmp_path / "one" / name).unlink(missing_ok=True)

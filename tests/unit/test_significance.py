@@ -222,11 +222,12 @@ def test_the_smallest_p_passes_holm_for_a_thousand_tests():
     assert 1000 * result.p < 0.05
 
 
-def test_seeds_needed():
-    def observed(seed_variance, sentence_variance, units=1000):
-        return Comparison(0.1, -1.0, 1.0, 0.5, "seeds", None, seed_variance, 4.0,
-                          sentence_variance, units - 1)
+def observed(seed_variance, sentence_variance, units=1000):
+    return Comparison(0.1, -1.0, 1.0, 0.5, "seeds", None, seed_variance, 4.0, sentence_variance,
+                      units - 1)
 
+
+def test_seeds_needed():
     # For two samples: 2 (1.96 + 0.84)^2 (0.54 / 0.5)^2 = 18.3 with normal quantiles; t needs more.
     assert designs.seeds_needed([observed(2 * 0.54 ** 2, 0.0)]) == 20
     assert designs.seeds_needed([observed(2 * 0.54 ** 2, 0.01)]) > 20
@@ -248,10 +249,6 @@ def test_seeds_needed():
 
 
 def test_a_test_set_is_too_small_only_by_its_sentences():
-    def observed(seed_variance, sentence_variance, units=1000):
-        return Comparison(0.1, -1.0, 1.0, 0.5, "seeds", None, seed_variance, 4.0,
-                          sentence_variance, units - 1)
-
     assert designs.is_test_set_too_small([observed(0.1, 0.04)])
     assert designs.is_test_set_too_small([observed(0.1, 0.02, 4)])
     assert not designs.is_test_set_too_small([observed(1e4, 0.0)])

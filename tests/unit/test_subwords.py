@@ -39,13 +39,6 @@ def test_letters_and_numbers_are_those_of_t2t():
     assert all(kind != after for kind, after in itertools.pairwise(kinds))
 
 
-def test_real_text(encoders):
-    t2t, ours = encoders
-    for line in lines(400):
-        assert ours.encode(line) == t2t.encode(line)
-        assert ours.encode(line.strip()) == t2t.encode(line.strip())
-
-
 @given(st.one_of(st.text(), st.text(st.sampled_from("ab _,\n\té中"))))
 def test_tokens_of_any_text(text):
     assert shards._find_tokens(text) == tokenizer.encode(text)
