@@ -2,7 +2,7 @@
 import re
 
 import pytest
-from conftest import ROOT, python_script, refused, rpr_command, train
+from conftest import ROOT, python_script, refused, rpr_command
 
 EXAMPLE = ROOT / "docs" / "examples" / "log_distance"
 
@@ -22,17 +22,6 @@ def test_the_scheme_and_its_hparams_are_listed():
     assert "-c log(1 + |i - j|)" in lines[place]
     assert lines[place + 1].split() == (
         "log_distance_c=1.0: slope of the logarithmic bias (a number at least 0)").split()
-
-
-def test_it_trains_and_decodes_with_its_own_hparam(text, tmp_path):
-    flags = [f"--t2t_usr_dir={EXAMPLE}", "--hparams=position=log_distance,log_distance_c=0.5"]
-    train(text, tmp_path / "model", *flags, steps=4)
-    assert '"log_distance_c": 0.5' in (tmp_path / "model" / "hparams.json").read_text()
-    (tmp_path / "in").write_text("Open the file.\n")
-    rpr_command("decode", *text.flags, "--model=rpr_transformer", "--hparams_set=rpr_tiny",
-                flags[0], f"--output_dir={tmp_path}/model", f"--decode_from_file={tmp_path}/in",
-                f"--decode_to_file={tmp_path}/out", "--decode_hparams=beam_size=2,extra_length=3")
-    assert len((tmp_path / "out").read_text().splitlines()) == 1
 
 
 def test_a_value_out_of_range_is_refused(text, tmp_path):

@@ -100,13 +100,20 @@ def test_a_loaded_run_scores_sentences_alike_in_any_batch(model, lines):
     assert together.dtype == np.float64 and (together < 0).all()
 
 
-def test_the_loss_of_an_evaluation_is_that_of_all_tokens(model, trained, tmp_path):
-    rpr_command("evaluate", *trained.flags, "--eval_use_test_set", f"--json={tmp_path}/json")
+def test_the_loss_of_an_evaluation_is_that_of_all_tokens_for_every_batch_size(model, trained,
+                                                                                tmp_path):
+    few, many = ({}, {})
+    for batch_size, metrics in ((60, few), (4000, many)):
+        rpr_command("evaluate", *trained.flags, f"--hparams=batch_size={batch_size}",
+                    "--eval_use_test_set", f"--json={tmp_path}/json")
+        metrics.update(json.loads((tmp_path / "json").read_text()))
     source, target = ((trained.text.folder / f"test.{language}").read_text("utf-8").splitlines()
                       for language in ("en", "de"))
     tokens = sum(len(model._inspector.encode(line, "targets")) for line in target)
-    assert json.loads((tmp_path / "json").read_text())["loss"] == pytest.approx(
+    assert few["loss"] == -few["neg_log_perplexity"] == pytest.approx(
         -model.score(source, target).sum() / tokens, rel=1e-5)
+    for name in few.keys() - {"checkpoint"}:
+        assert few[name] == pytest.approx(many[name], rel=1e-4), name
 
 
 def test_translations_keep_the_order_and_their_probabilities(model, lines):
@@ -168,23 +175,6 @@ def test_a_study_as_rows(workplace):
     else:
         with pytest.raises(UserError, match="pip install pandas"):
             rpr.results(str(study))
-
-
-@pytest.fixture(scope="module")
-def network():
-    return rpr.build("rpr_tiny", "num_hidden_layers=1", vocabulary_size=50)
-
-
-@pytest.mark.parametrize("inputs, targets, says", [
-    ([[3, 99]], [[4]], "inputs: ids must be from 0 to 49"),
-    ([[3]], [[-1]], "targets: ids must be from 0 to 49"),
-    ([[3], [4]], [[5]], "2 inputs and 1 targets"),
-    (np.zeros([0, 3], int), np.zeros([0, 3], int), "inputs: must be one or more sentences"),
-    ([[3.5]], [[4]], "inputs: .* a list of whole numbers"),
-    ([3], [[4]], "inputs: .* a list of whole numbers")])
-def test_arrays_that_are_no_sentences_are_refused(network, inputs, targets, says):
-    with pytest.raises(UserError, match=says):
-        network.logits(inputs, targets)
 
 
 @pytest.mark.parametrize("call, says", [
@@ -252,6 +242,12 @@ def short_network():
     (lambda network: network.search([[5, 1], [0, 5, 1]]), "inputs: 0 is padding"),
     (lambda network: network.search([[5, [1]]]), "a list of whole numbers"),
     (lambda network: network.logits(None, None), "a list of whole numbers"),
+    (lambda network: network.logits([[3.5]], [[4]]), "inputs: .* a list of whole numbers"),
+    (lambda network: network.logits([3], [[4]]), "inputs: .* a list of whole numbers"),
+    (lambda network: network.logits([[3, 99]], [[4]]), "inputs: ids must be from 0 to 19"),
+    (lambda network: network.logits([[3]], [[-1]]), "targets: ids must be from 0 to 19"),
+    (lambda network: network.logits([[3], [4]], [[5]]), "2 inputs and 1 targets"),
+    (lambda network: network.logits(*np.zeros([2, 0, 3], int)), "inputs: must be one or more"),
     (lambda network: network.logits([[5, 1]], [[5, 6, 7, 8, 1]]),
      "targets: a sentence of 5 ids; .* max_length=4"),
     (lambda network: network.search([[5, 6, 7, 8, 1]]), "inputs: a sentence of 5 ids"),

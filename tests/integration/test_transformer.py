@@ -84,8 +84,8 @@ def test_a_stock_run_is_decoded_through_the_command_line(text, tmp_path):
              "--hparams=num_hidden_layers=1,hidden_size=32,filter_size=64,num_heads=2,"
              "learning_rate_warmup_steps=5"]
     stock = f"--output_dir={tmp_path}/stock"
-    rpr_command("train", *flags, "--schedule=train", "--train_steps=10", "--model=transformer",
-                stock)
+    rpr_command(*flags, "--schedule=train", "--train_steps=10", "--model=transformer", stock,
+                launcher="t2t-trainer")
     for model in ("transformer", "rpr_transformer"):
         rpr_command("decode", *flags, f"--model={model}", stock, "--decode_hparams=beam_size=2",
                     f"--decode_from_file={tmp_path}/source", f"--decode_to_file={tmp_path}/{model}")

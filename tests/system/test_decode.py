@@ -272,23 +272,6 @@ def test_a_run_directory_is_evaluated_and_the_command_ends(run, trained, tmp_pat
     assert json.loads(newest.splitlines()[-1])["loss"] != metrics["loss"]
 
 
-def test_a_loss_is_that_of_all_tokens_for_every_batch_size(trained, tmp_path):
-    metrics = []
-    for batch_size in (60, 4000):
-        path = tmp_path / f"{batch_size}.json"
-        rpr_command("evaluate", *trained.flags, f"--hparams=batch_size={batch_size}",
-                    "--eval_use_test_set", f"--json={path}")
-        metrics.append(json.loads(path.read_text()))
-    few, many = metrics
-    for name in few.keys() - {"checkpoint"}:
-        assert few[name] == pytest.approx(many[name], rel=1e-4), name
-    assert few["loss"] == -few["neg_log_perplexity"]
-
-
-def test_devices_need_a_file(trained):
-    assert "--worker_gpu=2" in refused("decode", *trained.flags, "--worker_gpu=2")
-
-
 def test_interactive_decoding_prints_hypotheses_and_no_warnings(trained, lively):
     done = rpr_command("decode", *trained.flags, f"--checkpoint_path={lively}",
                        "--decode_interactive", "--decode_hparams=beam_size=2,extra_length=9",

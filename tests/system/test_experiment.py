@@ -281,18 +281,6 @@ def test_one_process_at_a_time(undisturbed):
         assert "another process" in refused("run", gin, f"--run_dir={run_dir}")
 
 
-def test_a_stage_that_fails_ends_the_run_and_is_tried_again(text, tmp_path):
-    gin = write_gin(tmp_path / "run.gin",
-                    hparams="learning_rate_constant=1e12,num_hidden_layers=1")
-    text.give(tmp_path)
-    for attempts in (1, 2):
-        done = rpr_command("run", gin, f"--run_dir={tmp_path}/run", check=False)
-        assert done.returncode == 1
-        assert "loss is NaN" in done.stderr and "stage train failed" in done.stderr
-        entry = status(tmp_path / "run")["train"]
-        assert (entry["state"], entry["attempts"]) == ("failed", attempts)
-
-
 def test_hparams_that_are_refused_leave_no_directory(text, tmp_path):
     gin = write_gin(tmp_path / "run.gin", hparams="max_relative_position=-1")
     line = refused("run", gin, f"--run_dir={tmp_path}/run")

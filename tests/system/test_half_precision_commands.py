@@ -25,18 +25,14 @@ def flags_of(text, output_dir):
 
 def test_it_is_averaged_decoded_and_evaluated(text, half, trained, tmp_path):
     rpr_command("average", f"--model_dir={half}", f"--output_dir={tmp_path}/averaged", "--n=2")
-    source = text.folder / "test.en"
-    outputs = {}
-    for name, directory, more in (
-            ("bfloat16", half, ["--decode_hparams=beam_size=1"]),
-            ("average", half, [f"--checkpoint_path={tmp_path}/averaged/model.ckpt-20"])):
-        rpr_command("decode", *flags_of(text, directory), f"--decode_from_file={source}",
-                    f"--decode_to_file={tmp_path}/{name}", *more)
-        outputs[name] = (tmp_path / name).read_text(encoding="utf-8").splitlines()
-    rpr_command("decode", f"--ensemble={half},{trained.output_dir}", f"--data_dir={text.data_dir}",
-                f"--decode_from_file={source}", f"--decode_to_file={tmp_path}/ensemble")
-    outputs["ensemble"] = (tmp_path / "ensemble").read_text(encoding="utf-8").splitlines()
-    assert {name: len(lines) for name, lines in outputs.items()} == dict.fromkeys(outputs, 12)
+    for name, model in (
+            ("average", [*flags_of(text, half),
+                         f"--checkpoint_path={tmp_path}/averaged/model.ckpt-20"]),
+            ("ensemble", [f"--ensemble={half},{trained.output_dir}",
+                          f"--data_dir={text.data_dir}"])):
+        rpr_command("decode", *model, f"--decode_from_file={text.folder}/test.en",
+                    f"--decode_to_file={tmp_path}/{name}")
+        assert len((tmp_path / name).read_text(encoding="utf-8").splitlines()) == 12
     evaluated = rpr_command("evaluate", *flags_of(text, half), "--eval_steps=1")
     assert "neg_log_perplexity" in evaluated.stdout
 

@@ -86,9 +86,6 @@ def test_bleu_counts_lines_and_marks_as_score_does(tmp_path):
         done = rpr_command("bleu", f"--translation={tmp_path}/{name}",
                            f"--reference={tmp_path}/ref")
         assert done.stdout.splitlines() == ["BLEU_uncased = 100.00", "BLEU_cased = 100.00"]
-    (tmp_path / "short").write_text(text.splitlines()[0])
-    line = refused("bleu", f"--translation={tmp_path}/short", f"--reference={tmp_path}/ref")
-    assert "short: 1 lines" in line and "ref has 2" in line
 
 
 def test_a_wmt_test_set_is_decoded_and_scored(trained, tmp_path, sacrebleu_cache, monkeypatch):
@@ -98,11 +95,6 @@ def test_a_wmt_test_set_is_decoded_and_scored(trained, tmp_path, sacrebleu_cache
                 "--decode_hparams=beam_size=1,batch_size=128,extra_length=1,max_input_size=20")
     scores = json.loads(rpr_command("score", tmp_path / "out", *test_set, "--json").stdout)
     assert scores["lines"] == 1002 and "test:wmt21|lang:en-de" in scores["bleu"]["signature"]
-    line = refused("decode", *trained.flags, "--test_set=wmt21", f"--decode_to_file={tmp_path}/no")
-    assert "--language_pair" in line
-    line = refused("decode", *trained.flags, "--test_set=wmt21", "--language_pair=en-xx",
-                   f"--decode_to_file={tmp_path}/no")
-    assert "en-de" in line and not (tmp_path / "no").exists()
 
 
 def test_an_evaluation_without_its_data_is_refused_in_one_line(tmp_path):
@@ -120,13 +112,6 @@ def test_score_file(trained, tmp_path):
     assert float((tmp_path / "scores").read_text()) > 0
 
 
-def test_t2ts_own_models_train_through_the_launcher(text, tmp_path):
-    rpr_command(*text.flags, "--model=transformer", "--hparams_set=transformer_tiny",
-                "--hparams=num_hidden_layers=1", f"--output_dir={tmp_path}/model",
-                "--train_steps=1", "--schedule=train", launcher="t2t-trainer")
-    assert "transformer/body/target_space_embedding/kernel" in variables(tmp_path / "model")
-
-
 # What T2T does silently, or late, or with a page of traceback.
 
 def test_unknown_names_are_refused_with_the_nearest(text, tmp_path):
@@ -134,27 +119,33 @@ def test_unknown_names_are_refused_with_the_nearest(text, tmp_path):
     model, hparams = "--model=rpr_transformer", "--hparams_set=rpr_tiny"
     line = refused("train", *text.flags, *there, "--model=rpr_transfromer", hparams)
     assert "rpr_transformer" in line
-    line = refused("train", *text.flags, *there, model, "--hparams_set=rpr_tinny")
-    assert "rpr_tiny" in line
     line = refused("train", *text.flags, *there, model, hparams, "--hparams=max_relative_positon=3")
     assert "max_relative_position" in line
-    line = refused("train", *text.flags, *there, model, hparams, "--hparams=dropout=yes")
-    assert "dropout" in line
-    line = refused("train", *text.flags, *there, model, hparams, "--train_stepz=3")
-    assert "--train_stepz" in line
     line = refused("train", text.flags[1], *there, model, hparams, "--problem=translate_text_file")
     assert "translate_text_files" in line
     assert not (tmp_path / "no").exists()
 
 
 def test_a_model_with_other_hparams_is_not_trained_on(trained):
-    before = sorted(os.listdir(trained.output_dir))
+    def content():
+        return {path.name: path.read_bytes() for path in trained.output_dir.iterdir()
+                if path.is_file() and path.name != ".train.lock"}
+
+    before = content()
     line = refused("train", *trained.flags, "--train_steps=30", "--hparams=max_relative_position=3")
     assert "max_relative_position=3 (there: 4)" in line
     line = refused("train", *trained.flags[:3], "--hparams_set=rpr_tiny_absolute",
                    *trained.flags[4:], "--train_steps=30")
     assert "position=sinusoid (there: relative)" in line
-    assert sorted(os.listdir(trained.output_dir)) == before
+    assert content() == before
+
+
+def test_a_graph_that_cannot_be_built_leaves_no_directory(text, tmp_path):
+    """T2T raises for this schedule while it builds the graph."""
+    line = refused("train", *text.flags, "--model=rpr_transformer", "--hparams_set=rpr_tiny",
+                   f"--output_dir={tmp_path}/model", "--train_steps=10", "--schedule=train",
+                   "--hparams=learning_rate_schedule=single_cycle_cos_decay")
+    assert "single_cycle_cos_decay" in line and not list(tmp_path.iterdir())
 
 
 def test_a_model_is_not_decoded_as_another(trained, tmp_path):
@@ -167,8 +158,6 @@ def test_a_model_is_not_decoded_as_another(trained, tmp_path):
     assert "hparams_set=rpr_tiny" in line
     line = refused("decode", *trained.flags[:2], "--model=lstm_seq2seq", *trained.flags[3:], *files)
     assert "model=transformer" in line
-    line = refused("decode", *trained.flags, *files, "--checkpoint_path=/nowhere/model.ckpt-3")
-    assert "model.ckpt-3" in line
     assert os.listdir(tmp_path) == ["in"]
 
 
@@ -193,19 +182,6 @@ def test_a_missing_or_foreign_vocabulary_is_refused(trained, tmp_path):
     for record in data.glob("*.datagen.json"):
         record.unlink()
     assert "trained with" in refused("decode", *flags, *files)
-
-
-@pytest.mark.parametrize("damage", ["truncated", "empty", "missing"])
-def test_damaged_data_is_refused(trained, tmp_path, damage):
-    data, flags = copy_of(trained, tmp_path)
-    shard = sorted(data.glob("*-train-*"))[3]
-    if damage == "missing":
-        shard.unlink()
-    else:
-        shard.write_bytes(shard.read_bytes()[:-5] if damage == "truncated" else b"")
-    flags = [flag for flag in flags if not flag.startswith("--output_dir")]
-    line = refused("train", *flags, f"--output_dir={tmp_path}/model", "--train_steps=1")
-    assert shard.name in line and not (tmp_path / "model").exists()
 
 
 def test_a_checkpoint_with_other_bytes_is_named_and_not_the_data(trained, tmp_path):
@@ -242,23 +218,6 @@ def test_training_resumes_although_the_state_file_is_empty(trained, tmp_path):
                      done.stderr.strip())
 
 
-def test_averaging_more_checkpoints_than_there_are_is_refused(trained, tmp_path):
-    line = refused("average", f"--model_dir={trained.output_dir}", f"--output_dir={tmp_path}/a",
-                   "--n=9")
-    assert "--n=9" in line and "2 checkpoints" in line and not (tmp_path / "a").exists()
-
-
-def test_bad_flags_of_each_verb_end_in_one_line(trained, tmp_path):
-    assert "--output_dir" in refused("train", *trained.text.flags)
-    assert "nowhere" in refused("decode", *trained.flags, "--decode_from_file=nowhere")
-    assert "beam_sise" in refused("decode", *trained.flags, "--decode_hparams=beam_sise=3")
-    assert "translate_nothing" in refused("datagen", "--problem=translate_nothing",
-                                          f"--data_dir={tmp_path}")
-    assert "models" in refused("list", "everything")
-    assert "no command" in refused("trian")
-    assert "nowhere.gin" in refused("run", "nowhere.gin")
-
-
 def test_gpus_that_tensorflow_does_not_find_are_said(tmp_path):
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 0\necho 1\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
@@ -287,8 +246,3 @@ def test_list_shows_the_hparams_of_a_set_with_their_ranges():
                  "  label_smoothing=0.1: a number at least 0 and below 1",
                  "  optimizer=adam"):
         assert line in shown
-
-
-def test_hparams_json_holds_what_was_trained(trained):
-    saved = json.loads((trained.output_dir / "hparams.json").read_text())
-    assert (saved["position"], saved["max_relative_position"]) == ("relative", 4)

@@ -277,12 +277,3 @@ def test_a_study_that_is_refused_for_its_data_leaves_no_directory(text, tmp_path
     done = rpr_command("study", gin, f"--study_dir={tmp_path}/study", check=False)
     assert done.returncode == 1 and "train.en" in done.stderr and "empty" in done.stderr
     assert not (tmp_path / "study").exists()
-
-
-def test_a_study_and_a_run_are_not_mistaken_for_each_other(finished, tmp_path):
-    gin, _, _ = finished
-    assert "rpr study" in refused("run", gin, f"--run_dir={tmp_path}/run")
-    single = tmp_path / "run.gin"
-    single.write_text("".join(f"run.{name} = {value!r}\n" for name, value in TINY.items()))
-    assert "rpr run" in refused("study", single, f"--study_dir={tmp_path}/study")
-    assert not (tmp_path / "study").exists() and not (tmp_path / "run").exists()
