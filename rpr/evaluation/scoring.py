@@ -4,8 +4,8 @@ The references of a test set are those that sacreBLEU chooses for its name: `wmt
 scored against reference A alone, `wmt21/C` against C, and `wmt21/AC` against both.
 
 sacreBLEU's `PairedTest` holds all draws and all resampled statistics: 7 GB for 100,000 sentences
-and one metric. Here they are made in blocks, and a block's sums are one matrix product. The same
-seed gives the same draws and, to rounding, the same scores and p-values.
+and one metric. Here only their sums are kept. The same seed gives the same draws and, to rounding,
+the same scores and p-values.
 """
 import dataclasses
 import re
@@ -29,10 +29,9 @@ TOKENIZED_LINES = 100                                 # so many look tokenized: 
 _LOOKED_AT = 1000                                     # lines
 BLOCK_LINES = 500
 BLOCK_HYPOTHESES = 5000                               # of all systems
-DRAWS_PER_BLOCK = 4_000_000                           # of sacreBLEU's tests
-# The bits of 32 random selections come from one word, so blocks of a multiple of 32 rows continue
-# the same sequence.
-BITS_PER_WORD = 32
+# Trials of the randomization that are drawn together. NumPy takes 32 random bits from one word, so
+# these blocks continue the sequence of sacreBLEU, which draws all at once.
+_BLOCK_TRIALS = 32
 TIE = 1e-9                                            # in p-values, such a difference is none
 # Thai, Lao, Burmese, Khmer, Japanese and Chinese.
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
@@ -135,11 +134,6 @@ def score(systems: Mapping[str, Sequence[str]], references: Mapping[str, Sequenc
         _add_jackknife(scores, made, statistics, documents)
     elif test:
         _add_sacrebleu_test(scores, made, statistics, test, samples or SAMPLES[test], seed, source)
-        for name in scores:                           # equal outputs would get the smallest p
-            if name != next(iter(scores)) and list(systems[name]) == list(
-                    next(iter(systems.values()))):
-                scores[name] = {metric: dataclasses.replace(found, p_value=1.0)
-                                for metric, found in scores[name].items()}
     count = len(set(documents)) if documents and test == "jackknife" else None
     return [System(name, len(lines), _exact(lines, list(references.values())), scores[name], count)
             for name, lines in systems.items()]
@@ -233,24 +227,23 @@ def _add_sacrebleu_test(scores: dict[str, dict[str, Score]], metrics: Sequence[M
                         statistics: Mapping[str, Mapping[str, np.ndarray]], test: str,
                         samples: int, seed: int, source: Mapping[str, str | None]) -> None:
     """Adds the p-values of sacreBLEU's tests; with the bootstrap also means and intervals."""
-    arrays = {name: [statistics[metric.name][name] for metric in metrics] for name in scores}
     baseline, *others = scores
-    added: dict[str, list[dict[str, Any]]]
-    if test == "bootstrap":
-        resampled = paired_bootstrap(metrics, list(arrays.values()), samples, seed)
-        added = {name: [result._asdict() for result in results]
-                 for name, results in zip(scores, resampled, strict=True)}
-        field = "bs"
-    else:
-        added = {name: [{"p_value": p} for p in paired_randomization(
-            metrics, arrays[baseline], arrays[name], samples, seed)] for name in others}
-        added[baseline] = [{} for _ in metrics]
-        field = "ar"
-    for name, results in added.items():
-        for metric, result in zip(metrics, results, strict=True):
+    for metric in metrics:
+        counts = statistics[metric.name]
+        if test == "bootstrap":
+            drawn = {"bs": samples}
+            added = [result._asdict() for result in paired_bootstrap(
+                metric, [counts[name] for name in scores], samples, seed)]
+        else:
+            drawn = {"ar": samples}
+            added = [{}, *({"p_value": paired_randomization(
+                metric, counts[baseline], counts[name], samples, seed)} for name in others)]
+        signature = metric.signature(**source, seed=seed, **drawn)
+        for name, fields in zip(scores, added, strict=True):
+            if name != baseline and np.array_equal(counts[name], counts[baseline]):
+                fields["p_value"] = 1.0               # sacreBLEU gives the smallest p there is
             scores[name][metric.name] = dataclasses.replace(
-                scores[name][metric.name], **result,
-                signature=metric.signature(**source, seed=seed, **{field: samples}))
+                scores[name][metric.name], **fields, signature=signature)
 
 
 def _exact(lines: Sequence[str], references: Sequence[Sequence[str]]) -> float:
@@ -296,93 +289,56 @@ class Resampled(NamedTuple):
     p_value: float | None
 
 
-def paired_bootstrap(metrics: Sequence[Metric], systems: Sequence[Sequence[np.ndarray]],
-                     samples: int, seed: int) -> list[list[Resampled]]:
+def paired_bootstrap(metric: Metric, systems: Sequence[np.ndarray], samples: int, seed: int
+                     ) -> list[Resampled]:
     """Paired bootstrap resampling (Koehn 2004) as sacreBLEU does it.
 
     p takes absolute differences before it centres them, and is about half of a two-sided p-value.
 
     Args:
-      metrics: M metrics.
-      systems: for each system the M arrays [sentences, counts]; the first is the baseline.
+      metric: metric of the statistics.
+      systems: [sentences, counts] of each system; the first is the baseline.
       samples: number of resamples.
       seed: seed of the draws.
-
-    Returns:
-      for each system a `Resampled` per metric.
     """
-    sentences = len(systems[0][0])
-    columns = np.concatenate([array for arrays in systems for array in arrays], axis=1)
+    sentences = len(systems[0])
+    columns = np.concatenate(systems, axis=1)
     random = np.random.default_rng(seed)
-    rows = max(1, DRAWS_PER_BLOCK // sentences)
-    sums = np.concatenate([
-        _times_drawn(random.choice(sentences, size=(min(rows, samples - start), sentences)))
-        @ columns for start in range(0, samples, rows)])
-    scores = _split_scores(sums, metrics, len(systems))
+    sums = np.array([np.bincount(random.choice(sentences, sentences), minlength=sentences) @ columns
+                     for _ in range(samples)])
+    scores = metric.scores(sums.reshape(samples, len(systems), -1)).T    # [systems, samples]
     cut = samples // 40                               # sacreBLEU's `estimate_ci` drops each end
-    results: list[list[Resampled]] = []
-    for arrays, resampled in zip(systems, scores, strict=True):
-        results.append([])
-        for metric, base, array, base_drawn, drawn in zip(
-                metrics, systems[0], arrays, scores[0], resampled, strict=True):
-            p_value = None
-            if arrays is not systems[0]:
-                sizes = np.abs(drawn - base_drawn)
-                above = int(np.sum(sizes - sizes.mean() > _observed(metric, base, array)))
-                p_value = (above + 1) / (samples + 1)
-            low, high = np.sort(drawn)[[cut, samples - cut - 1]]
-            results[-1].append(Resampled(float(drawn.mean()), float(0.5 * (high - low)), p_value))
-    return results
+    results = []
+    for array, drawn in zip(systems, scores, strict=True):
+        sizes = np.abs(drawn - scores[0])
+        above = int(np.sum(sizes - sizes.mean() > _observed(metric, systems[0], array)))
+        low, high = np.sort(drawn)[[cut, samples - cut - 1]]
+        results.append(Resampled(float(drawn.mean()), float(0.5 * (high - low)),
+                                 (above + 1) / (samples + 1)))
+    return [results[0]._replace(p_value=None), *results[1:]]
 
 
-def paired_randomization(metrics: Sequence[Metric], baseline: Sequence[np.ndarray],
-                         system: Sequence[np.ndarray], trials: int, seed: int) -> list[float]:
+def paired_randomization(metric: Metric, baseline: np.ndarray, system: np.ndarray, trials: int,
+                         seed: int) -> float:
     """Paired approximate randomization (Riezler and Maxwell 2005) as sacreBLEU does it.
 
     Args:
-      metrics: M metrics.
-      baseline, system: M arrays [sentences, counts].
+      metric: metric of the statistics.
+      baseline, system: [sentences, counts].
       trials: in each, the outputs for half of the sentences are exchanged at random.
       seed: seed of the exchanges.
 
     Returns:
-      a two-sided p-value per metric.
+      a two-sided p-value.
     """
-    sentences = len(baseline[0])
-    first, second = np.concatenate(baseline, axis=1), np.concatenate(system, axis=1)
-    total = first.sum(axis=0) + second.sum(axis=0)
     random = np.random.default_rng(seed)
-    rows = max(1, DRAWS_PER_BLOCK // sentences // BITS_PER_WORD) * BITS_PER_WORD
     exchanged = np.concatenate([
-        random.integers(2, size=(min(rows, trials - start), sentences), dtype=bool).astype(float)
-        @ (first - second) for start in range(0, trials, rows)]) + second.sum(axis=0)
-    sizes = np.abs(np.array(_split_scores(exchanged, metrics, 1)[0])
-                   - np.array(_split_scores(total - exchanged, metrics, 1)[0]))
-    observed = [_observed(metric, *arrays)
-                for metric, *arrays in zip(metrics, baseline, system, strict=True)]
-    return [(int(np.sum(size > difference + TIE)) + 1) / (trials + 1)
-            for size, difference in zip(sizes, observed, strict=True)]
-
-
-def _times_drawn(draws: np.ndarray) -> np.ndarray:
-    """Converts drawn indices to counts of each sentence, [samples, sentences]."""
-    samples, sentences = draws.shape
-    offsets = np.arange(samples)[:, None] * sentences
-    counts = np.bincount((draws + offsets).ravel(), minlength=samples * sentences)
-    return counts.reshape(samples, sentences).astype(np.float64)
-
-
-def _split_scores(sums: np.ndarray, metrics: Sequence[Metric], systems: int
-                  ) -> list[list[np.ndarray]]:
-    """[samples, counts of all] -> for each system and metric the scores [samples]."""
-    scores: list[list[np.ndarray]] = []
-    start = 0
-    for _ in range(systems):
-        scores.append([])
-        for metric in metrics:
-            scores[-1].append(metric.scores(sums[:, start:start + metric.counts]))
-            start += metric.counts
-    return scores
+        random.integers(2, size=(min(_BLOCK_TRIALS, trials - start), len(baseline)), dtype=bool)
+        @ (baseline - system) for start in range(0, trials, _BLOCK_TRIALS)]) + system.sum(axis=0)
+    rest = baseline.sum(axis=0) + system.sum(axis=0) - exchanged
+    sizes = np.abs(metric.scores(exchanged) - metric.scores(rest))
+    above = int(np.sum(sizes > _observed(metric, baseline, system) + TIE))
+    return (above + 1) / (trials + 1)
 
 
 def _observed(metric: Metric, first: np.ndarray, second: np.ndarray) -> float:

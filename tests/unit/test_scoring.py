@@ -1,6 +1,5 @@
 """Scores against sacreBLEU's own command and against counts by hand; a real WMT test set."""
 import gzip
-import itertools
 import json
 import subprocess
 import sys
@@ -16,7 +15,6 @@ from sacrebleu import metrics as sacrebleu_metrics
 
 from rpr.evaluation import scoring
 from rpr.evaluation.metrics import Metric
-from rpr.evaluation.scoring import sentence_statistics
 from rpr.utils.errors import UserError
 
 
@@ -120,24 +118,6 @@ def test_ter_of_two_references_is_sacrebleus():
 def test_an_unknown_test_is_refused():
     with pytest.raises(UserError, match="test=bootstap: must be one of jackknife, bootstrap"):
         scoring.score({"a": SENTENCES, "b": SENTENCES}, {"": SENTENCES}, test="bootstap")
-
-
-def test_paired_tests_draw_the_same_in_blocks(monkeypatch):
-    metrics = [Metric("bleu"), Metric("ter")]
-    reference = SENTENCES * 12
-    lines = {"a": damage(reference, 0.2, 3), "b": damage(reference, 0.2, 4)}
-    by_metric = sentence_statistics(metrics, lines, [reference])
-    systems = [[by_metric[metric.name][name] for metric in metrics] for name in lines]
-    results = []
-    for draws in (60 * 32, 10 ** 9):
-        monkeypatch.setattr(scoring, "DRAWS_PER_BLOCK", draws)
-        results.append((scoring.paired_bootstrap(metrics, systems, 100, 5),
-                        scoring.paired_randomization(metrics, *systems, 100, 5)))
-    assert results[0][1] == results[1][1]
-    for in_blocks, whole in zip(*(itertools.chain(*bootstrap) for bootstrap, _ in results),
-                                strict=True):
-        assert in_blocks[:2] == pytest.approx(whole[:2], rel=1e-12)
-        assert in_blocks.p_value == whole.p_value
 
 
 def test_a_seed_is_kept_and_identical_outputs_do_not_differ():
