@@ -3,11 +3,11 @@
 `study_reader` fills in what the run directories contain, `comparison` adds scores and significance.
 Tables, figures and pages only read these classes, so they can also be made from a results.json.
 """
-import dataclasses
 import math
 import os
 import statistics
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ BEYOND = "beyond"                                     # first metric, sources be
 MIN_SENTENCES = 10                                    # of each bucket, and beyond training
 
 
-@dataclasses.dataclass
+@dataclass
 class Bucket:
     """Sentences with sources of `low` to `high` units; of language models, tokens there."""
     low: int
@@ -35,57 +35,40 @@ class Bucket:
         return (lengths >= self.low) & (lengths <= self.high)
 
 
-@dataclasses.dataclass
+@dataclass
 class RunResult:
-    """One training run. A value that is not known (yet) is None.
-
-    Attributes:
-      path: directory, relative to the study's.
-      state: "done", "running", "failed" or "waiting"; only finished runs have scores.
-      note: progress of an unfinished run, or why it failed.
-      parameters: how many are trained.
-      steps: training step of the decoded checkpoint.
-      steps_per_second: median over the training records, without evaluations and checkpoints.
-      model_tflops, mfu: such medians of model TFLOP/s, and of their share of the GPUs' peak.
-      seconds: {stage: wall time of its last attempt}; training includes earlier attempts, each up
-        to the checkpoint from which the next one went on.
-      environment: index into `StudyResults.environments`.
-      scores: {metric: score on the test set}, and of `BEYOND`.
-      by_length: the score in the first metric for each length bucket of the study.
-      exact: percentage of hypotheses that equal their reference.
-      empty: number of hypotheses without a word.
-      short: number of other hypotheses with less than half of their reference's tokens.
-      cut: number of hypotheses that reached the length limit.
-      brevity_penalty: BLEU's, 0 to 1; below 1 the hypotheses are shorter than the references.
-      loss: development-set loss of the last evaluation, nats per token; None if not finite.
-      train_losses, dev_losses: [[step, loss], ...], thinned out.
-      dev_bleu: [[step, BLEU on the development set], ...] of checkpoints (run.bleu_frequency).
-      tuned: {setting: value} that the run tries of `study.tune`.
-    """
-    path: str
+    """One training run. A value that is not known (yet) is None."""
+    path: str                                         # directory, relative to the study's
     seed: int
-    state: str
-    note: str = ""
-    parameters: int | None = None
-    steps: int | None = None
+    state: str                                        # "done", "running", "failed" or "waiting"
+    note: str = ""                                    # progress, or why it failed
+    parameters: int | None = None                     # that are trained
+    steps: int | None = None                          # of the decoded checkpoint
+    # Medians over the training records, without evaluations and checkpoints; `mfu` is the share of
+    # the GPUs' peak.
     steps_per_second: float | None = None
     model_tflops: float | None = None
     mfu: float | None = None
     train_minutes: float | None = None
-    seconds: dict[str, float] = dataclasses.field(default_factory=dict)
-    environment: int | None = None
-    scores: dict[str, float] = dataclasses.field(default_factory=dict)
-    by_length: list[float] = dataclasses.field(default_factory=list)
-    exact: float | None = None
-    empty: int | None = None
-    short: int | None = None
-    cut: int | None = None
-    brevity_penalty: float | None = None
+    # {stage: wall time of its last attempt}; training includes earlier attempts, each up to the
+    # checkpoint from which the next one went on.
+    seconds: dict[str, float] = field(default_factory=dict)
+    environment: int | None = None                    # index into `StudyResults.environments`
+    # {metric: score on the test set}, and of `BEYOND`; only finished runs have scores.
+    scores: dict[str, float] = field(default_factory=dict)
+    by_length: list[float] = field(default_factory=list)    # first metric, for each length bucket
+    exact: float | None = None                        # percentage that equal their reference
+    empty: int | None = None                          # hypotheses without a word
+    short: int | None = None                          # others, of less than half their reference
+    cut: int | None = None                            # hypotheses that reached the length limit
+    brevity_penalty: float | None = None              # BLEU's, 0 to 1
+    # On the development set at the last evaluation, nats per token; None if not finite.
     loss: float | None = None
-    train_losses: list[list[float]] = dataclasses.field(default_factory=list)
-    dev_losses: list[list[float]] = dataclasses.field(default_factory=list)
-    dev_bleu: list[list[float]] = dataclasses.field(default_factory=list)
-    tuned: dict[str, Any] = dataclasses.field(default_factory=dict)
+    # [[step, value], ...], thinned out; `dev_bleu` is of checkpoints (run.bleu_frequency).
+    train_losses: list[list[float]] = field(default_factory=list)
+    dev_losses: list[list[float]] = field(default_factory=list)
+    dev_bleu: list[list[float]] = field(default_factory=list)
+    tuned: dict[str, Any] = field(default_factory=dict)    # what it tries of `study.tune`
 
     @property
     def has_failed(self) -> bool:
@@ -93,53 +76,47 @@ class RunResult:
         return self.state == "failed" or (self.state == "done" and self.loss is None)
 
 
-@dataclasses.dataclass
+@dataclass
 class ArmResult:
     """Runs that differ only in their seed, with means over the finished ones.
 
-    Attributes:
-      settings: {name: value} of the settings that differ between arms; None where the arm's
-        position scheme does not use the setting. Empty outside a study.
-      paper_bleu: the published BLEU, or None.
-      runs: one `RunResult` per seed; the fields below have the same units.
-      relative_speed: steps_per_second divided by the baseline's; None if its machines differ.
-      scores: {metric: mean and uncertainty}, and of `BEYOND`; empty while no run is done.
-      differences: {metric: comparison with the baseline}; empty for the baseline itself.
-      letters: arms that share a letter do not differ significantly in the first metric; empty where
-        nothing was tested.
-      looked, answer: with study.looks, seeds per arm at its last look, and whether it differs from
-        the baseline by more than the margin: "yes", "no" or "open". 0 and "" before a look.
-      configuration: {name: value} of the settings in which the runs of some arms differ.
-      by_length: mean of the runs' `by_length`; some records lack those of the runs.
-      interval_by_length: [low, high] of the first metric over each bucket's sentences, 95%; None
-        where there is a single one.
-      others: with `study.tune`, the runs that do not count: of other settings than the chosen one,
-        and of seeds that some setting lacks.
-      by_test_set: score in the first metric of each of several test sets judged together.
+    Fields with names of `RunResult` have the same units.
     """
     name: str
+    # {name: value} of the settings that differ between arms; None where the arm's position scheme
+    # does not use the setting. Empty outside a study.
     settings: dict[str, Any]
-    paper_bleu: float | None
-    runs: list[RunResult]
+    paper_bleu: float | None                          # as published
+    runs: list[RunResult]                             # one per seed
     parameters: int | None = None
     steps: int | None = None
     steps_per_second: float | None = None
     model_tflops: float | None = None
     mfu: float | None = None
+    # `steps_per_second` divided by the baseline's; None if its machines differ.
     relative_speed: float | None = None
     train_minutes: float | None = None
-    scores: dict[str, ArmScore] = dataclasses.field(default_factory=dict)
-    differences: dict[str, Comparison] = dataclasses.field(default_factory=dict)
+    # {metric: ...}, and of `BEYOND`; empty while no run is done, and for the baseline itself.
+    scores: dict[str, ArmScore] = field(default_factory=dict)
+    differences: dict[str, Comparison] = field(default_factory=dict)
+    # Arms that share a letter do not differ significantly; empty where nothing was tested.
     letters: str = ""
+    # With study.looks, the seeds per arm at its last look, and whether it differs from the baseline
+    # by more than the margin: "yes", "no" or "open". 0 and "" before a look.
     looked: int = 0
     answer: str = ""
-    configuration: dict[str, Any] = dataclasses.field(default_factory=dict)
+    # {name: value} of the settings in which the runs of some arms differ.
+    configuration: dict[str, Any] = field(default_factory=dict)
     exact: float | None = None
     loss: float | None = None
-    by_length: list[float] = dataclasses.field(default_factory=list)
-    interval_by_length: list[list[float | None]] = dataclasses.field(default_factory=list)
-    by_test_set: dict[str, float] = dataclasses.field(default_factory=dict)
-    others: list[RunResult] = dataclasses.field(default_factory=list)
+    by_length: list[float] = field(default_factory=list)    # some records lack those of the runs
+    # [low, high] over each bucket's sentences, 95%; None where there is a single one.
+    interval_by_length: list[list[float | None]] = field(default_factory=list)
+    # Score in the first metric of each of several test sets judged together.
+    by_test_set: dict[str, float] = field(default_factory=dict)
+    # With `study.tune`, the runs that do not count: of other settings than the chosen one, and of
+    # seeds that some setting lacks.
+    others: list[RunResult] = field(default_factory=list)
 
     @property
     def done(self) -> list[RunResult]:
@@ -193,7 +170,7 @@ def _by_setting(runs: Iterable[RunResult]) -> list[list[RunResult]]:
     return list(groups.values())
 
 
-@dataclasses.dataclass
+@dataclass
 class Sample:
     """One test sentence with the translations of some arms (their first finished run)."""
     source: str
@@ -201,7 +178,7 @@ class Sample:
     hypotheses: dict[str, str]
 
 
-@dataclasses.dataclass
+@dataclass
 class ArmPair:
     """How two arms differ in the first metric, second minus first; Holm covers all pairs."""
     first: str
@@ -209,57 +186,38 @@ class ArmPair:
     comparison: Comparison
 
 
-@dataclasses.dataclass
+@dataclass
 class StudyResults:
-    """Everything that a report shows.
-
-    Attributes:
-      title: name of the study's directory.
-      baseline: arm that the others are compared with.
-      date: when the last run was scored, YYYY-MM-DD (UTC); empty while none is done.
-      problem: T2T problem, if all runs share it; else empty.
-      corpus: {"train source": {"path", "lines", "sha256"}}: the files that the data was made from.
-      environments: different software and hardware environments of the runs.
-      study_gin: text of the study's gin file, or empty.
-      checks: `rpr.conformance.checks.Result`s of the baseline's scheme, from `rpr benchmark`.
-      sentences: number of test sentences; of language models, texts.
-      documents: number of documents of the test set, the units of the test if known; else 0.
-      metrics: what was scored, of `evaluation.ALL_METRICS`; arms are ranked by the first.
-      signatures: {"BLEU": signature, "chrF": signature}; empty while no run is done.
-      length_unit: unit of `buckets`: words, tokens, or sub-words of the model.
-      length_buckets: study.length_buckets, the longest source of each bucket; [] if not chosen.
-      buckets: length buckets of the test sources.
-      trained_length: longest source in training, in `length_unit`, where it is known.
-      seeds_needed, seeds_range: what `designs.seeds_needed` gives for the pairs, and for the 10%
-        and 90% quantiles of the variance over seeds; None and [] if unknown.
-      pairs: every pair of arms that was tested, for the ranking.
-      looks, margin: study.looks and study.margin.
-      configuration: {name: value} of the settings that all runs share, but for their seed.
-    """
-    title: str
-    baseline: str
-    date: str = ""
-    problem: str = ""
-    corpus: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
-    environments: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    study_gin: str = ""
-    sentences: int = 0
-    documents: int = 0
-    metrics: list[str] = dataclasses.field(default_factory=lambda: list(DEFAULT_METRICS))
-    signatures: dict[str, str] = dataclasses.field(default_factory=dict)
-    length_unit: str = ""
-    length_buckets: list[int] = dataclasses.field(default_factory=list)
-    buckets: list[Bucket] = dataclasses.field(default_factory=list)
-    trained_length: int | None = None
+    """Everything that a report shows."""
+    title: str                                        # name of the study's directory
+    baseline: str                                     # arm that the others are compared with
+    date: str = ""                                    # of the last score, YYYY-MM-DD (UTC)
+    problem: str = ""                                 # T2T problem, if all runs share it
+    # {"train source": {"path", "lines", "sha256"}}: the files that the data was made from.
+    corpus: dict[str, dict[str, Any]] = field(default_factory=dict)
+    environments: list[dict[str, Any]] = field(default_factory=list)    # that differ
+    study_gin: str = ""                               # text of the study's gin file
+    sentences: int = 0                                # of the test set; language models: texts
+    documents: int = 0                                # of the test set, where they are known
+    # Of `evaluation.ALL_METRICS`; arms are ranked by the first.
+    metrics: list[str] = field(default_factory=lambda: list(DEFAULT_METRICS))
+    signatures: dict[str, str] = field(default_factory=dict)    # {"BLEU": ...}
+    length_unit: str = ""                             # of `buckets`: words, tokens or sub-words
+    length_buckets: list[int] = field(default_factory=list)    # study.length_buckets
+    buckets: list[Bucket] = field(default_factory=list)
+    trained_length: int | None = None                 # longest source in training, if known
+    # What `designs.seeds_needed` gives for the pairs, and for the 10% and 90% quantiles of the
+    # variance over seeds.
     seeds_needed: int | None = None
-    seeds_range: list[int] = dataclasses.field(default_factory=list)
-    pairs: list[ArmPair] = dataclasses.field(default_factory=list)
-    looks: list[int] = dataclasses.field(default_factory=list)
-    margin: float = 0.0
-    samples: list[Sample] = dataclasses.field(default_factory=list)
-    configuration: dict[str, Any] = dataclasses.field(default_factory=dict)
-    checks: list[dict[str, str]] = dataclasses.field(default_factory=list)
-    arms: list[ArmResult] = dataclasses.field(default_factory=list)
+    seeds_range: list[int] = field(default_factory=list)
+    pairs: list[ArmPair] = field(default_factory=list)    # all that were tested for the ranking
+    looks: list[int] = field(default_factory=list)    # study.looks
+    margin: float = 0.0                               # study.margin
+    samples: list[Sample] = field(default_factory=list)
+    configuration: dict[str, Any] = field(default_factory=dict)    # that all runs share
+    # `rpr.conformance.checks.Result`s of the baseline's scheme, from `rpr benchmark`.
+    checks: list[dict[str, str]] = field(default_factory=list)
+    arms: list[ArmResult] = field(default_factory=list)
 
     @property
     def baseline_arm(self) -> ArmResult:
@@ -296,11 +254,9 @@ class StudyResults:
         sign = 1 if self.metric in LOWER_IS_BETTER else -1
 
         def place(arm: ArmResult) -> tuple[bool, float]:
-            score = arm.scores.get(self.metric)       # None before the runs are scored
-            recorded = [score.mean] if score else [
-                run.scores[self.metric] for run in arm.done if self.metric in run.scores]
-            return arm.name != self.baseline, min((sign * each for each in recorded),
-                                                  default=math.inf)
+            scores = [run.scores[self.metric] for run in arm.done if self.metric in run.scores]
+            return (arm.name != self.baseline,
+                    sign * statistics.fmean(scores) if scores else math.inf)
 
         done = [arm for arm in self.arms if arm.done]
         best = [id(arm) for arm in sorted(done, key=place)[:most]]
