@@ -24,19 +24,12 @@ Scores = dict[str, dict[str, dict[str, float]]]
 
 
 class Pair(NamedTuple):
-    """Two arms of a table.
-
-    Attributes:
-      table: name of the table.
-      first, second: names of the arms.
-      comparison: the second minus the first, corrected for the pairs of the table.
-      p_all: p after Holm's correction over the pairs of all tables; None without a p.
-    """
-    table: str
+    """Two arms of a table."""
+    table: str                                        # its name
     first: str
     second: str
-    comparison: Comparison
-    p_all: float | None = None
+    comparison: Comparison                            # second minus first; Holm: of the table
+    p_all: float | None = None                        # Holm: over the pairs of all tables
 
 
 def read_scores(path: str, arm: str, seed: str, score: str, tables: Sequence[str] = ()) -> Scores:

@@ -30,28 +30,18 @@ def pocock(level: float, fraction: float) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """When a study looks at its results, and what it asks.
-
-    Attributes:
-      seeds: numbers of seeds per arm, rising; the last one is the maximum.
-      margin: the question is whether an arm differs from the baseline by more than this.
-      spending: (level, fraction of the maximum): what may be spent until then.
-    """
-    seeds: tuple[int, ...]
-    margin: float = 0.0
+    """When a study looks at its results, and what it asks."""
+    seeds: tuple[int, ...]                            # per arm at each look, rising
+    margin: float = 0.0                               # does an arm differ by more than this?
+    # (level, fraction of the maximum): what may be spent until then.
     spending: Callable[[float, float], float] = pocock
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What the last look at an arm showed.
-
-    Attributes:
-      seeds: of each arm at that look.
-      answer: whether the arm differs by more than the margin; None: that is still open.
-    """
-    seeds: int
-    answer: bool | None
+    """What the last look at an arm showed."""
+    seeds: int                                        # of each arm at that look
+    answer: bool | None                               # more than the margin? None: still open
 
 
 @functools.cache

@@ -7,7 +7,6 @@ agrees with sacreBLEU to rounding.
 
 sacreBLEU is imported when a metric is made, so that `rpr --help` does not wait for it.
 """
-import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -22,26 +21,20 @@ NGRAM_ORDER = 4                                       # of BLEU, as in sacreBLEU
 # tokens (the corpus' own files *.lc.norm.tok.*), then BLEU without further tokenization.
 MOSES = "moses_lowercase"
 CHRF_BETA, CHRF_ORDER = 2, 6
-MOST_CACHED_WORDS = 2 ** 16
-# The number of statistics per sentence of each metric.
-METRICS = {"bleu": 2 + 2 * NGRAM_ORDER, "chrf": 3 * CHRF_ORDER, "ter": 2}
+METRICS = ("bleu", "chrf", "ter")                     # sacreBLEU's
 
 
 class Metric:
     """One of sacreBLEU's metrics.
 
     Args:
-      name: a key of `METRICS`.
+      name: one of `METRICS`.
       references: number of references per sentence, for the signature.
       tokenize: sacreBLEU's tokenizer for BLEU, or `MOSES`; None: chosen by the target language.
       language_pair: for example "en-de", or ""; `MOSES` needs it.
 
     Raises:
       UserError: unknown tokenizer, or the tokenizer's package is missing.
-
-    Attributes:
-      name: as given.
-      counts: number of statistics per sentence.
     """
 
     def __init__(self, name: str, references: int = 1, tokenize: str | None = None,
@@ -56,10 +49,6 @@ class Metric:
                                    f"tokenize={MOSES} needs it, for example en-de")
             self._moses = LowerCaseTokenizer(target)
         self._sacrebleu.num_refs = references
-        self.counts = METRICS[name]
-        self._is_13a = getattr(self._sacrebleu, "tokenizer_signature", "") == "13a"
-        self._cached_tokens = functools.lru_cache(MOST_CACHED_WORDS)(
-            lambda word: self._sacrebleu._preprocess_segment(word).split())
 
     def sentence_statistics(self, systems: Sequence[Sequence[str]],
                             references: Sequence[Sequence[str]]) -> list[np.ndarray]:
@@ -132,9 +121,7 @@ class Metric:
         return np.column_stack([np.min(edits, axis=0), lengths[sentences]])
 
     def _tokens(self, line: str) -> list[str]:
-        """sacreBLEU's tokens. The tokenizer 13a takes each word by itself, and words recur."""
-        if self._is_13a and "\n" not in line:
-            return [token for word in line.split() for token in self._cached_tokens(word)]
+        """sacreBLEU's tokens."""
         return self._sacrebleu._preprocess_segment(line).split()
 
     def corpus_score(self, statistics: np.ndarray) -> tuple[float, str]:
@@ -215,14 +202,9 @@ def _ter(sums: np.ndarray) -> np.ndarray:
 
 
 class Tokens(NamedTuple):
-    """The tokens of several lines, one line after the other.
-
-    Attributes:
-      ids: not negative, int64 [tokens].
-      lengths: number of tokens of each line, int64 [lines].
-    """
-    ids: np.ndarray
-    lengths: np.ndarray
+    """The tokens of several lines, one line after the other."""
+    ids: np.ndarray                                   # not negative, int64 [tokens]
+    lengths: np.ndarray                               # tokens of each line, int64 [lines]
 
 
 def character_tokens(lines: Sequence[str]) -> Tokens:

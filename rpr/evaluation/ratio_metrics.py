@@ -64,7 +64,7 @@ class RatioMetric(Metric):
     """
 
     def __init__(self, name: str, references: int = 1) -> None:
-        self.name, self.counts, self._references = name, 2, references
+        self.name, self._references = name, references
 
     def sentence_statistics(self, systems: Sequence[Sequence[str]],
                             references: Sequence[Sequence[str]]) -> list[np.ndarray]:

@@ -39,50 +39,35 @@ _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """One metric of one system.
-
-    Attributes:
-      score: 0 to 100 (TER and edit distance may exceed 100; lower is better); perplexity and loss
-        per token, in nats, are no percentages.
-      signature: sacreBLEU's or in its form, which says how the score was computed.
-      details: sacreBLEU's line, for BLEU with n-gram precisions, brevity penalty and lengths.
-      mean, interval: with sacreBLEU's bootstrap: mean of the resampled scores, and half the width
-        of their central 95%.
-      difference, low, high: with the jackknife test: difference from the baseline and its 95%
-        interval over test sentences, or over documents where they are known; no interval if there
-        is a single one.
-      p_value: p of the paired test against the baseline; None for the baseline or without a test.
-      p_holm: with the jackknife test: p after Holm's correction over all systems and metrics.
-    """
-    score: float
-    signature: str
-    details: str
+    """One metric of one system."""
+    score: float                                      # 0 to 100, but for TER, losses and edits
+    signature: str                                    # sacreBLEU's or in its form
+    details: str                                      # sacreBLEU's line, of BLEU with precisions
+    # With sacreBLEU's bootstrap: mean of the resampled scores, and half the width of their central
+    # 95%.
     mean: float | None = None
     interval: float | None = None
+    # With the jackknife test: difference from the baseline and its 95% interval over test
+    # sentences, or over documents where they are known; no interval if there is a single one.
     difference: float | None = None
     low: float | None = None
     high: float | None = None
+    # Of the paired test against the baseline; with the jackknife test also after Holm's correction
+    # over all systems and metrics.
     p_value: float | None = None
     p_holm: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class System:
-    """The scores of one system.
-
-    Attributes:
-      name: name of the system.
-      lines: number of sentences.
-      exact: percentage of lines that equal one of their references, ignoring outer spaces; None
-        for a language model.
-      scores: {"bleu": Score, ...}.
-      documents: number of documents, where the jackknife test left them out one by one.
-    """
+    """The scores of one system."""
     name: str
     lines: int
+    # Percentage of lines that equal one of their references, ignoring outer spaces; None for a
+    # language model.
     exact: float | None
-    scores: dict[str, Score]
-    documents: int | None = None
+    scores: dict[str, Score]                          # {"bleu": ...}
+    documents: int | None = None                      # that the jackknife test left out one by one
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; attributes that are None are left out."""
@@ -277,16 +262,10 @@ def sentence_statistics(metrics: Sequence[Metric], systems: Mapping[str, Sequenc
 
 
 class Resampled(NamedTuple):
-    """The bootstrap of one system.
-
-    Attributes:
-      mean: mean of the resampled scores.
-      interval: half the width of their central 95%.
-      p_value: p of the difference from the baseline; None for the baseline itself.
-    """
-    mean: float
-    interval: float
-    p_value: float | None
+    """The bootstrap of one system."""
+    mean: float                                       # of the resampled scores
+    interval: float                                   # half the width of their central 95%
+    p_value: float | None                             # None for the baseline
 
 
 def paired_bootstrap(metric: Metric, systems: Sequence[np.ndarray], samples: int, seed: int

@@ -46,64 +46,44 @@ Basis = Literal["sentences", "seeds"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunScores:
-    """The corpus score of one run, and what each sentence contributes to it.
-
-    Attributes:
-      score: 0 to 100 (TER may exceed 100).
-      pseudovalues: jackknife pseudo-values, [sentences] or [documents].
-      freedom: degrees of freedom of their variance; None: their number less one.
-    """
-    score: float
-    pseudovalues: np.ndarray
-    freedom: float | None = None
+    """The corpus score of one run, and what each sentence contributes to it."""
+    score: float                                      # 0 to 100; TER may exceed 100
+    pseudovalues: np.ndarray                          # of the jackknife, [sentences or documents]
+    freedom: float | None = None                      # of their variance; None: their number less 1
 
 
 @dataclasses.dataclass(frozen=True)
 class ArmScore:
-    """The score of an arm.
-
-    Attributes:
-      mean: over its runs.
-      deviation: sample standard deviation over the runs; None for one run.
-      low, high: 95% interval of the mean over test sentences, for these runs; None where a single
-        sentence or document shows nothing of others.
-    """
+    """The score of an arm."""
     mean: float
-    deviation: float | None
+    deviation: float | None                           # sample's, over the runs; None for one run
+    # 95% interval of the mean over test sentences, for these runs; None where a single sentence or
+    # document shows nothing of others.
     low: float | None
     high: float | None
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """How an arm differs from the baseline in one metric.
-
-    Attributes:
-      difference: difference of the means, arm minus baseline.
-      low, high: 95% interval of the difference; None where there is a single sentence or document.
-      p: two-sided; None where one of the arms has a single run.
-      basis: what the interval and p account for. "sentences": other test sentences, for these very
-        runs. "seeds": other seeds and other sentences.
-      p_holm: p after Holm's correction, see `correct`; None before it.
-      seed_variance: estimated variance, over seeds, of the difference between one run of each arm;
-        None where an arm has a single run.
-      seed_freedom: degrees of freedom of `seed_variance`; None where that is None.
-      sentence_variance: part of the variance that more seeds do not reduce; None where there is a
-        single sentence or document.
-      sentence_freedom: degrees of freedom of `sentence_variance`.
-      stands_out: whether the two arms vary over seeds significantly more than the others of the
-        study, so that their own variances count.
-    """
-    difference: float
+    """How an arm differs from the baseline in one metric."""
+    difference: float                                 # of the means, arm minus baseline
+    # 95% interval of the difference; None where there is a single sentence or document.
     low: float | None
     high: float | None
-    p: float | None
+    p: float | None                                   # two-sided; None for an arm of a single run
+    # What the interval and p account for. "sentences": other test sentences, for these very runs.
+    # "seeds": other seeds and other sentences.
     basis: Basis
-    p_holm: float | None = None
+    p_holm: float | None = None                       # after Holm's correction, see `correct`
+    # Estimated variance, over seeds, of the difference between one run of each arm, and its degrees
+    # of freedom; None where an arm has a single run.
     seed_variance: float | None = None
     seed_freedom: float | None = None
+    # The part that more seeds do not reduce; None where there is a single sentence or document.
     sentence_variance: float | None = 0.0
     sentence_freedom: float = 1.0
+    # Whether the two arms vary over seeds significantly more than the others of the study, so that
+    # their own variances count.
     stands_out: bool = False
 
 
@@ -114,21 +94,14 @@ class Part(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """The variance over seeds that the arms of a study have in common.
-
-    Attributes:
-      variance: typical variance of an arm.
-      freedom: its degrees of freedom.
-      prior: its weight against an arm's own variance, as degrees of freedom. It is infinite, so
-        that all arms get this variance, where nothing shows that the arms differ in spread.
-      squares: squared deviations of all runs from the means of their arms, summed.
-      degrees: degrees of freedom of `squares`.
-    """
-    variance: float
-    freedom: float
+    """The variance over seeds that the arms of a study have in common."""
+    variance: float                                   # typical of an arm
+    freedom: float                                    # of `variance`
+    # Its weight against an arm's own variance, as degrees of freedom. It is infinite, so that all
+    # arms get this variance, where nothing shows that the arms differ in spread.
     prior: float
-    squares: float
-    degrees: float
+    squares: float                                    # deviations of runs from means of their arms
+    degrees: float                                    # of freedom of `squares`
 
 
 def run_scores(metric: Metric, statistics_: np.ndarray,

@@ -25,16 +25,10 @@ PREFIX = "\0rpr-"
 
 
 class Machine(NamedTuple):
-    """The devices that may be used.
-
-    Attributes:
-      kind: "GPU" or "core".
-      names: GPUs as CUDA_VISIBLE_DEVICES names them, or numbers of cores.
-      limit: the most that are used at the same time.
-    """
-    kind: str
-    names: list[Any]
-    limit: int
+    """The devices that may be used."""
+    kind: str                                         # "GPU" or "core"
+    names: list[Any]                                  # as in CUDA_VISIBLE_DEVICES, or core numbers
+    limit: int                                        # the most that are used at the same time
 
     def max_parallel(self, runs: list[Run]) -> int:
         """How many of these runs can run at the same time."""

@@ -21,26 +21,17 @@ _ORDER = ("running", "failed", "done", "waiting")     # in a table that does not
 
 
 class Progress(NamedTuple):
-    """How far one run is.
-
-    Attributes:
-      state: "waiting", "running", "done" or "failed".
-      stage: the last one that began, or "".
-      step: step of its training.
-      steps_per_second, loss: at the last record, or None.
-      score: of the finished run, by its first metric, or None.
-      seconds: duration of its finished stages and of the one that is running, without the earlier
-        attempts of a stage that was resumed.
-      reason: why it failed, or "".
-    """
-    state: str
-    stage: str = ""
-    step: int = 0
-    steps_per_second: float | None = None
+    """How far one run is."""
+    state: str                                        # waiting, running, done or failed
+    stage: str = ""                                   # the last one that began
+    step: int = 0                                     # of its training
+    steps_per_second: float | None = None             # at the last record, as is the loss
     loss: float | None = None
-    score: float | None = None
+    score: float | None = None                        # of the finished run, in its first metric
+    # Of its finished stages and of the one that is running, without the earlier attempts of a stage
+    # that was resumed.
     seconds: float = 0.0
-    reason: str = ""
+    reason: str = ""                                  # why it failed
 
 
 def of(study_run: StudyRun) -> Progress:

@@ -15,18 +15,11 @@ from rpr.utils.processes import temporary_directory
 
 
 class Comparison(NamedTuple):
-    """The result of a repetition.
-
-    Attributes:
-      losses: the number of losses that were compared.
-      checkpoints: the steps whose tensors were compared.
-      tensors: the number of tensors of a checkpoint.
-      difference: the first difference, one line; empty if there is none.
-    """
-    losses: int
-    checkpoints: list[int]
-    tensors: int
-    difference: str
+    """The result of a repetition."""
+    losses: int                                       # that were compared
+    checkpoints: list[int]                            # steps whose tensors were compared
+    tensors: int                                      # of a checkpoint
+    difference: str                                   # the first one, in one line; else empty
 
 
 def repeat_training(run: Run, run_dir: RunDirectory, steps: int | None = None) -> Comparison:

@@ -222,67 +222,65 @@ def _of_test_set(arm: ArmResult, baseline: ArmResult, name: str) -> str:
     return f"{score:.1f}" + ("" if base is None or arm is baseline else f" ({score - base:+.1f})")
 
 
-def notes(results: StudyResults) -> list[Note]:
+def notes(results: StudyResults) -> Iterator[Note]:
     """Explains the columns."""
     if not results.signatures:
-        return []
+        return
     arms = results.arms
-    lines = []
     if any(len(arm.done) > 1 for arm in arms):
         names = ", ".join(ALL_METRICS[name] for name in results.metrics)
-        lines.append(Note(tuple(results.metrics),
-                          f"{names}: mean ± standard deviation over the seeds."))
-    lines += _notes_on_differences(results)
+        yield Note(tuple(results.metrics),
+                   f"{names}: mean ± standard deviation over the seeds.")
+    yield from _notes_on_differences(results)
     if any(arm.letters for arm in arms):
-        lines.append(Note(("rank",), "rank: arms that share a letter do not differ significantly "
-                          "(p (Holm) ≤ 0.05)."))
+        yield Note(("rank",), "rank: arms that share a letter do not differ significantly "
+                   "(p (Holm) ≤ 0.05).")
     if any(arm.exact is not None for arm in arms) and "accuracy" not in results.metrics:
-        lines.append(Note(("exact",), "exact: hypotheses that equal their reference."))
+        yield Note(("exact",), "exact: hypotheses that equal their reference.")
     if any(arm.loss is not None for arm in arms):
-        lines.append(Note(("loss",), "loss: last evaluation on the development set, nats per "
-                          "token."))
-    lines.append(Note(("speed",), f"speed: steps/s divided by those of {results.baseline}, "
-                      "for runs on the same machines; meaningful if these were equally busy."))
+        yield Note(("loss",), "loss: last evaluation on the development set, nats per token.")
+    yield Note(("speed",), f"speed: steps/s divided by those of {results.baseline}, for runs on "
+               "the same machines; meaningful if these were equally busy.")
     if any(arm.model_tflops for arm in arms):
-        lines.append(Note(("model_tflops", "mfu"), "TFLOP/s: of the model, by the formula of "
-                          "Chowdhery et al. 2022, appendix B." + (
-                              " MFU: their share of the dense peak of the GPUs."
-                              if any(arm.mfu for arm in arms) else "")))
+        yield Note(("model_tflops", "mfu"), "TFLOP/s: of the model, by the formula of Chowdhery et "
+                   "al. 2022, appendix B." + (" MFU: their share of the dense peak of the GPUs."
+                                              if any(arm.mfu for arm in arms) else ""))
     if any(arm.paper_bleu is not None for arm in arms):
-        lines.append(Note(("paper",), "paper: Shaw et al. 2018; other data, model size and BLEU "
-                          "script."))
-    return lines + _notes_on_lengths(results)
+        yield Note(("paper",), "paper: Shaw et al. 2018; other data, model size and BLEU script.")
+    yield from _notes_on_lengths(results)
 
 
-def _notes_on_lengths(results: StudyResults) -> list[Note]:
+def _notes_on_lengths(results: StudyResults) -> Iterator[Note]:
     """Why there is no table by length, or no columns for all that is longer than in training."""
     whole, parts = ("texts", "positions") if results.metric in LOSS_METRICS else ("sources",) * 2
     trained, buckets = results.trained_length, results.buckets
     if results.length_buckets and len(buckets) == 1:
-        return [Note((results.metric,), f"study.length_buckets: all {parts} fall into one length "
-                     f"bucket (lengths are in {results.length_unit}), so there is no table by "
-                     "length.")]
-    if (trained and length_columns(results) and buckets[0].low <= trained < buckets[-1].high
-            and not any(arm.scores.get(BEYOND) for arm in results.arms)):
-        return [Note((results.metric,), "By length: the arms are not compared beyond the training "
-                     f"({trained} {results.length_unit}): fewer than {MIN_SENTENCES} {whole} are "
-                     "longer, or all are.")]
-    return []
+        yield Note((results.metric,), f"study.length_buckets: all {parts} fall into one length "
+                   f"bucket (lengths are in {results.length_unit}), so there is no table by "
+                   "length.")
+    elif (trained and length_columns(results) and buckets[0].low <= trained < buckets[-1].high
+          and not any(arm.scores.get(BEYOND) for arm in results.arms)):
+        yield Note((results.metric,), "By length: the arms are not compared beyond the training "
+                   f"({trained} {results.length_unit}): fewer than {MIN_SENTENCES} {whole} are "
+                   "longer, or all are.")
 
 
-def _notes_on_differences(results: StudyResults) -> list[Note]:
+def _notes_on_differences(results: StudyResults) -> Iterator[Note]:
     """What the intervals and p-values account for."""
     metric = ALL_METRICS[results.metric]
-    bases = {found.basis for arm in results.arms if (found := arm.differences.get(results.metric))}
+    found = {arm.name: arm.differences[results.metric] for arm in results.arms
+             if results.metric in arm.differences}
+    bases = {each.basis for each in found.values()}
     scores = [score.mean for arm in results.arms if (score := arm.scores.get(results.metric))]
     if not results.baseline_arm.done or len(scores) == 1 < len(results.arms):
-        return [Note((results.metric,), f"No differences yet: the baseline, {results.baseline}, "
-                     f"{'alone is' if results.baseline_arm.done else 'is not'} done.")]
+        yield Note((results.metric,), f"No differences yet: the baseline, {results.baseline}, "
+                   f"{'alone is' if results.baseline_arm.done else 'is not'} done.")
+        return
     if not bases:
-        return [Note((results.metric,), f"All arms have {scores[0]:.{results.digits}f} {metric} "
-                     "and are not compared.")] if len(scores) > 1 == len(set(scores)) else []
-    difference = (f"difference: {metric} of the arm minus that of the baseline "
-                  f"({results.baseline}), with a 95% interval")
+        if len(scores) > 1 == len(set(scores)):
+            yield Note((results.metric,), f"All arms have {scores[0]:.{results.digits}f} {metric} "
+                       "and are not compared.")
+        return
     unit = metric if results.metric in DEFAULT_METRICS else f"points of {metric}"
     units = "texts" if results.metric in LOSS_METRICS else "sentences"
     text = size_of_test_set(results)
@@ -294,51 +292,48 @@ def _notes_on_differences(results: StudyResults) -> list[Note]:
     several = [arm.name for arm in results.arms if len(arm.done) > 1]
     whose = ("per arm" if not several else
              "of each other arm" if results.baseline in several else "of the baseline")
-    lines = [Note(("difference", "p"), (
-        f"{difference}; p: two-sided test. Both account for other seeds and other test {units} "
-        f"({text})." if "seeds" in bases else f"{difference} over the {text}. With one seed "
-        f"{whose} the spread between seeds is unknown, so there is no p-value."))]
+    yield Note(("difference", "p"), f"difference: {metric} of the arm minus that of the baseline "
+               f"({results.baseline}), with a 95% interval" + (
+                   f"; p: two-sided test. Both account for other seeds and other test {units} "
+                   f"({text})." if "seeds" in bases else f" over the {text}. With one seed {whose} "
+                   "the spread between seeds is unknown, so there is no p-value."))
     if "seeds" not in bases and not results.pairs:
-        return lines
+        return
     if len(bases) > 1:
-        lines.append(Note(("difference", "p"), "An arm with one seed has an interval over test "
-                          f"{units} and no p-value."))
-    if noisy := [arm.name for arm in results.arms
-                 if (found := arm.differences.get(results.metric)) and found.stands_out]:
-        lines.append(Note(("difference", "p"), f"Over seeds, {', '.join(noisy)} and the "
-                          "baseline vary more than the other arms, so their own variances are "
-                          "used."))
+        yield Note(("difference", "p"), "An arm with one seed has an interval over test "
+                   f"{units} and no p-value.")
+    if noisy := [name for name, each in found.items() if each.stands_out]:
+        yield Note(("difference", "p"), f"Over seeds, {', '.join(noisy)} and the baseline vary "
+                   "more than the other arms, so their own variances are used.")
     if any(arm.tried for arm in results.arms):
-        lines.append(Note(("difference", "p"), "Each arm has the setting of study.tune with the "
-                          "least loss on the development set. The interval and p account for this "
-                          "choice."))
+        yield Note(("difference", "p"), "Each arm has the setting of study.tune with the least "
+                   "loss on the development set. The interval and p account for this choice.")
     if results.looks:
         more = f"by more than {results.margin:g} {unit} " if results.margin else ""
-        lines.append(Note(("difference", "p", "answer"), "answer: whether an arm differs "
-                          f"{more}from the baseline, and at how many seeds of both this was "
-                          "decided. Difference, interval and p are those of that look, adjusted "
-                          f"for the looks planned at {', '.join(map(str, results.looks))} seeds."
-                          + (f" p: of a difference of just {results.margin:g}." if more else "")))
-        lines.append(Note(("p_holm",), "p (Holm): corrected for all arms."))
-        return lines
-    lines.append(Note(("p_holm", "rank"), "p (Holm): corrected for all " + (
-        "pairs of arms." if results.pairs else "comparisons with the baseline.")))
+        yield Note(("difference", "p", "answer"), f"answer: whether an arm differs {more}from the "
+                   "baseline, and at how many seeds of both this was decided. Difference, interval "
+                   "and p are those of that look, adjusted for the looks planned at "
+                   f"{', '.join(map(str, results.looks))} seeds."
+                   + (f" p: of a difference of just {results.margin:g}." if more else ""))
+        yield Note(("p_holm",), "p (Holm): corrected for all arms.")
+        return
+    yield Note(("p_holm", "rank"), "p (Holm): corrected for all " + (
+        "pairs of arms." if results.pairs else "comparisons with the baseline."))
     if results.metric in LOSS_METRICS:                # half a point is much
-        return lines
+        return
     if results.seeds_needed:
-        lines.append(Note(("difference",), f"Between arms whose difference may be 0.5 {unit} or "
-                          f"less, detecting 0.5 {unit} with a power of 0.8 needs "
-                          f"{results.seeds_needed:,} seeds per arm at the variance observed"
-                          + (" (80% interval: {:,} to {:,}).".format(*results.seeds_range)
-                             if results.seeds_range else ".")))
+        yield Note(("difference",), f"Between arms whose difference may be 0.5 {unit} or less, "
+                   f"detecting 0.5 {unit} with a power of 0.8 needs {results.seeds_needed:,} seeds "
+                   "per arm at the variance observed"
+                   + (" (80% interval: {:,} to {:,}).".format(*results.seeds_range)
+                      if results.seeds_range else "."))
     elif is_test_set_too_small([pair.comparison for pair in results.pairs]):
-        lines.append(Note(("difference",), "The test set is too small for a difference of 0.5 "
-                          f"{unit}: no number of seeds detects it with a power of 0.8."))
+        yield Note(("difference",), f"The test set is too small for a difference of 0.5 {unit}: no "
+                   "number of seeds detects it with a power of 0.8.")
     elif any(may_be_small(pair.comparison) for pair in results.pairs):
-        lines.append(Note(("difference",), "The seeds of an arm differ too much for a difference "
-                          f"of 0.5 {unit}: detecting it with a power of 0.8 needs more than "
-                          f"{MOST_SEEDS:,} seeds per arm."))
-    return lines
+        yield Note(("difference",), "The seeds of an arm differ too much for a difference of 0.5 "
+                   f"{unit}: detecting it with a power of 0.8 needs more than {MOST_SEEDS:,} seeds "
+                   "per arm.")
 
 
 def size_of_test_set(results: StudyResults) -> str:

@@ -42,17 +42,12 @@ SAMPLES, SAMPLE_WORDS, MOST_SAMPLED_ARMS = 6, (4, 40), 12
 
 
 class Measure(NamedTuple):
-    """What is scored, and how.
-
-    Attributes:
-      test_set: one of `run.test_sets`; empty: the runs' own test set; `test_texts.ALL`: all
-        sentences of these, unless a test set has that name.
-      tokenize: of BLEU, as in `rpr score --tokenize`; None: sacreBLEU's choice.
-      language_pair: such as en-de; empty: that of the runs.
-    """
+    """What is scored, and how."""
+    # One of `run.test_sets`; empty: the runs' own test set; `test_texts.ALL`: all sentences of
+    # these, unless a test set has that name.
     test_set: str = ""
-    tokenize: str | None = None
-    language_pair: str = ""
+    tokenize: str | None = None                       # of BLEU, as in `rpr score --tokenize`
+    language_pair: str = ""                           # such as en-de; empty: that of the runs
 
 
 def score_runs(results: StudyResults, path: str, measure: Measure | None = None,

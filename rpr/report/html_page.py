@@ -31,17 +31,11 @@ MOST_LINES = 200                                      # of a list of warnings or
 
 
 class Picture(NamedTuple):
-    """A figure as part of the page.
-
-    Attributes:
-      path: SVG file, relative to the page.
-      arm: arm whose model it shows; None: the whole study.
-      wide: whether a narrow screen should scroll it instead of shrinking it.
-    """
+    """A figure as part of the page."""
     title: str
-    path: str
-    arm: str | None
-    wide: bool
+    path: str                                         # of the SVG, relative to the page
+    arm: str | None                                   # whose model it shows; None: all arms
+    wide: bool                                        # a narrow screen scrolls, not shrinks it
 
 
 def write_page(results: StudyResults, path: str, arms: Sequence[ArmResult]) -> str:

@@ -34,18 +34,11 @@ def sacrebleu_name(run: Run, names: Sequence[str]) -> tuple[str, str]:
 
 
 class Texts(NamedTuple):
-    """The texts of a test set.
-
-    Attributes:
-      source: its lines.
-      references: the lines of each reference.
-      hypotheses: {path of a run: lines}.
-      documents: the document of each sentence, or None.
-    """
+    """The texts of a test set."""
     source: list[str]
-    references: list[list[str]]
-    hypotheses: dict[str, list[str]]
-    documents: list[str] | None
+    references: list[list[str]]                       # the lines of each
+    hypotheses: dict[str, list[str]]                  # {path of a run: lines}
+    documents: list[str] | None                       # of each sentence
 
 
 def read_test_set(runs: Mapping[str, Run], run_dirs: Mapping[str, RunDirectory], name: str
