@@ -173,19 +173,18 @@ class Pipeline:
         for stage in self.stages:
             if stage.name.split()[0] == "decode":     # not of the test sets before this one
                 before = self.hashes.get("average") or self.hashes["train"]
-            before = self.hashes[stage.name] = self.input_hash(stage, before)
+            before = self.hashes[stage.name] = self._input_hash(stage, before)
 
     def complete(self, skip_datagen: bool) -> None:
         """Runs the stages that are not finished; see `complete_run`."""
         run, run_dir, removable = self.run, self.run_dir, self.removable()
         for stage in self.stages:
-            input_hash = self.hashes[stage.name]
             if stage.name == "datagen" and skip_datagen and os.path.exists(stage.output):
-                if not self.is_done(stage, input_hash):
-                    self._note(stage, {"state": "done", "input": input_hash,
-                                       "started": time.time(), "attempts": 0, "seconds": 0.0})
+                if not self.is_done(stage):
+                    self._note(stage, {"state": "done", "started": time.time(), "attempts": 0,
+                                       "seconds": 0.0})
             else:
-                self._do(stage, input_hash, stage.name in removable)
+                self._do(stage, stage.name in removable)
             if stage.name == "datagen":
                 provenance.record_corpus(run, run_dir)
                 copy_test_texts(run, run_dir)
@@ -193,7 +192,7 @@ class Pipeline:
         self._score_checkpoints()
         self._complete_scores()
 
-    def input_hash(self, stage: Stage, before: str) -> str:
+    def _input_hash(self, stage: Stage, before: str) -> str:
         """Identifies what a stage does, wherever the directories are.
 
         `before` is the hash of the stage before it.
@@ -209,28 +208,28 @@ class Pipeline:
         A run that is decoded may lose its checkpoints. One that is not, and was copied without
         them, is trained again.
         """
-        is_done = {stage.name: self.is_done(stage, self.hashes[stage.name])
-                   for stage in self.stages}
+        is_done = {stage.name: self.is_done(stage) for stage in self.stages}
         if all(done for name, done in is_done.items() if name.split()[0] == "decode"):
             return {"train", "average"}
         return {"train"} if is_done.get("average") else set()
 
-    def is_done(self, stage: Stage, input_hash: str, is_removable: bool = False) -> bool:
+    def is_done(self, stage: Stage, is_removable: bool = False) -> bool:
         """Whether a stage has ended well, with this input, and its output is there."""
         entry = self.status.get(stage.name, {})
-        return (entry.get("input") == input_hash and entry.get("state") == "done"
+        return (entry.get("input") == self.hashes[stage.name] and entry.get("state") == "done"
                 and (is_removable or os.path.exists(stage.output)))
 
-    def _do(self, stage: Stage, input_hash: str, is_removable: bool = False) -> None:
+    def _do(self, stage: Stage, is_removable: bool = False) -> None:
         """Runs a stage, unless it is done."""
         path = self.run_dir.path
-        if self.is_done(stage, input_hash, is_removable):
+        if self.is_done(stage, is_removable):
             gone = "" if os.path.exists(stage.output) else "; what it made has been removed since"
             say(f"{path}: {stage.name} is done{gone}", style="dim")
             return
         entry, began = self.status.get(stage.name, {}), time.time()
-        attempts = entry.get("attempts", 0) + 1 if entry.get("input") == input_hash else 1
-        entry = {"state": "running", "input": input_hash, "started": began, "attempts": attempts}
+        is_same = entry.get("input") == self.hashes[stage.name]
+        attempts = entry.get("attempts", 0) + 1 if is_same else 1
+        entry = {"state": "running", "started": began, "attempts": attempts}
         self._note(stage, entry)
         say(f"{path}: {stage.name}" + (f" (attempt {attempts})" if attempts > 1 else ""), "bold")
         code, reason = run_command(stage.argv, self.run.environment(), self._lock)
@@ -257,7 +256,7 @@ class Pipeline:
             return [line.rstrip()[:300] for line in collections.deque(lines, _LOG_LINES)]
 
     def _note(self, stage: Stage, entry: dict[str, Any]) -> None:
-        self.status[stage.name] = entry
+        self.status[stage.name] = {**entry, "input": self.hashes[stage.name]}
         files.write_json(self.run_dir.status, self.status)
 
     def _score_checkpoints(self) -> None:
@@ -267,11 +266,11 @@ class Pipeline:
             os.makedirs(self.run_dir.file("dev"), exist_ok=True)
             checkpoint = self.run_dir.kept_checkpoint(step)
             planned = self._dev_stages(step)
-            if not (os.path.exists(checkpoint + ".index") or self.is_done(*planned[0])):
+            if not (os.path.exists(checkpoint + ".index") or self.is_done(planned[0])):
                 gone.append(step)
                 continue
-            for stage, input_hash in planned:
-                self._do(stage, input_hash)
+            for stage in planned:
+                self._do(stage)
             _unlink(*glob.glob(glob.escape(checkpoint) + ".*"))
         with contextlib.suppress(OSError):            # what is not empty stays
             os.rmdir(os.path.dirname(self.run_dir.kept_checkpoint(0)))
@@ -280,23 +279,23 @@ class Pipeline:
                 "these checkpoints are gone (run.bleu_frequency was set after they were replaced, "
                 "or another run trained)", style="yellow")
 
-    def _dev_stages(self, step: int) -> list[tuple[Stage, str]]:
-        """Decoding and scoring of the development set, with the hashes of their input."""
-        decode, score = dev_stages(self.run, self.run_dir, step)
-        decoded = self.input_hash(decode, self.hashes["train"])
-        return [(decode, decoded), (score, self.input_hash(score, decoded))]
+    def _dev_stages(self, step: int) -> list[Stage]:
+        """Decoding and scoring of the development set; fills in the hashes of their input."""
+        planned, before = dev_stages(self.run, self.run_dir, step), self.hashes["train"]
+        for stage in planned:
+            before = self.hashes[stage.name] = self._input_hash(stage, before)
+        return planned
 
     def take_dev_scores(self, other: "Pipeline") -> None:
         """Takes over the development scores of the same training, decoded in the same way."""
         for step in sorted({*self.run.bleu_steps()} & {*other.run.bleu_steps()}):
-            for (stage, input_hash), (done, known) in zip(
-                    self._dev_stages(step), other._dev_stages(step), strict=True):
-                if not other.is_done(done, known):
+            for stage, done in zip(self._dev_stages(step), other._dev_stages(step), strict=True):
+                if not other.is_done(done):
                     break
                 if stage.output != done.output:
                     os.makedirs(os.path.dirname(stage.output), exist_ok=True)
                     sharing.link(done.output, stage.output)
-                self._note(stage, {**other.status[stage.name], "input": input_hash})
+                self._note(stage, other.status[stage.name])
 
     def _complete_scores(self) -> None:
         """Adds the step, the number of parameters and the duration of each stage to the scores.

@@ -295,10 +295,12 @@ def test_without_text_of_a_development_set_there_is_no_bleu_of_it(run_dir):
 def test_a_finished_run_without_its_checkpoints_is_not_trained_again(run_dir):
     stages = {stage.name: stage for stage in run_directory.stages(RUN, run_dir)}
     done = pipeline.Pipeline(RUN, run_dir, 0)
-    done.status = {name: {"input": "h", "state": "done"} for name in ("train", "decode")}
-    assert done.is_done(stages["train"], "h", is_removable=True)
-    assert not done.is_done(stages["train"], "g", is_removable=True)
-    assert not done.is_done(stages["decode"], "h")
+    done.status = {name: {"input": done.hashes[name], "state": "done"}
+                   for name in ("train", "decode")}
+    assert done.is_done(stages["train"], is_removable=True)
+    assert not done.is_done(stages["decode"])
+    done.status["train"]["input"] = "other"
+    assert not done.is_done(stages["train"], is_removable=True)
 
 
 def test_checkpoints_may_be_gone_once_nothing_needs_them(run_dir):
