@@ -55,7 +55,6 @@ class Cluster(contextlib.AbstractContextManager):
         new = [path for path in (folder, os.path.dirname(folder)) if not os.path.exists(path)]
         try:
             self._options = dict(map(_parse_option, options))
-            _check_names(submitit, self._options)
             self._executor = submitit.AutoExecutor(
                 folder, cluster=name, **{f"{name}_max_num_timeout": _MOST_TIMEOUTS})
             self._executor.update_parameters(**self._options)
@@ -105,11 +104,3 @@ def _parse_option(text: str) -> tuple[str, Any]:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return name, value
-
-
-def _check_names(submitit: Any, options: dict[str, Any]) -> None:
-    """Refuses misspelt slurm_* options, which submitit checks only where Slurm is installed."""
-    known = {f"slurm_{name}" for name in submitit.SlurmExecutor._valid_parameters()}
-    for name in options:
-        if name.startswith("slurm_") and name not in known:
-            raise ValueError(f"no option {name!r}; one of {', '.join(sorted(known))}")
