@@ -1,22 +1,11 @@
 """The directory of a run: its files, its stages and its state.
 
-    RUN/config.gin                the resolved configuration
-    RUN/status.json               stage -> state, input hash, seconds, attempts, why it failed
-    RUN/data.json                 the corpus: path, lines and SHA-256 of each file
-    RUN/metrics.jsonl             loss, steps/s and evaluations (rpr.utils.metrics_log)
-    RUN/model/                    T2T's output_dir: checkpoints, hparams.json, train.log, events
+docs/experiments.md lists the files. Besides them there are
+
     RUN/model/kept/               weights for RUN/dev, until they are scored (run.bleu_frequency)
-    RUN/average/                  the averaged checkpoint
-    RUN/source.test.txt           the translated text, its reference and the translation
-    RUN/reference.test.txt
-    RUN/hypotheses.test.txt
-    RUN/losses.test.jsonl         of a language model, instead: the loss of each token of the text
-    RUN/documents.test.txt        the document of each sentence, where the problem knows it
-    RUN/scores.json               BLEU, chrF, TER or run.metrics with signatures; step, parameters,
-                                  seconds
-    RUN/*.NAME.txt, scores.NAME.json    the same of each further test set (run.test_sets)
-    RUN/dev/hypotheses.STEP.txt   the development set, translated with the checkpoint at STEP
-    RUN/dev/scores.STEP.json      (run.bleu_frequency), and its scores
+    RUN/losses.test.jsonl         of a language model: the loss of each token of the text
+    RUN/dev/hypotheses.STEP.txt   the development set, translated with the checkpoint at STEP,
+    RUN/dev/scores.STEP.json      and its scores
 """
 import glob
 import os
@@ -62,19 +51,20 @@ class RunDirectory:
         """The path of a file in the directory."""
         return os.path.join(self.path, *names)
 
-    def test_files(self, test_set: str = "test") -> tuple[str, str, str]:
+    def test_files(self, test_set: str = "") -> tuple[str, str, str]:
         """Source, reference and hypotheses of a test set; sacreBLEU's have hypotheses only."""
-        source, reference, hypotheses = (self.file(f"{kind}.{file_name(test_set)}.txt")
+        name = file_name(test_set or "test")
+        source, reference, hypotheses = (self.file(f"{kind}.{name}.txt")
                                          for kind in ("source", "reference", "hypotheses"))
         return source, reference, hypotheses
 
-    def losses_file(self, test_set: str = "test") -> str:
+    def losses_file(self, test_set: str = "") -> str:
         """The losses of a language model on a test set."""
-        return self.file(f"losses.{file_name(test_set)}.jsonl")
+        return self.file(f"losses.{file_name(test_set or 'test')}.jsonl")
 
-    def documents_file(self, test_set: str = "test") -> str:
+    def documents_file(self, test_set: str = "") -> str:
         """The document of each sentence of a test set of the problem; it may be missing."""
-        return self.file(f"documents.{file_name(test_set)}.txt")
+        return self.file(f"documents.{file_name(test_set or 'test')}.txt")
 
     def record_of(self, kind: str, test_set: str) -> str:
         """The scores ("scores.json") or decoding metrics ("metrics.jsonl") of a test set."""
@@ -93,9 +83,8 @@ class RunDirectory:
     def refuse_links(self, test_set: str = "") -> None:
         """Refuses symbolic links, since a report must not show what they lead to, and pipes."""
         for path in (self.config, self.status, self.data, self.file("environment.json"),
-                     *self.test_files(test_set or "test"), self.documents_file(test_set or "test"),
-                     self.losses_file(test_set or "test"),
-                     self.record_of("metrics.jsonl", test_set),
+                     *self.test_files(test_set), self.documents_file(test_set),
+                     self.losses_file(test_set), self.record_of("metrics.jsonl", test_set),
                      self.record_of("scores.json", test_set)):
             _refuse_link(path)
 
@@ -157,7 +146,7 @@ def stages(run: Run, run_dir: RunDirectory) -> Iterator[Stage]:
                     checkpoint + ".index")
     for test_set in ("", *run.test_sets):
         name = f" {test_set}" if test_set else ""
-        source, reference, hypotheses = run_dir.test_files(test_set or "test")
+        source, reference, hypotheses = run_dir.test_files(test_set)
         text, references = [f"--decode_from_file={source}"], [f"--reference={reference}"]
         references += _language_pair(run)
         of_sacrebleu, pair = sacrebleu_test_set(run, test_set)
@@ -165,7 +154,7 @@ def stages(run: Run, run_dir: RunDirectory) -> Iterator[Stage]:
             text = references = [f"--test_set={of_sacrebleu}", f"--language_pair={pair}"]
         metrics = run_dir.record_of("metrics.jsonl", test_set)
         if run.is_language_model:
-            hypotheses, references = run_dir.losses_file(test_set or "test"), []
+            hypotheses, references = run_dir.losses_file(test_set), []
             yield Stage(f"decode{name}", [
                 "perplexity", *problem, *_model_flags(run, run_dir, devices=False),
                 f"--checkpoint_path={checkpoint}", f"--input={source}", f"--output={hypotheses}"],

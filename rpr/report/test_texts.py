@@ -49,7 +49,7 @@ def read_test_set(runs: Mapping[str, Run], run_dirs: Mapping[str, RunDirectory],
       UserError: runs were scored on different text, or text is missing.
     """
     source, references = shared_test_set(runs, run_dirs, name)
-    hypotheses = {path: _read_lines(run_dir.test_files(name or "test")[2], len(source))
+    hypotheses = {path: _read_lines(run_dir.test_files(name)[2], len(source))
                   for path, run_dir in run_dirs.items()}
     return Texts(source, references, hypotheses, _shared_documents(
         next(iter(runs.values())), run_dirs, name, len(source)))
@@ -94,11 +94,11 @@ def shared_test_set(runs: Mapping[str, Run], run_dirs: Mapping[str, RunDirectory
     if any(of_sacrebleu):
         references = test_sets.test_set_references(*of_sacrebleu)
         return test_sets.test_set_source(*of_sacrebleu), list(references.values())
-    source, reference, _ = run_dirs[first].test_files(test_set or "test")
+    source, reference, _ = run_dirs[first].test_files(test_set)
     source_lines = test_sets.read_lines(source)
     lines = _read_lines(reference, len(source_lines))
     for name, _ in rest:
-        if test_sets.read_lines(run_dirs[name].test_files(test_set or "test")[1]) != lines:
+        if test_sets.read_lines(run_dirs[name].test_files(test_set)[1]) != lines:
             raise UserError(f"{run_dirs[name].path} was scored on other text than {first}")
     return source_lines, [lines]
 
@@ -109,7 +109,7 @@ def _shared_documents(run: Run, run_dirs: Mapping[str, RunDirectory], test_set: 
     of_sacrebleu = sacrebleu_test_set(run, test_set)
     if any(of_sacrebleu):
         return test_sets.test_set_documents(*of_sacrebleu)
-    paths = [run_dir.documents_file(test_set or "test") for run_dir in run_dirs.values()]
+    paths = [run_dir.documents_file(test_set) for run_dir in run_dirs.values()]
     names = {path: _read_lines(path, sentences) for path in paths if os.path.exists(path)}
     for path, lines in names.items():
         if lines != next(iter(names.values())):
