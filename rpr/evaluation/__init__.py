@@ -1,16 +1,4 @@
-"""Test sets, scores and significance; needs neither TensorFlow nor the rest of rpr.
-
-| module | contents |
-| --- | --- |
-| `test_sets` | reading lines; sacreBLEU's test sets |
-| `metrics` | BLEU, chrF and TER as functions of sufficient statistics |
-| `ter` | edit counts of TER, in batches |
-| `ratio_metrics` | accuracy, edit distance and perplexity: ratios of two sums |
-| `scoring` | scores of whole files with signatures, and paired tests (`rpr score`) |
-| `significance` | arms of several seeds; jackknife, Holm's correction (`rpr report`) |
-| `looks` | arms that stop early: planned looks, levels spent over them |
-| `designs`, `judging` | tuned settings and numbers of seeds; arms of given scores (`rpr judge`) |
-"""
+"""Test sets, scores and significance; needs neither TensorFlow nor the rest of rpr."""
 
 # The name of each metric in settings, flags and JSON, and in text.
 ALL_METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER", "accuracy": "accuracy",
