@@ -268,8 +268,8 @@ def _notes_on_lengths(results: StudyResults) -> Iterator[Note]:
 def _notes_on_differences(results: StudyResults) -> Iterator[Note]:
     """What the intervals and p-values account for."""
     metric = ALL_METRICS[results.metric]
-    found = {arm.name: arm.differences[results.metric] for arm in results.arms
-             if results.metric in arm.differences}
+    found = {arm.name: each for arm in results.arms
+             if (each := arm.differences.get(results.metric))}
     bases = {each.basis for each in found.values()}
     scores = [score.mean for arm in results.arms if (score := arm.scores.get(results.metric))]
     if not results.baseline_arm.done or len(scores) == 1 < len(results.arms):

@@ -216,40 +216,30 @@ def _compare(results: StudyResults, metric: str, scores: Mapping[str, Sequence[R
     """
     if len({run.score for runs in scores.values() for run in runs}) < 2:
         return
-    if results.looks:
-        _compare_at_looks(results, metric, scores)
-        return
     several = [name for name in sorted(scores, key=lambda name: name != results.baseline)
                if len(scores[name]) > 1]
-    pairs = (list(itertools.combinations(several, 2)) if len(several) <= MOST_RANKED_ARMS else [])
-    if results.baseline in scores:
-        pairs += [(results.baseline, name) for name in scores
-                  if name != results.baseline and (results.baseline, name) not in pairs]
-    spread = significance.estimate_spread(scores.values()) if several else None
-    compared = dict(zip(pairs, significance.correct([
-        significance.compare(scores[first], scores[second], spread) for first, second in pairs]),
-        strict=True))
-    _fill_differences(results, metric, {
-        name: found for (first, name), found in compared.items() if first == results.baseline})
-    if metric == results.metric and 2 <= len(several) <= MOST_RANKED_ARMS:
-        _rank(results, {pair: found for pair, found in compared.items()
-                        if set(pair) <= set(several)})
-
-
-def _compare_at_looks(results: StudyResults, metric: str,
-                      scores: Mapping[str, Sequence[RunScores]]) -> None:
-    """Compares each arm with the baseline, with the seeds of the arm's last look."""
-    plan = Plan(tuple(results.looks), results.margin if metric == results.metric else 0.0)
-    verdicts = {arm.name: Verdict(arm.looked, None) for arm in results.arms if arm.looked}
-    _fill_differences(results, metric, looks.compare(
-        {arm.name: scores.get(arm.name, []) for arm in results.arms}, results.baseline, plan,
-        verdicts))
-
-
-def _fill_differences(results: StudyResults, metric: str, found: Mapping[str, Comparison]) -> None:
+    if results.looks:                                 # with the seeds of each arm's last look
+        differences = looks.compare(
+            {arm.name: scores.get(arm.name, []) for arm in results.arms}, results.baseline,
+            Plan(tuple(results.looks), results.margin if metric == results.metric else 0.0),
+            {arm.name: Verdict(arm.looked, None) for arm in results.arms if arm.looked})
+    else:
+        pairs = list(itertools.combinations(several, 2) if len(several) <= MOST_RANKED_ARMS else ())
+        if results.baseline in scores:
+            pairs += [(results.baseline, name) for name in scores
+                      if name != results.baseline and (results.baseline, name) not in pairs]
+        spread = significance.estimate_spread(scores.values()) if several else None
+        compared = dict(zip(pairs, significance.correct([
+            significance.compare(scores[first], scores[second], spread)
+            for first, second in pairs]), strict=True))
+        differences = {name: found for (first, name), found in compared.items()
+                       if first == results.baseline}
+        if metric == results.metric and 2 <= len(several) <= MOST_RANKED_ARMS:
+            _rank(results, {pair: found for pair, found in compared.items()
+                            if set(pair) <= set(several)})
     for arm in results.arms:
-        if arm.name in found:
-            arm.differences[metric] = found[arm.name]
+        if arm.name in differences:
+            arm.differences[metric] = differences[arm.name]
 
 
 def _rank(results: StudyResults, compared: Mapping[tuple[str, str], Comparison]) -> None:

@@ -27,12 +27,12 @@ from rpr.utils import files  # noqa: E402
 K = "max_relative_position"
 SMOOTHED_RECORDS = 10                                 # of the training loss
 MOST_CURVES = 30                                      # arms; more cannot be told apart
+_NAMES = {metric: name[0].upper() + name[1:] for metric, name in ALL_METRICS.items()}
 TITLES = {"curves": "Learning curves", "ranking": "Which arms differ", "heat_map": "Arms by length",
-          **{f"{metric}_by_k": f"{name[0].upper()}{name[1:]} by clipping distance"
-             for metric, name in ALL_METRICS.items()},
-          **{f"{metric}_by_length": f"{name[0].upper()}{name[1:]} by "
-             + ("position" if metric in LOSS_METRICS else "source length")
-             for metric, name in ALL_METRICS.items()}}
+          **{f"{metric}_by_k": f"{name} by clipping distance" for metric, name in _NAMES.items()},
+          **{f"{metric}_by_length": f"{name} by " + (
+              "position" if metric in LOSS_METRICS else "source length")
+             for metric, name in _NAMES.items()}}
 MOST_LABELLED = 16                                    # arms; a larger matrix has colours, no text
 LONGEST_LABEL = 32
 PNG_DPI = 130
@@ -106,11 +106,6 @@ def draw_study(results: StudyResults) -> Iterator[tuple[str, Figure]]:
         yield f"{results.metric}_by_length", plot_by_length(results)
         if results.length_buckets and len(results.arms) > 2:
             yield "heat_map", plot_heat_map(results)
-
-
-def _name(results: StudyResults) -> str:
-    name = ALL_METRICS[results.metric]
-    return name[0].upper() + name[1:]
 
 
 def plot_curves(results: StudyResults) -> Figure:
@@ -239,7 +234,7 @@ def plot_by_k(results: StudyResults, with_k: Sequence[ArmResult],
     axes.set_xticks(x, [str(value) for value in k])
     if 0 in k:
         axes.axvline(least - 0.75, color="0.7", lw=0.8, ls=":")
-    axes.set(xlabel="clipping distance k", ylabel=_name(results))
+    axes.set(xlabel="clipping distance k", ylabel=_NAMES[results.metric])
     axes.legend(loc="best", fontsize=8)
     return figure
 
@@ -305,8 +300,9 @@ def plot_ranking(results: StudyResults) -> Figure:
                     rotation=30 if labelled else 90, ha="left" if labelled else "center")
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
-    note = (f"{_name(results)} of the row minus that of the column; p with Holm's correction over "
-            "all pairs. Colour: p ≤ 0.05. Arms that share a letter do not differ significantly.")
+    note = (f"{_NAMES[results.metric]} of the row minus that of the column; p with Holm's "
+            "correction over all pairs. Colour: p ≤ 0.05. Arms that share a letter do not differ "
+            "significantly.")
     figure.supxlabel(textwrap.fill(note, int(figure.get_figwidth() / 0.06)), fontsize=8)
     figure.draw_without_rendering()                   # long rotated labels need two passes
     return figure
@@ -334,7 +330,7 @@ def plot_by_length(results: StudyResults) -> Figure:
                                  ms=4, lw=1.2, elinewidth=0.8, **style)
             for part in bars.get_children():
                 part.set_gid(style["gid"])
-    axes.set(ylabel=_name(results) + (", 95% interval" if any(
+    axes.set(ylabel=_NAMES[results.metric] + (", 95% interval" if any(
         arm.interval_by_length for arm in results.arms) else ""))
     longest = results.trained_length
     for index, bucket in enumerate(results.buckets):
@@ -375,5 +371,5 @@ def plot_heat_map(results: StudyResults) -> Figure:
     axes.set_xlabel(results.axis)
     axes.grid(False)
     axes.tick_params(length=0)
-    figure.colorbar(image, label=_name(results))
+    figure.colorbar(image, label=_NAMES[results.metric])
     return figure
