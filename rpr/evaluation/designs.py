@@ -54,8 +54,7 @@ def seeds_needed(comparisons: Sequence[Comparison], quantile: float | None = Non
       quantile: plan for this quantile of the variance over seeds instead, given what was observed.
 
     Returns:
-      seeds per arm; None where nothing shows the variance over seeds, or where even `MOST_SEEDS`
-      are too few.
+      None where nothing shows the variance over seeds, or where even `MOST_SEEDS` are too few.
     """
     observed = _of_close_arms(comparisons)
     if not observed:

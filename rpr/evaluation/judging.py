@@ -135,9 +135,7 @@ def judge(scores: Scores) -> list[Pair]:
 def outcomes(pairs: Sequence[Pair], p: str) -> Mapping[tuple[str, str], list[int]]:
     """{(first, second): [tables where the second is ahead, behind, undecided]} at p <= 0.05.
 
-    Args:
-      pairs: result of `judge`.
-      p: which p counts: `p`, `p_holm` (of the table) or `p_all` (of all tables).
+    `p` says which p counts: `p`, `p_holm` (of the table) or `p_all` (of all tables).
     """
     counts: dict[tuple[str, str], list[int]] = {}
     for pair in pairs:

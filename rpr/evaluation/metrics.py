@@ -52,14 +52,9 @@ class Metric:
 
     def sentence_statistics(self, systems: Sequence[Sequence[str]],
                             references: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """Sufficient statistics of every sentence.
+        """Sufficient statistics of every sentence: for each system [sentences, counts], float64.
 
-        Args:
-          systems: the hypotheses of each system, lines of the same sentences.
-          references: the lines of each reference.
-
-        Returns:
-          for each system an array [sentences, counts], float64.
+        `systems` are the lines of each system, `references` those of each reference.
         """
         if self._moses:
             systems = [list(map(self._moses, lines)) for lines in systems]

@@ -31,15 +31,9 @@ MOST_NATS = 100                                       # the variance of a perple
 
 def make_metric(name: str, references: int = 1, tokenize: str | None = None,
                 language_pair: str | None = "") -> Metric:
-    """The metric of a name in `ALL_METRICS`.
+    """The metric of a name in `ALL_METRICS`; the other arguments are those of `Metric`.
 
-    Args:
-      name: the metric.
-      references: number of references per sentence.
-      tokenize, language_pair: see `Metric`; the metrics of this module have words as tokens.
-
-    Raises:
-      UserError: unknown metric or tokenizer.
+    Those of this module have words as tokens. Refuses an unknown metric or tokenizer.
     """
     if name not in ALL_METRICS:
         raise InvalidValue("metrics", name, f"one of {', '.join(ALL_METRICS)}")
@@ -118,10 +112,9 @@ class RatioMetric(Metric):
 
 
 def loss_counts(losses: Sequence[np.ndarray], low: int = 1, high: int | None = None) -> np.ndarray:
-    """Sum and number of the losses of each text, at positions from `low` to `high`, from 1.
+    """Sum and number of the losses of each text, float64 [texts, 2].
 
-    Returns:
-      float64 [texts, 2].
+    Only positions from `low` to `high` count; the first is 1.
     """
     chosen = [row[low - 1:high] for row in losses]
     return np.array([(row.sum(dtype=np.float64), len(row)) for row in chosen], np.float64)

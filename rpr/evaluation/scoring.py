@@ -126,15 +126,10 @@ def score(systems: Mapping[str, Sequence[str]], references: Mapping[str, Sequenc
 
 def score_losses(systems: Mapping[str, Sequence[np.ndarray]], metrics: Sequence[str]
                  ) -> list[System]:
-    """Scores language models by the losses of the same tokens.
+    """Scores language models by the losses of the same tokens; refuses unequal numbers of them.
 
-    Args:
-      systems: {name: losses of each text, float [tokens]}; the first is the baseline of the
-        jackknife test, if there are several.
-      metrics: of `LOSS_METRICS`.
-
-    Raises:
-      UserError: systems with different numbers of tokens.
+    `systems` are {name: losses of each text, float [tokens]}. The first is the baseline of the
+    jackknife test, if there are several. `metrics` are of `LOSS_METRICS`.
     """
     (first, losses), *others = systems.items()
     for name, rows in others:
@@ -239,15 +234,9 @@ def _exact(lines: Sequence[str], references: Sequence[Sequence[str]]) -> float:
 
 def sentence_statistics(metrics: Sequence[Metric], systems: Mapping[str, Sequence[str]],
                         references: Sequence[Sequence[str]]) -> dict[str, dict[str, np.ndarray]]:
-    """Sufficient statistics of every sentence of every system.
+    """Sufficient statistics: {metric's name: {system's name: [sentences, counts], float64}}.
 
-    Args:
-      metrics: what to compute.
-      systems: {name: lines}, of the same sentences.
-      references: the lines of each reference.
-
-    Returns:
-      {metric's name: {system's name: [sentences, counts], float64}}.
+    `systems` are {name: lines} of the same sentences, `references` the lines of each reference.
     """
     size = max(1, min(BLOCK_LINES, BLOCK_HYPOTHESES // len(systems)))
     starts = range(0, len(references[0]), size)       # blocks keep memory small
@@ -273,12 +262,7 @@ def paired_bootstrap(metric: Metric, systems: Sequence[np.ndarray], samples: int
     """Paired bootstrap resampling (Koehn 2004) as sacreBLEU does it.
 
     p takes absolute differences before it centres them, and is about half of a two-sided p-value.
-
-    Args:
-      metric: metric of the statistics.
-      systems: [sentences, counts] of each system; the first is the baseline.
-      samples: number of resamples.
-      seed: seed of the draws.
+    `systems` are arrays [sentences, counts], the first of which is the baseline's.
     """
     sentences = len(systems[0])
     columns = np.concatenate(systems, axis=1)
@@ -299,16 +283,9 @@ def paired_bootstrap(metric: Metric, systems: Sequence[np.ndarray], samples: int
 
 def paired_randomization(metric: Metric, baseline: np.ndarray, system: np.ndarray, trials: int,
                          seed: int) -> float:
-    """Paired approximate randomization (Riezler and Maxwell 2005) as sacreBLEU does it.
+    """A two-sided p by sacreBLEU's approximate randomization (Riezler and Maxwell 2005).
 
-    Args:
-      metric: metric of the statistics.
-      baseline, system: [sentences, counts].
-      trials: in each, the outputs for half of the sentences are exchanged at random.
-      seed: seed of the exchanges.
-
-    Returns:
-      a two-sided p-value.
+    In each trial the outputs for half of the sentences, [sentences, counts], are exchanged.
     """
     random = np.random.default_rng(seed)
     exchanged = np.concatenate([

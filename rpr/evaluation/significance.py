@@ -106,12 +106,9 @@ class Spread(NamedTuple):
 
 def run_scores(metric: Metric, statistics_: np.ndarray,
                documents: Sequence[str] | np.ndarray | None = None) -> RunScores:
-    """The score and the jackknife pseudo-values of a run.
+    """The score and the jackknife pseudo-values of a run, from its statistics [sentences, counts].
 
-    Args:
-      metric: metric of the statistics.
-      statistics_: [sentences, counts].
-      documents: name of each sentence's document; None: each sentence stands for itself.
+    `documents` names each sentence's document; None: each sentence stands for itself.
     """
     score = metric.corpus_score(statistics_)[0]
     units, freedom = statistics_, None
@@ -135,8 +132,7 @@ def arm_score(runs: Sequence[RunScores]) -> ArmScore:
 def estimate_spread(arms: Iterable[Sequence[RunScores]]) -> Spread:
     """The common variance over seeds, by the moments of the logarithms (Smyth 2004, section 6).
 
-    Args:
-      arms: those of a study; the ones with a single run do not count.
+    Arms with a single run do not count.
 
     Raises:
       ValueError: no arm has two runs.
@@ -293,9 +289,7 @@ def _sentence_part(values: np.ndarray, like: RunScores) -> Part:
 def critical_value(parts: Sequence[Part], level: float) -> float:
     """Two-sided critical value at a level: the mean of Cochran and Cox's and of Satterthwaite's.
 
-    Args:
-      parts: independent parts of the variance.
-      level: between 0 and 1.
+    `parts` are the independent parts of the variance.
     """
     quantiles = [-float(special.stdtrit(part.freedom, level / 2)) for part in parts]
     total = sum(part.variance for part in parts)

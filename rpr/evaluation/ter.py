@@ -26,8 +26,7 @@ Pair = tuple[Sequence[int], Sequence[int]]            # ids of the words, ids of
 def count_edits(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list[int]:
     """Number of edits (moves, insertions, deletions, substitutions) of each pair.
 
-    Args:
-      pairs: words of a hypothesis, and words of its reference.
+    A pair has the words of a hypothesis and those of its reference.
     """
     searches = [_Search(hypothesis, reference) for hypothesis, reference in pairs]
     active = [search for search in searches if search.words and search.target]
@@ -165,11 +164,9 @@ def edit_distances(pairs: Sequence[Pair], beam: float = BEAM) -> list[int]:
 
 
 def edit_matrices(pairs: Sequence[Pair]) -> Iterator[tuple[int, list[list[int]]]]:
-    """The edit matrix of each pair of non-empty lists, in any order.
+    """Yields index and edit matrix [words + 1][targets + 1] of each pair of non-empty lists.
 
-    Yields:
-      index of the pair, and its matrix [words + 1][targets + 1]; a cell outside the beam has a
-      number larger than any distance.
+    They come in any order. A cell outside the beam has a number larger than any distance.
     """
     for batch in _batches(pairs, keep=True):
         _, diagonals = _fill(batch, True, BEAM)

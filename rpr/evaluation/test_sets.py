@@ -105,17 +105,12 @@ def check_test_set(name: str, language_pair: str) -> None:
 
 def register(name: str, language_pair: str, source: str, references: Sequence[str],
              documents: str | None = None) -> str:
-    """Registers a test set of plain text files, one sentence per line.
+    """Registers a test set of plain text files, one sentence per line; returns its directory.
 
     Args:
-      name: by which it is found.
-      language_pair: such as en-de.
-      source: path of the source text, UTF-8, .gz allowed.
-      references: paths of one or more references.
+      name, language_pair: by which it is found.
+      source, references: paths of the text, UTF-8, .gz allowed.
       documents: path of a file with the name of each sentence's document.
-
-    Returns:
-      the directory with the copies.
 
     Raises:
       UserError: a name that is not allowed or taken by other text, files of unequal length.

@@ -42,14 +42,11 @@ _LOG_LINES = 5                                        # of a stage that gave no 
 
 def complete_run(run: Run, run_dir: RunDirectory, skip_datagen: bool = False,
                  training_of: str | None = None) -> None:
-    """Runs the stages that are not finished.
+    """Runs the stages of a run, or a part of one, that are not finished.
 
-    Refuses a directory that holds another run or is in use, and a corpus that changed.
-
-    Args:
-      run, run_dir: the run and its directory, which may hold a part of it.
-      skip_datagen: whether the data has been generated and checked already.
-      training_of: directory of a run whose training this one shares, unless it has begun.
+    Refuses a directory that holds another run or is in use, and a corpus that changed. With
+    `skip_datagen` the data has been generated and checked already. `training_of` is the directory
+    of a run whose training this one shares, unless it has begun.
     """
     source, there = RunDirectory(training_of or "", run_dir.data_dir), None
     if training_of and not run_dir.is_trained():

@@ -270,11 +270,9 @@ def find_model(path: str, data_dir: str | None = None, usr_dir: str | None = Non
                ) -> tuple[Run, ModelRequest]:
     """The run of a run directory, and its model; of an unfinished run, the last checkpoint's.
 
-    Args:
-      path: as `rpr run` made it.
-      data_dir: vocabulary and TFRecords; None: where `rpr run` and `rpr study` put them.
-      usr_dir: the user's own code. The one that the run names is not used: a directory made
-        by somebody else must not choose which code runs.
+    `data_dir` has vocabulary and TFRecords; None: where `rpr run` and `rpr study` put them.
+    `usr_dir` is the user's own code. The one that the run names is not used: a directory made by
+    somebody else must not choose which code runs.
     """
     run_dir = RunDirectory(path)
     if not os.path.exists(run_dir.config):

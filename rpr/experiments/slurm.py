@@ -40,10 +40,8 @@ class RunJob:
 class Cluster(contextlib.AbstractContextManager):
     """Queues `rpr` processes; used like a `local_pool.Pool`. Leaving its context leaves the jobs.
 
-    Args:
-      name: "slurm"; or "local", submitit's stand-in for it on one machine.
-      folder: for submitit's files.
-      options: `NAME=VALUE` strings, as submitit's AutoExecutor.update_parameters takes them.
+    `name` is "slurm", or "local": submitit's stand-in for it on one machine. `folder` is for
+    submitit's files. `options` are NAME=VALUE, as AutoExecutor.update_parameters takes them.
     """
 
     def __init__(self, name: str, folder: str, options: list[str]) -> None:

@@ -179,11 +179,7 @@ def length_columns(results: StudyResults) -> list[Column]:
 
 
 def choose(results: StudyResults, keys: Sequence[str]) -> list[Column]:
-    """The columns with these keys, in this order, without empty ones.
-
-    Raises:
-      UserError: there is no such column, or no arm has a value in any of them.
-    """
+    """The columns with these keys, in this order, without empty ones; refuses unknown keys."""
     available = {column.key: column for column in _all_columns(results)}
     for key in keys:
         if key not in available:

@@ -311,14 +311,9 @@ def _fill_samples(results: StudyResults, source: Sequence[str], reference: Seque
 
 
 def letters_of(means: Mapping[str, float], different: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The letters of each arm; the best arm has an "a".
+    """{arm: its letters in alphabetical order}; the best arm has an "a".
 
-    Args:
-      means: {arm: mean score}.
-      different: pairs of arms that differ significantly.
-
-    Returns:
-      {arm: letters in alphabetical order}.
+    `means` are {arm: mean score}, `different` the pairs of arms that differ significantly.
     """
     groups: list[frozenset[str]] = [frozenset(means)]
     for first, second in different:

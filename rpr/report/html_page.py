@@ -103,13 +103,9 @@ def _save(figure: Figure, name: str, title: str, path: str, arm: str | None = No
 
 def render_page(results: StudyResults, pictures: Sequence[Picture], directory: str,
                 linked: Sequence[Picture] = ()) -> str:
-    """The page as HTML. Its only script is page.js, which is part of it.
+    """The page as HTML, for `directory`. Its only script is page.js, which is part of it.
 
-    Args:
-      results: results with scores.
-      pictures: figures; those of single arms are folded, one block per arm.
-      directory: where the page will be written.
-      linked: figures of other models, which are not embedded.
+    Figures of single arms are folded, one block per arm. Those of `linked` are not embedded.
     """
     models, embedded = _by_arm(pictures), _embedded(pictures, directory)
     script = pathlib.Path(__file__).with_name("page.js").read_text(encoding="utf-8")

@@ -37,7 +37,6 @@ KINDS = ("keys", "values")
 CACHE = "learned.npz"                                 # of a run directory
 _LARGEST = 1 << 28                                    # bytes of all arrays
 _MOST_HEADS = 4096                                    # of all layers
-_BATCH = 8                                            # sentences
 
 
 def load(run_dir: RunDirectory) -> dict[str, np.ndarray]:
@@ -77,15 +76,9 @@ def _is_as_made(arrays: Mapping[str, np.ndarray]) -> bool:
 
 def source_lengths(source: Sequence[str],
                    run_dirs: Iterable[RunDirectory]) -> tuple[np.ndarray, str]:
-    """Source lengths in sub-words if the model of some run was analysed, else in words.
+    """Lengths, int [sentences], and their unit: sub-words if some model was analysed, else words.
 
-    Args:
-      source: lines of the test set.
-      run_dirs: runs of the study.
-
-    Returns:
-      int [sentences], and the unit's name. Sub-words include the end-of-sentence symbol, as T2T's
-      max_length does.
+    Sub-words include the end-of-sentence symbol, as T2T's max_length does.
     """
     digest = _digest(source)
     for run_dir in run_dirs:
@@ -128,16 +121,11 @@ def analyse_models(run_dirs: Iterable[RunDirectory], usr_dir: str | None = None)
 def attention_by_distance(model: "Inspector", source: Sequence[str], target: Sequence[str],
                           max_length: int, sentences: int = 64,
                           max_distance: int = MAX_DISTANCE) -> dict[str, np.ndarray]:
-    """How far the heads of a model look.
+    """How far the heads of a model look, in evenly spaced test sentences.
 
     The decoder reads the references, so that all models of a study are compared on the same text.
-
-    Args:
-      model: a model with self-attention.
-      source, target: lines of the test set and its reference.
-      max_length: longer sentences are skipped, in sub-words.
-      sentences: number of evenly spaced test sentences.
-      max_distance: larger distances count as this one.
+    Sentences of more than `max_length` sub-words are skipped. Larger distances than `max_distance`
+    count as this one.
 
     Returns:
       {"encoder": a, "decoder": a}, each float64 [layers, heads, 2 * max_distance + 1]: the share of
@@ -155,22 +143,18 @@ def attention_by_distance(model: "Inspector", source: Sequence[str], target: Seq
               np.linspace(0, len(pairs) - 1, min(sentences, len(pairs))).astype(int)]
     encoded = [(model.encode(source_line), model.encode(target_line, "targets"))
                for source_line, target_line in chosen]
-    encoded = sorted((pair for pair in encoded if max(map(len, pair)) <= max_length),
-                     key=lambda pair: max(map(len, pair)))
+    encoded = [pair for pair in encoded if max(map(len, pair)) <= max_length]
     if not encoded:
         raise UserError(f"no test sentence of at most max_length={max_length} tokens")
     totals: dict[str, np.ndarray] = {}
     queries = dict.fromkeys(SIDES, 0)
-    for first in range(0, len(encoded), _BATCH):
-        some = encoded[first:first + _BATCH]
-        weights = model.attention(*zip(*some, strict=True))
-        for row, pair in enumerate(some):
-            for side, ids in zip(SIDES, pair, strict=True):
-                length = len(until_end(ids))
-                sums = sum_by_distance(getattr(weights, side)[:, row, :, :length, :length],
-                                       max_distance)
-                totals[side] = totals[side] + sums if side in totals else sums
-                queries[side] += length
+    for pair in encoded:
+        weights = model.attention(*([ids] for ids in pair))
+        for side, ids in zip(SIDES, pair, strict=True):
+            length = len(until_end(ids))
+            sums = sum_by_distance(getattr(weights, side)[:, 0, :, :length, :length], max_distance)
+            totals[side] = totals[side] + sums if side in totals else sums
+            queries[side] += length
     return {side: total / queries[side] for side, total in totals.items()}
 
 

@@ -50,13 +50,9 @@ def plot_norms(arrays: Arrays) -> Figure:
 
 
 def plot_similarity(arrays: Arrays, kind: str) -> Figure:
-    """Cosine similarity between the vectors of every two relative positions.
+    """Cosine similarity between the vectors of every two relative positions, of "keys" or "values".
 
     Each layer is a row, each table a square in it.
-
-    Args:
-      arrays: result of `model_analysis.load`.
-      kind: "keys" or "values".
     """
     layers = [(side, layer, tables) for side in SIDES
               for layer, tables in enumerate(arrays.get(f"{side}_{kind}", ()))]

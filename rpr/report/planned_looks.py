@@ -18,12 +18,8 @@ def look(arms: Mapping[str, Sequence[tuple[str, RunDirectory]]], baseline: str, 
          ) -> tuple[dict[str, Verdict], dict[str, int]]:
     """What the finished runs decide; see `looks.decide`.
 
-    They are judged by the first of their metrics on their own test set.
-
-    Args:
-      arms: {arm: (state, directory) of its runs in the order of the seeds}.
-      baseline: one of the arms.
-      plan: of the study.
+    They are judged by the first of their metrics on their own test set. `arms` are {arm: (state,
+    directory) of its runs in the order of the seeds}.
     """
     done = {arm: [run_dir for _, run_dir in itertools.takewhile(
         lambda entry: entry[0] == "done", runs)] for arm, runs in arms.items()}

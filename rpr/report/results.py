@@ -277,11 +277,7 @@ class StudyResults:
 
 
 def load_record(path: str) -> StudyResults:
-    """The results in PATH/results.json, as `rpr report` wrote them.
-
-    Raises:
-      UserError: the file is damaged, or of another version of this program.
-    """
+    """The results in PATH/results.json; refuses a damaged file, or one of another version."""
     file = os.path.join(path, RECORD_FILE)
     remedy = "or it is of another version: make the report again"
     results = files.read_json(file, StudyResults, remedy)

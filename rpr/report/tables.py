@@ -242,10 +242,6 @@ def write_events(results: StudyResults, path: str) -> None:
     RUN/model already contains the scalars of the training. Here each run that has started becomes a
     session of the plugin with its test scores, in RUN/events.*; sessions are grouped by arm, so
     that the plugin averages over seeds. DIR/events.* describes the study.
-
-    Args:
-      results: with scores.
-      path: the study's directory.
     """
     # Not TensorFlow, which takes seconds to import.
     from tensorboard.compat.proto.summary_pb2 import Summary
