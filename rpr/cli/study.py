@@ -131,7 +131,7 @@ def _needed(study: Study, planned: list[studies.StudyRun], retry_failed: bool = 
     if not study.looks:
         return planned
     from rpr.evaluation.looks import Plan
-    from rpr.report.planned_looks import look
+    from rpr.report.comparison import look
     states = {study_run.name: study_run.state() for study_run in planned}
     arms: dict[str, list[tuple[str, RunDirectory]]] = {}
     for study_run in planned:

@@ -18,15 +18,14 @@ from rpr.experiments import gin_files
 from rpr.experiments.config import Run
 from rpr.experiments.run_directory import RunDirectory
 from rpr.report import model_analysis, test_texts
-from rpr.report.planned_looks import fill_verdicts
 from rpr.report.results import (
     BEYOND,
     DEFAULT_METRICS,
     MIN_SENTENCES,
     ArmPair,
-    Bucket,
     Sample,
     StudyResults,
+    make_buckets,
 )
 from rpr.report.study_reader import run_directory_of
 from rpr.utils import files, metrics_log
@@ -35,9 +34,6 @@ from rpr.utils.errors import InvalidValue, UserError
 
 MOST_RANKED_ARMS = 30                                 # with more, a ranking cannot be read
 MANY_RUNS = 50                                        # scoring takes long enough to say so
-BUCKET_WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
-MAX_BUCKETS = 8                                       # of the most common lengths
-MIN_SHARE = 0.02                                      # of each bucket, besides MIN_SENTENCES
 SAMPLES, SAMPLE_WORDS, MOST_SAMPLED_ARMS = 6, (4, 40), 12
 
 
@@ -71,7 +67,13 @@ def score_runs(results: StudyResults, path: str, measure: Measure | None = None,
     for each in (run for arm in results.arms for run in arm.all_runs):
         each.scores = {}                              # as recorded, perhaps of other tokens
     if results.looks:
-        fill_verdicts(results, path)
+        verdicts = look({arm.name: [(run.state, run_directory_of(path, run)) for run in arm.runs]
+                         for arm in results.arms}, results.baseline,
+                        Plan(tuple(results.looks), results.margin))[0]
+        for arm in results.arms:
+            if verdict := verdicts.get(arm.name):
+                arm.looked = verdict.seeds
+                arm.answer = {True: "yes", False: "no", None: "open"}[verdict.answer]
     runs = {name: gin_files.load_run(run_dir.config) for name, run_dir in run_dirs.items()}
     if len({run.metrics or DEFAULT_METRICS for run in runs.values()}) > 1:
         say("run.metrics differs between the runs; all are scored by "
@@ -113,6 +115,44 @@ def score_runs(results: StudyResults, path: str, measure: Measure | None = None,
     _fill_samples(results, source, references[0], hypotheses, samples)
 
 
+def look(arms: Mapping[str, Sequence[tuple[str, RunDirectory]]], baseline: str, plan: Plan
+         ) -> tuple[dict[str, Verdict], dict[str, int]]:
+    """What the finished runs decide; see `looks.decide`.
+
+    They are judged by the first of their metrics on their own test set. `arms` are {arm: (state,
+    directory) of its runs in the order of the seeds}.
+    """
+    done = {arm: [run_dir for _, run_dir in itertools.takewhile(
+        lambda entry: entry[0] == "done", runs)] for arm, runs in arms.items()}
+    failed = [arm for arm, runs in arms.items()
+              if len(done[arm]) < len(runs) and runs[len(done[arm])][0] == "failed"]
+    run_dirs = {run_dir.path: run_dir for found in done.values() for run_dir in found}
+    scores: dict[str, RunScores] = {}
+    if run_dirs and all(len(found) >= plan.seeds[0] for arm, found in done.items()
+                        if arm not in failed):
+        scores = _first_scores(run_dirs)
+    return looks.decide({arm: [scores[run_dir.path] for run_dir in found if scores]
+                         for arm, found in done.items()}, baseline, plan, failed)
+
+
+def _first_scores(run_dirs: Mapping[str, RunDirectory]) -> dict[str, RunScores]:
+    """{path: score in the first metric on the runs' own test set}."""
+    runs = {name: gin_files.load_run(run_dir.config) for name, run_dir in run_dirs.items()}
+    run = next(iter(runs.values()))
+    if run.metric in LOSS_METRICS:
+        counts = {path: loss_counts(read_losses(run_dir.losses_file()))
+                  for path, run_dir in run_dirs.items()}
+        metric, documents = make_metric(run.metric), None
+    else:
+        texts = test_texts.read_test_set(runs, run_dirs, "")
+        metric = make_metric(run.metric, len(texts.references),
+                             language_pair=test_texts.sacrebleu_name(run, [""])[1])
+        documents = texts.documents
+        counts = sentence_statistics([metric], texts.hypotheses, texts.references)[metric.name]
+    return {path: significance.run_scores(metric, each, documents)
+            for path, each in counts.items()}
+
+
 def _leave_own_test_set(results: StudyResults, run_dirs: Mapping[str, RunDirectory],
                         names: Sequence[str]) -> None:
     """Replaces what was recorded for the runs' own test set by what is known of these."""
@@ -131,10 +171,10 @@ def _leave_own_test_set(results: StudyResults, run_dirs: Mapping[str, RunDirecto
 def _fill_buckets(results: StudyResults, source: Sequence[str],
                   run_dirs: Mapping[str, RunDirectory]) -> np.ndarray:
     """Fills in the length buckets; returns the source lengths, int [sentences]."""
-    trained = {files.read_json(run_dir.data, {"trained_length?": int}).get("trained_length")
-               for run_dir in run_dirs.values()}
-    if len(trained) == 1 and None not in trained:
-        results.trained_length, results.length_unit = trained.pop(), "tokens"
+    trained = _shared(files.read_json(run_dir.data, {"trained_length?": int}).get("trained_length")
+                      for run_dir in run_dirs.values())
+    if trained is not None:
+        results.trained_length, results.length_unit = trained, "tokens"
         lengths = np.array([len(line.split()) for line in source])
     else:
         lengths, results.length_unit = model_analysis.source_lengths(source, run_dirs.values())
@@ -147,9 +187,14 @@ def _fill_buckets(results: StudyResults, source: Sequence[str],
 
 def _max_length(run_dirs: Mapping[str, RunDirectory]) -> int | None:
     """The hparam max_length, if all models share it."""
-    longest = {files.read_json(run_dir.file("model", "hparams.json"), {"max_length?": (int, None)}
-                               ).get("max_length") for run_dir in run_dirs.values()}
-    return longest.pop() if len(longest) == 1 else None
+    return _shared(files.read_json(run_dir.file("model", "hparams.json"), {
+        "max_length?": (int, None)}).get("max_length") for run_dir in run_dirs.values())
+
+
+def _shared(values: Iterable[int | None]) -> int | None:
+    """The value that all have."""
+    found = set(values)
+    return found.pop() if len(found) == 1 else None
 
 
 def _score_losses(results: StudyResults, runs: Mapping[str, Run],
@@ -327,36 +372,3 @@ def letters_of(means: Mapping[str, float], different: Iterable[tuple[str, str]])
     letters = [*string.ascii_letters, *(f"({number})" for number in range(52, len(groups)))]
     return {name: "".join(letter for letter, group in zip(letters, groups, strict=False)
                           if name in group) for name in means}
-
-
-def make_buckets(lengths: np.ndarray, ends: Sequence[int] = ()) -> list[Bucket]:
-    """Divides int [sentences] lengths into buckets of a round width; merges those with few.
-
-    `ends` are the longest lengths of each bucket, if given; longer ones are one more. Buckets are
-    in ascending order, and each sentence falls into exactly one.
-    """
-    if ends:
-        lows = [min(1, int(lengths.min())), *(end + 1 for end in ends)]
-        chosen = [_bucket(low, high, lengths)
-                  for low, high in zip(lows, [*ends, int(lengths.max())], strict=True)]
-        return [bucket for bucket in chosen if bucket.sentences]
-    common = np.quantile(lengths, 0.98) - lengths.min()
-    width = next((width for width in BUCKET_WIDTHS if common <= width * MAX_BUCKETS),
-                 BUCKET_WIDTHS[-1])
-    least = max(MIN_SENTENCES, MIN_SHARE * len(lengths))
-    edges = range(int(lengths.min() - 1) // width * width, int(lengths.max()) + width, width)
-    buckets: list[Bucket] = []
-    low = edges[0] + 1
-    for high in edges[1:]:
-        bucket = _bucket(low, high, lengths)
-        if bucket.sentences >= least:
-            buckets.append(bucket)
-            low = high + 1
-    if low <= lengths.max():                          # too few are left for a bucket of their own
-        first = buckets.pop().low if buckets else low
-        buckets.append(_bucket(first, edges[-1], lengths))
-    return buckets
-
-
-def _bucket(low: int, high: int, lengths: np.ndarray) -> Bucket:
-    return Bucket(low, high, int(Bucket(low, high, 0).contains(lengths).sum()))

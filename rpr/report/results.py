@@ -6,7 +6,7 @@ Tables, figures and pages only read these classes, so they can also be made from
 import math
 import os
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,9 @@ RECORD_FILE = "results.json"
 DEFAULT_METRICS = ("bleu", "chrf")                    # where run.metrics is empty
 BEYOND = "beyond"                                     # first metric, sources beyond training
 MIN_SENTENCES = 10                                    # of each bucket, and beyond training
+MIN_SHARE = 0.02                                      # of each bucket, besides MIN_SENTENCES
+BUCKET_WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
+MAX_BUCKETS = 8                                       # of the most common lengths
 
 
 @dataclass
@@ -33,6 +36,39 @@ class Bucket:
     def contains(self, lengths: np.ndarray) -> np.ndarray:
         """bool [sentences]: which of the int [sentences] lengths fall into this bucket."""
         return (lengths >= self.low) & (lengths <= self.high)
+
+
+def make_buckets(lengths: np.ndarray, ends: Sequence[int] = ()) -> list[Bucket]:
+    """Divides int [sentences] lengths into buckets of a round width; merges those with few.
+
+    `ends` are the longest lengths of each bucket, if given; longer ones are one more. Buckets are
+    in ascending order, and each sentence falls into exactly one.
+    """
+    if ends:
+        lows = [min(1, int(lengths.min())), *(end + 1 for end in ends)]
+        chosen = [_bucket(low, high, lengths)
+                  for low, high in zip(lows, [*ends, int(lengths.max())], strict=True)]
+        return [bucket for bucket in chosen if bucket.sentences]
+    common = np.quantile(lengths, 0.98) - lengths.min()
+    width = next((width for width in BUCKET_WIDTHS if common <= width * MAX_BUCKETS),
+                 BUCKET_WIDTHS[-1])
+    least = max(MIN_SENTENCES, MIN_SHARE * len(lengths))
+    edges = range(int(lengths.min() - 1) // width * width, int(lengths.max()) + width, width)
+    buckets: list[Bucket] = []
+    low = edges[0] + 1
+    for high in edges[1:]:
+        bucket = _bucket(low, high, lengths)
+        if bucket.sentences >= least:
+            buckets.append(bucket)
+            low = high + 1
+    if low <= lengths.max():                          # too few are left for a bucket of their own
+        first = buckets.pop().low if buckets else low
+        buckets.append(_bucket(first, edges[-1], lengths))
+    return buckets
+
+
+def _bucket(low: int, high: int, lengths: np.ndarray) -> Bucket:
+    return Bucket(low, high, int(Bucket(low, high, 0).contains(lengths).sum()))
 
 
 @dataclass

@@ -18,7 +18,7 @@ from matplotlib.textpath import TextPath
 from report_runs import read_scored, write_run, write_study
 
 from rpr.evaluation.significance import Comparison
-from rpr.report import columns, comparison, results, tables
+from rpr.report import columns, results, tables
 from rpr.utils.errors import UserError
 
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")
@@ -233,7 +233,7 @@ def test_settings_of_a_users_own_scheme_are_empty_for_other_schemes(tmp_path):
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=300))
 def test_every_sentence_is_in_one_bucket(values):
     lengths = np.array(values)
-    buckets = comparison.make_buckets(lengths)
+    buckets = results.make_buckets(lengths)
     inside = sum(bucket.contains(lengths).astype(int) for bucket in buckets)
     assert inside.tolist() == [1] * len(lengths)
     assert [bucket.sentences for bucket in buckets] == [
@@ -244,9 +244,9 @@ def test_every_sentence_is_in_one_bucket(values):
 
 
 def test_an_empty_source_is_in_the_first_chosen_bucket():
-    buckets = comparison.make_buckets(np.array([0, 1, 4, 5, 12]), [4, 10])
+    buckets = results.make_buckets(np.array([0, 1, 4, 5, 12]), [4, 10])
     assert [(bucket.low, bucket.sentences) for bucket in buckets] == [(0, 3), (5, 1), (11, 1)]
-    assert comparison.make_buckets(np.array([2]), [4])[0].low == 1
+    assert results.make_buckets(np.array([2]), [4])[0].low == 1
 
 
 def test_no_part_of_a_cell_begins_like_a_formula():
