@@ -20,11 +20,8 @@ def with_choice(settings: Sequence[Sequence[RunScores]], losses: Sequence[Sequen
 
     The choice is repeated without each of the S seeds. The jackknife pseudo-values over seeds,
     S * score - (S - 1) * score without the seed (Tukey 1958), stand for the runs' scores. They are
-    shifted to the mean of the chosen runs.
-
-    Args:
-      settings: runs of each setting, the chosen one first, in the same order of seeds.
-      losses: losses by which the setting with the least mean is chosen; the same shape.
+    shifted to the mean of the chosen runs. `settings` has the runs of each setting, the chosen one
+    first, in the same order of seeds; `losses` those by which the setting of least mean is chosen.
     """
     scores = np.array([[run.score for run in runs] for runs in settings])
     loss, seeds, mean = np.array(losses), scores.shape[1], float(scores[0].mean())

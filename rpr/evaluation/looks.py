@@ -93,8 +93,7 @@ def decide(scores: Mapping[str, Sequence[RunScores]], baseline: str, plan: Plan,
 
     Args:
       scores: {arm: finished runs in the order of the seeds, without gaps}.
-      baseline: one of the arms.
-      plan: of the study.
+      baseline, plan: one of the arms; of the study.
       failed: arms whose next run failed; no look waits for them.
 
     Returns:
@@ -122,18 +121,15 @@ def decide(scores: Mapping[str, Sequence[RunScores]], baseline: str, plan: Plan,
 
 def compare(scores: Mapping[str, Sequence[RunScores]], baseline: str, plan: Plan,
             verdicts: Mapping[str, Verdict]) -> dict[str, Comparison]:
-    """Compares arms with the baseline, each at its last look.
+    """Compares arms with the baseline, each at its last look: {arm: comparison}.
 
     The intervals are repeated confidence intervals (Jennison and Turnbull 1989): those of all looks
-    together cover the true difference with 95%, whenever the study stops. Holm's correction
-    counts all arms.
+    together cover the true difference with 95%, whenever the study stops. p is adjusted for the
+    looks, and Holm's correction counts all arms.
 
     Args:
       scores: as for `decide`, in any metric.
       verdicts: of the arms to compare.
-
-    Returns:
-      {arm: comparison}; `p` is adjusted for the looks.
     """
     found: dict[str, Comparison] = {}
     for seeds in sorted({verdict.seeds for verdict in verdicts.values()}):

@@ -1,17 +1,9 @@
 """Metrics that are the ratio of two sums over examples: accuracy, edit distance and perplexity.
 
-The first three are for tasks with one right answer. Tokens are words, separated by white space. Of
-several references the one that gives an example the best ratio counts.
-
-| name | numerator | denominator |
-| --- | --- | --- |
-| `accuracy` | answers that equal the reference | answers |
-| `token_accuracy` | positions with the reference's token | the longer of the two lengths |
-| `edit_distance` | insertions, deletions and substitutions (Levenshtein 1966) | reference length |
-| `token_loss` | losses of the tokens of a text, nats | their number |
-
-`perplexity` is the exponential of `token_loss`, of at most 100 nats. Files of losses have a
-JSON list for each text, with the loss of each token.
+docs/report.md says what they count. The first three are for tasks with one right answer. Tokens are
+words, separated by white space. Of several references the one that gives an example the best ratio
+counts. `token_loss` is the mean of the losses of a text's tokens, `perplexity` its exponential, of
+at most 100 nats. Files of losses have a JSON list for each text, with the loss of each token.
 """
 import json
 import math

@@ -42,21 +42,14 @@ def count_edits(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> list[in
 
 
 class _Search:
-    """The search for the fewest edits of one hypothesis.
-
-    Attributes:
-      words: ids of the hypothesis after the moves so far.
-      target: ids of the reference.
-      moves: number of moves so far.
-      distance: edit distance of `words` from `target`.
-    """
+    """The search for the fewest edits of one hypothesis; words are ids."""
 
     def __init__(self, hypothesis: Sequence[str], reference: Sequence[str]) -> None:
         ids: dict[str, int] = {}
         self.target = [ids.setdefault(word, len(ids)) for word in reference]
-        self.words = [ids.setdefault(word, len(ids)) for word in hypothesis]
+        self.words = [ids.setdefault(word, len(ids)) for word in hypothesis]    # moved so far
         self.moves = self._tried = 0
-        self.distance = max(len(self.words), len(self.target))
+        self.distance = max(len(self.words), len(self.target))                # from the target
         common = (collections.Counter(self.words) & collections.Counter(self.target)).total()
         self._least = self.distance - common          # whatever the order of the words
 

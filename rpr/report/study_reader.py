@@ -54,7 +54,7 @@ def read_study(path: str, baseline: str | None = None, against: str | None = Non
             raise UserError(f"{directory}: study.looks compares all of its arms, and no others, "
                             f"with {study['baseline']}")
     for directory in described:
-        found, name = _read_arms(path, directory, is_other=directory == against)
+        found, name = _read_arms(path, directory, described[directory], directory == against)
         their_baseline = next((arm for arm in found if arm.name == name), None)
         _rename(found, directory, {arm.name for arm in arms})
         if directory == against and their_baseline:
@@ -112,20 +112,20 @@ def run_directory_of(study_dir: str, run: RunResult) -> RunDirectory:
     return RunDirectory(os.path.join(study_dir, run.path))
 
 
-def _read_arms(root: str, path: str, is_other: bool) -> tuple[list[ArmResult], str | None]:
+def _read_arms(root: str, path: str, study: dict[str, Any], is_other: bool
+               ) -> tuple[list[ArmResult], str | None]:
     """The arms of a directory, without scores, and the name of its baseline, if it has one.
 
     Their settings are what the study changes in each arm. The paths of runs are relative to `root`.
     With `is_other` the directory is that of a study or of a finished run.
     """
-    def read(name: str, seed: int | None = None) -> RunResult:
-        return _read_run(root, os.path.relpath(os.path.join(path, name), root)
-                         if path != root else name, seed)
+    def read(name: str, seed: int | None = None, tuned: dict[str, Any] | None = None) -> RunResult:
+        run = _read_run(root, os.path.relpath(os.path.join(path, name), root)
+                        if path != root else name, seed)
+        return dataclasses.replace(run, tuned=tuned or {})
 
     if not os.path.isdir(path):
         raise InvalidPath(path, "no such directory")
-    file = os.path.join(path, "study.json")
-    study = files.read_json(file, _STUDY, _REMEDY)
     if is_other and not study:
         if not os.path.exists(os.path.join(path, gin_files.RUN_FILE)):
             raise InvalidPath(path, f"there is no run in it (no {gin_files.RUN_FILE}), and it is "
@@ -145,15 +145,14 @@ def _read_arms(root: str, path: str, is_other: bool) -> tuple[list[ArmResult], s
         unique((arm["name"] for arm in study["arms"]), "an arm is called")
         unique(directories, "a run lies in")
     except ValueError as error:
-        raise UserError(f"{file} is damaged: {error}; {_REMEDY}") from None
+        raise UserError(f"{os.path.join(path, 'study.json')} is damaged: {error}; {_REMEDY}"
+                        ) from None
     for directory in directories:
         files.below(path, directory)
-    arms = [ArmResult(arm["name"], arm["changes"], arm["paper_bleu"],
-                      [read(run["directory"], run["seed"]) for run in arm["runs"]])
+    arms = [ArmResult(arm["name"], arm["changes"], arm["paper_bleu"], [
+        read(run["directory"], run["seed"], run.get("tuned")) for run in arm["runs"]])
             for arm in study["arms"]]
-    for arm, entry in zip(arms, study["arms"], strict=True):
-        for run, described in zip(arm.runs, entry["runs"], strict=True):
-            run.tuned = described.get("tuned", {})
+    for arm in arms:
         arm.choose_setting()
         if is_other and arm.name == study["baseline"]:
             _check_done(arm, path)
