@@ -82,8 +82,8 @@ def run_command(argv: Sequence[str], environment: Mapping[str, str], *inherited:
     """
     options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT,
                                "text": True, "errors": "replace"} if show else {}
-    reason, pipe = os.pipe()
-    try:
+    reader, pipe = os.pipe()
+    with open(reader, "rb", buffering=0) as reason:
         try:
             process = spawn(argv, pass_fds=(*inherited, pipe), process_group=0, stdin=None,
                             env={**os.environ, **environment, REASON_PIPE: str(pipe)}, **options)
@@ -101,12 +101,8 @@ def run_command(argv: Sequence[str], environment: Mapping[str, str], *inherited:
             process.kill()
             process.wait()
             raise
-        os.set_blocking(reason, False)
-        with contextlib.suppress(BlockingIOError):
-            return code, os.read(reason, 4 * LONGEST_REASON).decode(errors="replace")
-        return code, ""
-    finally:
-        os.close(reason)
+        os.set_blocking(reader, False)                # a process that it left may hold the pipe
+        return code, (reason.read(4 * LONGEST_REASON) or b"").decode(errors="replace")
 
 
 def _check_config(run: Run, run_dir: RunDirectory) -> None:
