@@ -107,17 +107,16 @@ def render_page(results: StudyResults, pictures: Sequence[Picture], directory: s
 
     Figures of single arms are folded, one block per arm. Those of `linked` are not embedded.
     """
-    models, embedded = _by_arm(pictures), _embedded(pictures, directory)
+    models = _by_arm(pictures)
     script = pathlib.Path(__file__).with_name("page.js").read_text(encoding="utf-8")
     facts = filter(None, (results.date, results.problem,
                           columns.size_of_test_set(results),
                           f"{results.documents:,} documents" if results.documents else ""))
     return _environment().get_template("page.html.jinja").render(
         results=results, facts=" · ".join(facts), most_lines=MOST_LINES,
-        pictures=pictures, embedded=embedded, models=models, script=Markup(script),
+        pictures=pictures, embedded=_embedded(pictures, directory), models=models,
+        script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        inline={picture.path: _inline(embedded[picture.path]) for picture in pictures
-                if not picture.arm and picture.path in embedded},
         numbers={arm.name: number for number, arm in enumerate(results.arms)},
         linked=_by_arm(linked), environments=[
             (sum(run.environment == place for arm in results.arms for run in arm.all_runs),
@@ -147,29 +146,23 @@ def _by_arm(pictures: Sequence[Picture]) -> dict[str, list[Picture]]:
         pictures, lambda picture: picture.arm) if arm}
 
 
-def _embedded(pictures: Sequence[Picture], directory: str) -> dict[str, str]:
-    """{path: base64 of the SVG} of the figures for which there is room; the others are linked.
+def _embedded(pictures: Sequence[Picture], directory: str) -> dict[str, Markup]:
+    """{path: HTML} of the figures for which there is room; the others are linked.
 
-    As data URLs in an `img`, ids of several SVGs cannot collide.
+    Those of the study are part of the page, so that their arms can be switched off. `plots.save`
+    has just drawn them from escaped labels. What their ids name is equal in all of them, since
+    Matplotlib makes the ids from it. In data URLs, as of the others, ids cannot collide.
     """
     room, found = MOST_EMBEDDED, {}
     for picture in sorted(pictures, key=lambda picture: picture.arm is not None):
-        svg = pathlib.Path(directory, picture.path).read_bytes()
-        data = base64.b64encode(svg).decode("ascii")
+        svg = pathlib.Path(directory, picture.path).read_text(encoding="utf-8")
+        data = base64.b64encode(svg.encode()).decode()
         if len(data) <= room:
             room -= len(data)
-            found[picture.path] = data
+            # Without XML declaration and document type.
+            found[picture.path] = Markup(svg[svg.index("<svg"):]) if not picture.arm else Markup(
+                '<img alt="{}" src="data:image/svg+xml;base64,{}">').format(picture.title, data)
     return found
-
-
-def _inline(data: str) -> Markup:
-    """A figure of the study as a part of the page, so that its arms can be switched off.
-
-    `plots.save` has just drawn it from escaped labels. What its ids name is equal in all figures,
-    since Matplotlib makes the ids from it.
-    """
-    svg = base64.b64decode(data).decode()
-    return Markup(svg[svg.index("<svg"):])            # without XML declaration and document type
 
 
 def _seed_scores(arm: ArmResult, metric: str) -> str:

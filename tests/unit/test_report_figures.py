@@ -1,5 +1,4 @@
 """The figures of a report, also with hostile names."""
-import base64
 import itertools
 import json
 import warnings
@@ -277,6 +276,7 @@ def test_a_name_in_a_figure_is_no_markup_of_the_page(tmp_path):
     study = study_of_equals(2)
     study.arms[0].name = study.pairs[0].first = name
     plots.save(plots.plot_ranking(study), str(tmp_path / "figure"))
-    svg = html_page._inline(base64.b64encode((tmp_path / "figure.svg").read_bytes()).decode())
+    picture = html_page.Picture("t", "figure.svg", None, False)
+    svg = html_page._embedded([picture], str(tmp_path))["figure.svg"]
     assert svg.startswith("<svg") and "script" in svg and "<script" not in svg
     assert "-->" not in svg.replace(" -->", "") and "<!--" not in svg.replace("<!-- ", "")
