@@ -287,13 +287,16 @@ def paired_randomization(metric: Metric, baseline: np.ndarray, system: np.ndarra
 
     In each trial the outputs for half of the sentences, [sentences, counts], are exchanged.
     """
+    sacreBLEU counts only differences above the observed one. A metric that it does not have often
+    gives the observed difference again, which has to count as well.
     random = np.random.default_rng(seed)
     exchanged = np.concatenate([
         random.integers(2, size=(min(_BLOCK_TRIALS, trials - start), len(baseline)), dtype=bool)
         @ (baseline - system) for start in range(0, trials, _BLOCK_TRIALS)]) + system.sum(axis=0)
     rest = baseline.sum(axis=0) + system.sum(axis=0) - exchanged
     sizes = np.abs(metric.scores(exchanged) - metric.scores(rest))
-    above = int(np.sum(sizes > _observed(metric, baseline, system) + TIE))
+    tie = TIE if metric.name in METRICS else -TIE
+    above = int(np.sum(sizes > _observed(metric, baseline, system) + tie))
     return (above + 1) / (trials + 1)
 
 

@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_runs import SENTENCES, damage
 from sacrebleu import metrics as sacrebleu_metrics
+from scipy import stats
 
-from rpr.evaluation import scoring
+from rpr.cli.score import as_text
+from rpr.evaluation import ratio_metrics, scoring
 from rpr.evaluation.metrics import Metric
 from rpr.utils.errors import UserError
 
@@ -136,6 +138,37 @@ def test_a_seed_is_kept_and_identical_outputs_do_not_differ():
     assert bootstrap(1)[2].scores["bleu"].p_value == 1.0
     same = scoring.score(systems, reference, ("bleu",), test="jackknife")[2].scores["bleu"]
     assert (same.difference, same.low, same.high, same.p_value) == (0.0, 0.0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize("test", ["bootstrap", "randomization"])
+def test_outputs_that_score_alike_on_every_sentence_do_not_differ(test):
+    reference = SENTENCES * 6
+    lines = damage(reference, 0.2, 3)
+    systems = {"a": lines, "spaces": [f" {line.replace(' ', '  ')} " for line in lines]}
+    for name in ("bleu", "chrf", "ter", "accuracy"):
+        found = scoring.score(systems, {"r": reference}, (name,), test=test, samples=30)
+        assert found[1].scores[name].p_value == 1.0
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "token_accuracy", "edit_distance"])
+def test_randomization_counts_ties_where_sacrebleu_has_no_rule(metric):
+    """One sentence of 20 differs: each exchange gives the observed difference, or its negative."""
+    reference = [f"{number} a" for number in range(20)]
+    systems = {"a": reference, "b": ["x", *reference[1:]]}
+    found = scoring.score(systems, {"r": reference}, (metric,), test="randomization", samples=99)
+    assert found[1].scores[metric].p_value == 1.0
+
+
+def test_randomization_rejects_systems_of_equal_accuracy_in_five_percent():
+    random, metric = np.random.default_rng(1), ratio_metrics.make_metric("accuracy")
+    rejected = 0
+    for trial in range(200):                          # about ten sentences differ
+        first = np.stack([random.random(100) < 0.5, np.ones(100)], 1).astype(np.float64)
+        second = first.copy()
+        changed = random.random(100) < 0.1
+        second[changed, 0] = random.integers(2, size=changed.sum())
+        rejected += scoring.paired_randomization(metric, first, second, 200, trial) <= 0.05
+    assert rejected <= stats.binom.ppf(0.99, 200, 0.05)
 
 
 def test_the_default_test_is_two_sided_and_agrees_with_its_interval(files):
