@@ -279,6 +279,10 @@ def _notes_on_differences(results: StudyResults) -> Iterator[Note]:
         return
     unit = metric if results.metric in DEFAULT_METRICS else f"points of {metric}"
     units = "texts" if results.metric in LOSS_METRICS else "sentences"
+        elif results.looks:
+            yield Note((results.metric,), f"No differences yet: the first look needs "
+                       f"{results.looks[0]} seeds of the baseline, {results.baseline}, and of each "
+                       "other arm without a failed run. Runs after a failed one do not count.")
     text = size_of_test_set(results)
     together = results.baseline_arm.by_test_set
     if results.documents:

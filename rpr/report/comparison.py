@@ -122,8 +122,8 @@ def look(arms: Mapping[str, Sequence[tuple[str, RunDirectory]]], baseline: str, 
     They are judged by the first of their metrics on their own test set. `arms` are {arm: (state,
     directory) of its runs in the order of the seeds}.
     """
-    done = {arm: [run_dir for _, run_dir in itertools.takewhile(
-        lambda entry: entry[0] == "done", runs)] for arm, runs in arms.items()}
+    done = {arm: [run_dir for _, run_dir in runs[:_done_at_first(state for state, _ in runs)]]
+            for arm, runs in arms.items()}
     failed = [arm for arm, runs in arms.items()
               if len(done[arm]) < len(runs) and runs[len(done[arm])][0] == "failed"]
     run_dirs = {run_dir.path: run_dir for found in done.values() for run_dir in found}
@@ -136,6 +136,11 @@ def look(arms: Mapping[str, Sequence[tuple[str, RunDirectory]]], baseline: str, 
 
 
 def _first_scores(run_dirs: Mapping[str, RunDirectory]) -> dict[str, RunScores]:
+def _done_at_first(states: Iterable[str]) -> int:
+    """How many of an arm's runs are done before the first that is not: those that looks count."""
+    return len(list(itertools.takewhile("done".__eq__, states)))
+
+
     """{path: score in the first metric on the runs' own test set}."""
     runs = {name: gin_files.load_run(run_dir.config) for name, run_dir in run_dirs.items()}
     run = next(iter(runs.values()))
@@ -265,7 +270,8 @@ def _compare(results: StudyResults, metric: str, scores: Mapping[str, Sequence[R
                if len(scores[name]) > 1]
     if results.looks:                                 # with the seeds of each arm's last look
         differences = looks.compare(
-            {arm.name: scores.get(arm.name, []) for arm in results.arms}, results.baseline,
+            {arm.name: scores.get(arm.name, [])[:_done_at_first(run.state for run in arm.runs)]
+             for arm in results.arms}, results.baseline,
             Plan(tuple(results.looks), results.margin if metric == results.metric else 0.0),
             {arm.name: Verdict(arm.looked, None) for arm in results.arms if arm.looked})
     else:

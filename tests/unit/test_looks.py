@@ -151,6 +151,40 @@ def test_the_command_looks_and_trains_until_all_is_decided(tmp_path, monkeypatch
     """Runs that end at once: with the right answers, and with none in the arm "bad"."""
     started = []
 
+FAILED = {"train": {"state": "failed", "code": 1, "reason": "NaN"}}
+
+
+def write_looks(folder, arms):
+    """A study that looks at 2 and 4 seeds; {arm: share of damaged words of each run, or None}."""
+    for name, shares in arms.items():
+        for seed, share in enumerate(shares, 1):
+            write_run(folder, f"{name}-{seed}", share or 0.1, seed, done=share is not None,
+                      status=None if share else FAILED)
+    write_study(folder, {name: ({}, None, {seed: f"{name}-{seed}" for seed in range(
+        1, len(shares) + 1)}) for name, shares in arms.items()}, "base")
+    file = folder / "study.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"looks": [2, 4]}))
+    return read_scored(folder)
+
+
+def test_runs_after_a_failed_one_do_not_count(tmp_path):
+    """In a decision they never do, so the interval and p beside it must not show them either."""
+    clear = {"base": [0.1] * 4, "x": [0.3] * 4}
+    whole, cut = (write_looks(tmp_path / name, clear | {"failed": shares}) for name, shares in (
+        ("whole", [0.1, None, 0.9, 0.1]), ("cut", [0.1, None])))
+    for results in (whole, cut):
+        assert [(arm.answer, arm.looked) for arm in results.arms] == [("", 0), ("yes", 2), ("", 0)]
+        assert results.arms[1].differences["bleu"].p_holm <= 0.05
+    assert whole.arms[1].differences == cut.arms[1].differences
+
+
+def test_a_study_without_a_look_says_why(tmp_path):
+    results = write_looks(tmp_path, {"base": [0.1, None, 0.1], "x": [0.3] * 3})
+    assert not results.arms[1].answer and not results.arms[1].differences
+    assert ("No differences yet: the first look needs 2 seeds of the baseline, base, and of each "
+            "other arm") in tables.to_markdown(results)
+
+
     def run_all(runs, *_, **__):
         for member in (each for each in runs if each.state() != "done"):
             started.append(member.name[:-7])
