@@ -34,9 +34,10 @@ if TYPE_CHECKING:
 EVENTS = "events.out.tfevents.0.hparams"              # TensorBoard looks for tfevents
 _CSV_FIELDS = ["paper_bleu", "parameters", "steps", "steps_per_second", "model_tflops", "mfu",
                "relative_speed", "train_minutes", "exact", "loss", "letters"]
+_OF_LOOKS = ["looked", "answer"]
 # Columns of results.tex by importance. It has those that fit into LaTeX's \textwidth, in points.
-_LATEX_COLUMNS = ("difference", "p_holm", "rank", "chrf", "loss", "parameters", "seeds", "p",
-                  "paper", "speed")
+_LATEX_COLUMNS = ("difference", "p_holm", "rank", "answer", "chrf", "loss", "parameters", "seeds",
+                  "p", "paper", "speed")
 _TEXT_WIDTH, _COLUMN_GAP = 345.0, 12.0
 
 
@@ -111,7 +112,7 @@ def to_json(results: StudyResults) -> str:
 
 
 def to_csv(results: StudyResults) -> str:
-    """A row per arm, unrounded; scores of several runs are joined by semicolons."""
+    """A row per arm, rounded no further; scores of several runs are joined by semicolons."""
     metrics = [*results.metrics,
                *([BEYOND] if any(BEYOND in arm.scores for arm in results.arms) else [])]
     # difference, difference_low, ...
@@ -120,7 +121,8 @@ def to_csv(results: StudyResults) -> str:
                      for field in dataclasses.fields(Comparison)}
     settings = dict.fromkeys(name for arm in results.arms for name in arm.settings)
     settings.pop("name", None)
-    header = ["name", *settings, "runs", "done", *_CSV_FIELDS,
+    fields = _CSV_FIELDS + (_OF_LOOKS if results.looks else [])
+    header = ["name", *settings, "runs", "done", *fields,
               *(f"{metric}_{name}" for metric in metrics
                 for name in (*of_score.values(), *of_difference.values())),
               *(f"{metric}_runs" for metric in metrics)]
@@ -128,7 +130,7 @@ def to_csv(results: StudyResults) -> str:
     for arm in results.arms:
         row: dict[str, Any] = {**arm.settings, "name": arm.name, "runs": len(arm.runs),
                                "done": len(arm.done)}
-        row |= {name: getattr(arm, name) for name in _CSV_FIELDS}
+        row |= {name: getattr(arm, name) for name in fields}
         for metric in metrics:
             row |= {f"{metric}_{column}": getattr(part, name) for part, names in (
                 (arm.scores.get(metric), of_score),

@@ -1,4 +1,5 @@
 """Studies that stop early: published boundaries, decisions that stay, errors, the report."""
+import csv
 import json
 import shutil
 
@@ -140,6 +141,9 @@ def test_a_report_says_at_which_look_arms_were_decided(early):
     page = tables.to_markdown(results)
     assert "| yes (2 seeds) |" in page and "looks planned at 2, 3 seeds" in page
     assert "corrected for all arms" in page and "rank" not in page
+    assert " & answer" in (tex := tables.to_latex(results)) and "& yes (2 seeds)" in tex
+    rows = list(csv.DictReader(tables.to_csv(results).splitlines()))
+    assert [(row["looked"], row["answer"]) for row in rows[1:]] == [("3", "open"), ("2", "yes")]
     # The difference is that of the seeds of the look.
     means = [np.mean([run.scores["bleu"] for run in arm.runs[:2]])
              for arm in (results.arms[0], bad)]
