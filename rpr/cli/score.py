@@ -56,6 +56,8 @@ def _uncertainty(score: Score, digits: int) -> str:
         text += f"  mean {score.mean:6.{digits}f} +- {score.interval:.{digits}f}"
     if score.difference is not None:
         text += f"  difference {score.difference:+.{digits}f}"
+        if score.p_value is None:
+            text += "  no p: it does not vary"
     if score.low is not None:
         text += f" [{score.low:+.{digits}f}, {score.high:+.{digits}f}]"
     if score.p_value is not None:

@@ -35,9 +35,13 @@ def with_choice(settings: Sequence[Sequence[RunScores]], losses: Sequence[Sequen
 
 
 def may_be_small(comparison: Comparison) -> bool:
-    """Whether the interval has a difference of at most `DIFFERENCE`, in either direction."""
+    """Whether the interval has a difference of at most `DIFFERENCE`, in either direction.
+
+    Not where nothing shows the variance over seeds.
+    """
     low, high = comparison.low, comparison.high
-    return low is None or high is None or low <= DIFFERENCE and high >= -DIFFERENCE
+    return comparison.seed_variance is not None and (
+        low is None or high is None or low <= DIFFERENCE and high >= -DIFFERENCE)
 
 
 def seeds_needed(comparisons: Sequence[Comparison], quantile: float | None = None) -> int | None:
@@ -53,7 +57,7 @@ def seeds_needed(comparisons: Sequence[Comparison], quantile: float | None = Non
     Returns:
       None where nothing shows the variance over seeds, or where even `MOST_SEEDS` are too few.
     """
-    observed = _of_close_arms(comparisons)
+    observed = list(filter(may_be_small, comparisons))
     if not observed:
         return None
     seed_variance = statistics.fmean(comparison.seed_variance or 0.0 for comparison in observed)
@@ -69,14 +73,8 @@ def seeds_needed(comparisons: Sequence[Comparison], quantile: float | None = Non
 
 def is_test_set_too_small(comparisons: Sequence[Comparison]) -> bool:
     """Whether no number of seeds detects `DIFFERENCE`."""
-    observed = _of_close_arms(comparisons)
+    observed = list(filter(may_be_small, comparisons))
     return bool(observed) and not _is_detected([_sentence_variance(observed)])
-
-
-def _of_close_arms(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Those that show a variance over seeds, of arms whose difference may be that small."""
-    return [comparison for comparison in comparisons
-            if comparison.seed_variance is not None and may_be_small(comparison)]
 
 
 def _sentence_variance(comparisons: Sequence[Comparison]) -> Part:

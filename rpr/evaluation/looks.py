@@ -140,9 +140,11 @@ def compare(scores: Mapping[str, Sequence[RunScores]], baseline: str, plan: Plan
         for name in (name for name, verdict in verdicts.items() if verdict.seeds == seeds):
             comparison = significance.compare(shown[baseline], shown[name], spread,
                                               nominal_levels(plan)[look], plan.margin)
-            found[name] = dataclasses.replace(
-                comparison, p=adjusted_p(plan, look, comparison.p or significance.LEAST_P))
+            if comparison.p is not None:
+                comparison = dataclasses.replace(comparison, p=adjusted_p(plan, look, comparison.p))
+            found[name] = comparison
     others = len(scores) - 1 - len(found)
-    corrected = significance.holm([*(each.p or 0.0 for each in found.values()), *[1.0] * others])
-    return {name: dataclasses.replace(each, p_holm=p)
+    corrected = significance.holm(
+        [*(1.0 if each.p is None else each.p for each in found.values()), *[1.0] * others])
+    return {name: dataclasses.replace(each, p_holm=None if each.p is None else p)
             for (name, each), p in zip(found.items(), corrected, strict=False)}

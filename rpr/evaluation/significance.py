@@ -40,6 +40,7 @@ LEAST_EXCESS = 1e-3                                   # below it the variances a
 # arms would differ significantly too often.
 LEAST_UNITS = 5
 LEAST_P = 1e-12                                       # smaller p-values are reported as this
+LEAST_ERROR = 1e-10                                   # of a difference; less is rounding
 
 Basis = Literal["sentences", "seeds"]
 
@@ -67,16 +68,18 @@ class ArmScore:
 class Comparison:
     """How an arm differs from the baseline in one metric."""
     difference: float                                 # of the means, arm minus baseline
-    # 95% interval of the difference; None where there is a single sentence or document.
+    # 95% interval of the difference; None where there is a single sentence or document, or where
+    # arms differ and nothing varies: neither seeds nor sentences show how far chance goes.
     low: float | None
     high: float | None
-    p: float | None                                   # two-sided; None for an arm of a single run
+    # Two-sided; None for an arm of a single run, and where arms differ and nothing varies.
+    p: float | None
     # What the interval and p account for. "sentences": other test sentences, for these very runs.
     # "seeds": other seeds and other sentences.
     basis: Basis
     p_holm: float | None = None                       # after Holm's correction, see `correct`
     # Estimated variance, over seeds, of the difference between one run of each arm, and its degrees
-    # of freedom; None where an arm has a single run.
+    # of freedom; None where an arm has a single run, or where arms differ and nothing varies.
     seed_variance: float | None = None
     seed_freedom: float | None = None
     # The part that more seeds do not reduce; None where there is a single sentence or document.
@@ -125,8 +128,8 @@ def run_scores(metric: Metric, statistics_: np.ndarray,
 def arm_score(runs: Sequence[RunScores]) -> ArmScore:
     """The mean over an arm's runs, with its interval over test sentences."""
     deviation = statistics.stdev(run.score for run in runs) if len(runs) > 1 else None
-    interval = _comparison(_mean_score(runs), [_sentence_part(_mean(runs), runs[0])], "sentences")
-    return ArmScore(interval.difference, deviation, interval.low, interval.high)
+    mean = _mean_score(runs)
+    return ArmScore(mean, deviation, *_interval(mean, [_sentence_part(_mean(runs), runs[0])]))
 
 
 def estimate_spread(arms: Iterable[Sequence[RunScores]]) -> Spread:
@@ -213,9 +216,12 @@ def _compare_over_seeds(baseline: Sequence[RunScores], arm: Sequence[RunScores],
                        / len(runs) for runs in groups)
     part = _sentence_part(_mean(arm) - _mean(baseline), arm[0])
     rest = part._replace(variance=max(part.variance - residual, 0.0))
+    found = _comparison(_mean_score(arm) - _mean_score(baseline), [*seeds, rest], "seeds", level,
+                        margin)
+    if found.p is None:
+        return found
     return dataclasses.replace(
-        _comparison(_mean_score(arm) - _mean_score(baseline), [*seeds, rest], "seeds", level,
-                    margin),
+        found,
         seed_variance=sum(part.variance * len(runs) for part, runs
                           in zip(seeds, groups, strict=len(seeds) > 1)),
         seed_freedom=_satterthwaite(seeds),
@@ -256,9 +262,20 @@ def _comparison(difference: float, parts: Sequence[Part], basis: Basis, level: f
     error = math.sqrt(sum(part.variance for part in parts))
     if math.isinf(error):
         return Comparison(difference, None, None, 1.0, basis)
-    half = critical_value(parts, level) * error
-    return Comparison(difference, difference - half, difference + half,
+    if difference and error <= LEAST_ERROR * abs(difference):
+        return Comparison(difference, None, None, None, basis)
+    return Comparison(difference, *_interval(difference, parts, level),
                       _p_value(abs(abs(difference) - margin), error, parts), basis)
+
+
+def _interval(estimate: float, parts: Sequence[Part], level: float = LEVEL
+              ) -> tuple[float | None, float | None]:
+    """The interval of an estimate whose variance has these parts; none if it is infinite."""
+    error = math.sqrt(sum(part.variance for part in parts))
+    if math.isinf(error):
+        return None, None
+    half = critical_value(parts, level) * error
+    return estimate - half, estimate + half
 
 
 def _mean_score(runs: Sequence[RunScores]) -> float:
@@ -309,10 +326,8 @@ def _satterthwaite(parts: Sequence[Part]) -> float:
 
 def _p_value(size: float, error: float, parts: Sequence[Part]) -> float:
     """The level at which a difference of `size` is just significant."""
-    if size == 0:
+    if size == 0 or error == 0:                       # 0 only between equal scores
         return 1.0
-    if error == 0:
-        return 0.0
     from scipy.optimize import brentq  # as above
 
     def excess(log_p: float) -> float:

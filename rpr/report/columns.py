@@ -305,6 +305,9 @@ def _notes_on_differences(results: StudyResults) -> Iterator[Note]:
     if noisy := [name for name, each in found.items() if each.stands_out]:
         yield Note(("difference", "p"), f"Over seeds, {', '.join(noisy)} and the baseline vary "
                    "more than the other arms, so their own variances are used.")
+    if same := [name for name, each in found.items() if each.basis == "seeds" and each.p is None]:
+        yield Note(("difference", "p"), f"{', '.join(same)} and the baseline differ by the "
+                   f"same in all seeds and {units}, so there is no interval and no p-value.")
     if any(arm.tried for arm in results.arms):
         yield Note(("difference", "p"), "Each arm has the setting of study.tune with the least "
                    "loss on the development set. The interval and p account for this choice.")

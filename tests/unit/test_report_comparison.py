@@ -337,6 +337,22 @@ def test_a_record_can_be_read_without_its_runs(clipping, tmp_path):
     run = json.loads(text)["arms"][0]["runs"][1]
     assert json.loads(text) == dataclasses.asdict(clipping)
     assert (run["seed"], run["steps"], run["seconds"]["train"]) == (2, 1000, 120.0)
+def test_a_difference_that_never_varies_has_no_p(tmp_path):
+    for seed in (1, 2):
+        write_run(tmp_path, f"a-{seed}", seed=seed, hypotheses=REFERENCE)
+        for arm in "bc":
+            write_run(tmp_path, f"{arm}-{seed}", seed=seed, hypotheses=["x"] * len(REFERENCE))
+    write_study(tmp_path, {arm: ({}, None, {seed: f"{arm}-{seed}" for seed in (1, 2)})
+                           for arm in "abc"}, "a")
+    results = read_scored(tmp_path)
+    assert [arm.letters for arm in results.arms] == ["a", "a", "a"]
+    assert [pair.comparison.p for pair in results.pairs] == [None, None, 1.0]
+    text = tables.to_markdown(results)
+    assert ("b, c and the baseline differ by the same in all seeds and sentences, so there is no "
+            "interval and no p-value.") in text
+    assert "| -100.0 |" in text
+
+
     assert clipping.date == "2020-09-13"
 
 

@@ -202,6 +202,13 @@ def test_the_text_names_systems_signatures_and_the_test(files, flags, name):
     assert name in text[5] and "another seed" in text[6]
 
 
+def test_a_difference_that_never_varies_has_no_p():
+    systems = scoring.score({"a": SENTENCES, "b": ["x"] * 5}, {"r": SENTENCES}, ("accuracy",),
+                            test="jackknife")
+    assert "p_value" not in systems[1].as_dict()["accuracy"]
+    assert "difference -100.00  no p: it does not vary\n" in as_text(systems, "jackknife")
+
+
 def test_documents_are_left_out_as_a_whole(files):
     (files / "documents").write_text("".join(f"page {n // 7 % 5}\n" for n in range(60)))
     argv = ["score", files / "bad", files / "good", f"--reference={files / 'reference'}",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from report_runs import SENTENCES, damage
 from scipy import stats
 
-from rpr.evaluation import designs, significance
+from rpr.evaluation import designs, looks, ratio_metrics, significance
 from rpr.evaluation.metrics import Metric
 from rpr.evaluation.significance import Comparison, RunScores
 
@@ -269,6 +269,25 @@ def arms_of_three_seeds(units):
     random = np.random.default_rng(3)
     return [[RunScores(float(run.mean()), run) for run in (
         random.normal(30, 0.5, size=(3, units)))] for _ in range(2)]
+
+
+@pytest.mark.parametrize("lengths", [[1] * 3, [5, 7, 9, 4, 3, 17]])    # the latter to rounding
+def test_a_difference_that_nothing_varies_has_no_p(lengths):
+    """Two sentences that differ alike are no evidence, nor do they make an arm's seeds vary."""
+    metric, sizes = ratio_metrics.make_metric("perplexity"), np.array(lengths, np.float64)
+    first, second = (significance.run_scores(metric, np.stack([sizes * loss, sizes], axis=1))
+                     for loss in (0.7, 1.4))
+    of_arms = significance.compare([first] * 2, [second] * 2)
+    assert of_arms.seed_variance is None and not designs.may_be_small(of_arms)
+    for found in (of_arms, significance.compare_outputs(first, second)):
+        assert found.difference > 2 and found.low is found.high is found.p is None
+    same = significance.compare([first] * 2, [first] * 3)
+    assert (same.low, same.high, same.p) == (0.0, 0.0, 1.0)
+    assert significance.arm_score([first]).low == pytest.approx(first.score)
+    arms = {"a": [first] * 4, "b": [second] * 4}
+    assert looks.decide(arms, "a", looks.Plan((2, 4)))[0]["b"] == looks.Verdict(4, None)
+    found = looks.compare(arms, "a", looks.Plan((2, 4)), {"b": looks.Verdict(4, None)})["b"]
+    assert found.p is found.p_holm is None
 
 
 def test_one_unit_shows_nothing():
