@@ -1,6 +1,7 @@
 """The test of arms on scores that were computed elsewhere: one number for each arm and seed."""
 import contextlib
 import csv
+import dataclasses
 import io
 import itertools
 import math
@@ -18,6 +19,7 @@ from rpr.utils.errors import InvalidPath, InvalidValue
 
 MOST_BYTES = 100_000_000
 LARGEST = 1e50                                        # score; fourth powers must stay finite
+LEAST_DEVIATION = 1e-12                               # of the largest score; less is rounding
 
 # {name of a table: {arm: {seed: mean score}}}
 Scores = dict[str, dict[str, dict[str, float]]]
@@ -76,6 +78,9 @@ def read_scores(path: str, arm: str, seed: str, score: str, tables: Sequence[str
                    row[seed])
             if None in (*key, row[score]):
                 raise ValueError("fewer fields than columns")
+            for column in (arm, seed):
+                if not row[column].strip():
+                    raise ValueError(f"column {column} is empty")
             value = math.nan
             with contextlib.suppress(ValueError):
                 value = float(row[score])
@@ -112,11 +117,13 @@ def judge(scores: Scores) -> list[Pair]:
     """Compares all arms of each table that have two seeds or more.
 
     Only other seeds are accounted for: the examples of a test set are not in the scores. Two arms
-    whose scores do not vary between seeds are not compared.
+    whose scores do not vary between seeds are not compared. The largest score of a table is its
+    unit for the time being, because squares of very small numbers are 0.
     """
     pairs = []
     for table, arms in scores.items():
-        runs = {name: [RunScores(score, np.full(2, score)) for score in seeds.values()]
+        unit = max(abs(score) for seeds in arms.values() for score in seeds.values()) or 1.0
+        runs = {name: _runs([score / unit for score in seeds.values()])
                 for name, seeds in arms.items() if len(seeds) > 1}
         if len(runs) < 2:
             continue
@@ -125,11 +132,25 @@ def judge(scores: Scores) -> list[Pair]:
                     for both in itertools.combinations(runs, 2)}
         varied = [both for both in compared if compared[both].seed_variance]
         corrected = significance.correct([compared[both] for both in varied])
-        pairs += [Pair(table, *both, comparison)
+        pairs += [Pair(table, *both, _times(comparison, unit))
                   for both, comparison in zip(varied, corrected, strict=True)]
     overall = significance.correct([pair.comparison for pair in pairs])
     return [pair._replace(p_all=comparison.p_holm)
             for pair, comparison in zip(pairs, overall, strict=True)]
+
+
+def _runs(scores: Sequence[float]) -> list[RunScores]:
+    """The runs of an arm, with equal scores if they differ by rounding alone."""
+    if statistics.stdev(scores) < LEAST_DEVIATION:
+        scores = [scores[0]] * len(scores)
+    return [RunScores(score, np.full(2, score)) for score in scores]
+
+
+def _times(comparison: Comparison, unit: float) -> Comparison:
+    """A comparison of scores that were divided by `unit`."""
+    scales = {"difference": unit, "low": unit, "high": unit, "seed_variance": unit ** 2}
+    return dataclasses.replace(comparison, **{
+        name: getattr(comparison, name) * scale for name, scale in scales.items()})
 
 
 def outcomes(pairs: Sequence[Pair], p: str) -> Mapping[tuple[str, str], list[int]]:

@@ -73,6 +73,8 @@ def test_an_arm_with_one_seed_is_shown_and_not_tested(tmp_path):
     ("scheme,run,accuracy\na\n", "line 2: fewer fields than columns"),
     ("scheme,run,accuracy\na,1,27,5\n", "line 2: more fields than columns"),
     ("scheme,run,accuracy\n", "no rows"),
+    ("scheme,run,accuracy\na,1,2\n,2,3\n", "line 3: column scheme is empty"),
+    ("scheme,run,accuracy\na,1,2\nb, ,3\n", "line 3: column run is empty"),
     ("scheme,run,accuracy\n\xff\xfe", "line 2 is not UTF-8 (invalid start byte at byte 1"),
     ("scheme,run,accuracy\na,1,2\na,2,3\n", "--arm=scheme: a single value in each table"),
     ("scheme,run,accuracy\na,1,2\na,2,3\nb,1,3\n", "--seed=run: no table of "),
@@ -103,6 +105,28 @@ def test_arms_without_spread_over_seeds_are_not_compared(tmp_path):
     path.write_text("arm,seed,score\na,0,1\na,1,1\na,2,1\nb,0,2\nb,1,2\nc,0,3\nc,1,4\n")
     assert [pair[1:3] for pair in judging.judge(judging.read_scores(
         str(path), "arm", "seed", "score"))] == [("a", "c"), ("b", "c")]
+
+
+def test_rounding_is_no_spread():
+    """Means of the same rows in another order differ in the last digit."""
+    scores = {"": {"a": {"1": 0.7, "2": 0.7, "3": 0.7 + 2e-16},
+                   "b": {"1": 0.2, "2": 0.2, "3": 0.2}}}
+    assert judging.judge(scores) == []
+    scores[""]["c"] = {"1": 0.3, "2": 0.4, "3": 0.35}
+    assert len(judging.judge(scores)) == 3            # the spread of c is that of all
+
+
+@pytest.mark.parametrize("unit", [1e-300, 1e-90, 1e-6, 1e50])
+def test_the_unit_of_the_scores_does_not_matter(unit):
+    dice = random.Random(1)
+    scores = {arm: {str(seed): mean + dice.gauss(0, 0.1) for seed in range(3)}
+              for arm, mean in (("a", 0.2), ("b", 0.4), ("c", 0.9))}
+    one = judging.judge({"": scores})
+    scaled = judging.judge({"": {arm: {seed: unit * score for seed, score in seeds.items()}
+                                 for arm, seeds in scores.items()}})
+    for first, second in zip(one, scaled, strict=True):
+        assert second.comparison.p == pytest.approx(first.comparison.p, rel=1e-6)
+        assert second.comparison.low == pytest.approx(unit * first.comparison.low, rel=1e-6)
 
 
 @pytest.mark.parametrize("flags, line", [
