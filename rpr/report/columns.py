@@ -231,6 +231,9 @@ def notes(results: StudyResults) -> Iterator[Note]:
     if any(arm.letters for arm in arms):
         yield Note(("rank",), "rank: arms that share a letter do not differ significantly "
                    "(p (Holm) ≤ 0.05).")
+    elif results.pairs:
+        yield Note(("difference",), "There are no letters of a ranking: the arms would need more "
+                   "than anybody can read.")
     if any(arm.exact is not None for arm in arms) and "accuracy" not in results.metrics:
         yield Note(("exact",), "exact: hypotheses that equal their reference.")
     if any(arm.loss is not None for arm in arms):

@@ -33,6 +33,7 @@ from rpr.utils.console import say
 from rpr.utils.errors import InvalidValue, UserError
 
 MOST_RANKED_ARMS = 30                                 # with more, a ranking cannot be read
+MOST_LETTERS = 200                                    # so many take a second to find
 MANY_RUNS = 50                                        # scoring takes long enough to say so
 SAMPLES, SAMPLE_WORDS, MOST_SAMPLED_ARMS = 6, (4, 40), 12
 
@@ -364,7 +365,9 @@ def _fill_samples(results: StudyResults, source: Sequence[str], reference: Seque
 def letters_of(means: Mapping[str, float], different: Iterable[tuple[str, str]]) -> dict[str, str]:
     """{arm: its letters in alphabetical order}; the best arm has an "a".
 
-    `means` are {arm: mean score}, `different` the pairs of arms that differ significantly.
+    There is a letter for each largest set of arms that do not differ. In rare cases their number
+    grows exponentially; with more than `MOST_LETTERS` the result is empty. `means` are {arm: mean
+    score}, `different` the pairs of arms that differ significantly.
     """
     groups: list[frozenset[str]] = [frozenset(means)]
     for first, second in different:
@@ -373,6 +376,8 @@ def letters_of(means: Mapping[str, float], different: Iterable[tuple[str, str]])
         found = dict.fromkeys(
             [group for group in groups if not {first, second} <= group] + split)
         groups = [group for group in found if not any(group < larger for larger in found)]
+        if len(groups) > MOST_LETTERS:
+            return {}
     best_first = sorted(means, key=lambda name: -means[name])
     groups.sort(key=lambda group: [name not in group for name in best_first])
     letters = [*string.ascii_letters, *(f"({number})" for number in range(52, len(groups)))]

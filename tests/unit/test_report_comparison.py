@@ -377,25 +377,3 @@ def test_a_report_without_samples_holds_no_sentence(tmp_path):
     rpr_command("report", tmp_path, "--baseline=a", "--skip_model_analysis",
                 "--sample_translations=2")
     assert len(load_record(str(tmp_path)).samples) == 2
-
-
-def test_letters_by_hand():
-    means = {"a": 3.0, "b": 2.0, "c": 1.0}
-    assert comparison.letters_of(means, []) == {"a": "a", "b": "a", "c": "a"}
-    assert comparison.letters_of(means, [("a", "c")]) == {"a": "a", "b": "ab", "c": "b"}
-    assert comparison.letters_of(means, [("a", "b"), ("a", "c"), ("c", "b")]) == {
-        "a": "a", "b": "b", "c": "c"}
-    assert comparison.letters_of({}, []) == {}
-
-
-@given(st.integers(2, 8).flatmap(lambda count: st.tuples(
-    st.lists(st.floats(0, 50), min_size=count, max_size=count),
-    st.sets(st.sampled_from(list(itertools.combinations(range(count), 2)))))))
-def test_two_arms_share_a_letter_if_and_only_if_they_do_not_differ(drawn):
-    values, different = drawn
-    means = {str(index): value for index, value in enumerate(values)}
-    letters = comparison.letters_of(means, [(str(one), str(two)) for one, two in different])
-    for one, two in itertools.combinations(range(len(values)), 2):
-        shared = set(letters[str(one)]) & set(letters[str(two)])
-        assert bool(shared) == ((one, two) not in different)
-    assert "a" in letters[max(means, key=means.__getitem__)]

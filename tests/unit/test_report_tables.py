@@ -2,6 +2,7 @@
 import csv
 import dataclasses
 import io
+import itertools
 import json
 import os
 import re
@@ -18,7 +19,7 @@ from matplotlib.textpath import TextPath
 from report_runs import read_scored, write_run, write_study
 
 from rpr.evaluation.significance import Comparison
-from rpr.report import columns, results, tables
+from rpr.report import columns, comparison, results, tables
 from rpr.utils.errors import UserError
 
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")
@@ -253,3 +254,31 @@ def test_no_part_of_a_cell_begins_like_a_formula():
     assert columns.csv_text("\uff1d1+1") == "'\uff1d1+1"
     assert columns.csv_text("a; =1+1;b") == "a; '=1+1;b"
     assert columns.csv_text("-1") == "'-1" and columns.csv_text("a=1;b-1") == "a=1;b-1"
+
+
+def test_letters_by_hand():
+    means = {"a": 3.0, "b": 2.0, "c": 1.0}
+    assert comparison.letters_of(means, []) == {"a": "a", "b": "a", "c": "a"}
+    assert comparison.letters_of(means, [("a", "c")]) == {"a": "a", "b": "ab", "c": "b"}
+    assert comparison.letters_of(means, [("a", "b"), ("a", "c"), ("c", "b")]) == {
+        "a": "a", "b": "b", "c": "c"}
+    assert comparison.letters_of({}, []) == {}
+    # Arms that differ within triples only: 3 ** 8 sets of arms do not differ.
+    names = [f"{group}{place}" for group in range(8) for place in "abc"]
+    different = [pair for pair in itertools.combinations(names, 2) if pair[0][0] == pair[1][0]]
+    assert comparison.letters_of(dict.fromkeys(names, 1.0), different) == {}
+    few = [pair for pair in different if pair[0][0] in "0123"]
+    assert len(set("".join(comparison.letters_of(dict.fromkeys(names, 1.0), few)["4a"]))) > 52
+
+
+@given(st.integers(2, 8).flatmap(lambda count: st.tuples(
+    st.lists(st.floats(0, 50), min_size=count, max_size=count),
+    st.sets(st.sampled_from(list(itertools.combinations(range(count), 2)))))))
+def test_two_arms_share_a_letter_if_and_only_if_they_do_not_differ(drawn):
+    values, different = drawn
+    means = {str(index): value for index, value in enumerate(values)}
+    letters = comparison.letters_of(means, [(str(one), str(two)) for one, two in different])
+    for one, two in itertools.combinations(range(len(values)), 2):
+        shared = set(letters[str(one)]) & set(letters[str(two)])
+        assert bool(shared) == ((one, two) not in different)
+    assert "a" in letters[max(means, key=means.__getitem__)]
