@@ -102,8 +102,9 @@ def verify_parser() -> Parser:
 def check_new_runs(runs: Iterable[tuple[Run, RunDirectory]]) -> None:
     """Refuses new runs that name a model, problem, hparams set, hparam or text that does not exist.
 
-    A run is not new if its directory has its configuration. If all are new, hparams that none of
-    the trainings reads are refused, too. Names runs that would be one training.
+    Refuses those that name their own test set among the further ones, too. A run is not new if its
+    directory has its configuration. If all are new, hparams that none of the trainings reads are
+    refused, too. Names runs that would be one training.
     """
     runs = list(runs)
     new = [(run, run_dir) for run, run_dir in runs if not os.path.exists(run_dir.config)
@@ -112,6 +113,9 @@ def check_new_runs(runs: Iterable[tuple[Run, RunDirectory]]) -> None:
         return
     for run, _ in new:
         provenance.text_files(run)
+        own = f"{run.test_set}:{run.language_pair}"
+        if own in run.test_sets:                      # a report of older runs refuses `all` instead
+            raise UserError(f"run.test_sets: {own} is run.test_set already")
     context = multiprocessing.get_context("fork")     # TensorFlow stays in a process of its own
     with futures.ProcessPoolExecutor(1, context, with_parent()) as process:
         read, unread = process.submit(_check, [run for run, _ in new]).result()

@@ -59,8 +59,12 @@ def joined(texts: Sequence[Texts], names: Sequence[str]) -> Texts:
     """One text after the other; where some have documents, a sentence of the others is one.
 
     Raises:
-      UserError: their numbers of references differ.
+      UserError: their numbers of references differ, or two of them are one text.
     """
+    for (first, text), (second, other) in itertools.combinations(zip(names, texts, strict=True), 2):
+        if (text.source, text.references) == (other.source, other.references):
+            raise InvalidValue("test_set", ALL, f"{first or OWN} and {second} are the same text, "
+                               "which would count twice")
     if len({len(text.references) for text in texts}) > 1:
         raise UserError("the test sets have different numbers of references: " + ", ".join(
             f"{name or OWN} {len(text.references)}"

@@ -156,6 +156,13 @@ def test_the_arms_that_are_one_training_are_named(tmp_path, monkeypatch):
     assert len(said) == 1 and said[0].startswith("1, 2 are the same training")
 
 
+def test_a_new_run_has_its_own_test_set_once(tmp_path):
+    runs = new_runs(tmp_path, "", test_set="mine", language_pair="en-de",
+                    test_sets=("mine:fr-de", "mine:en-de"))
+    with pytest.raises(UserError, match="run.test_sets: mine:en-de is run.test_set already"):
+        run.check_new_runs(runs)
+
+
 @pytest.mark.parametrize("hparams, settings, line", [
     (("position=sinusoid", "position=alibi,rotary_base=7.0"), {},
      "rotary_base=7.0 has no effect with position=alibi; leave it out"),

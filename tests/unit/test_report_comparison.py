@@ -4,9 +4,7 @@ import itertools
 import json
 
 import pytest
-from conftest import rpr_command
-from hypothesis import given
-from hypothesis import strategies as st
+from conftest import refused, rpr_command
 from report_runs import (
     REFERENCE,
     SOURCE,
@@ -200,6 +198,17 @@ def test_all_test_sets_are_judged_in_one_test(tmp_path):
     assert "62 documents or single sentences of the test set (80" in tables.to_markdown(known)
     with pytest.raises(UserError, match="test_set=all: the runs share no test set"):
         read_scored(tmp_path / "joined", measure=comparison.Measure("all"))
+
+
+def test_the_same_text_does_not_count_twice(tmp_path):
+    for name in "ab":
+        run = write_run(tmp_path, name)
+        write_second_test_set(run, 0.1, 1)
+        for kind in ("source", "reference", "hypotheses"):
+            (run / f"{kind}.news.txt").write_text((run / f"{kind}.test.txt").read_text())
+    line = refused("report", tmp_path, "--baseline=a", "--test_set=all", "--skip_model_analysis")
+    assert line == ("rpr report: --test_set=all: test and news are the same text, which would "
+                    "count twice")
 
 
 def write_tuned_study(folder):
