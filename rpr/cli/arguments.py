@@ -23,6 +23,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         unknown = re.fullmatch(r"unrecognized arguments: (--[\w-]+).*", message)
         near = nearest(unknown[1], self._option_string_actions) if unknown else ""
+        if message.startswith("unrecognized arguments: ") and not unknown:
+            near = "".join(f"; repeat {flag} for each value" for flag, action
+                           in self._option_string_actions.items() if action.nargs == "+")
         raise UserError(f"{message.removeprefix('argument ')}{near} (--help lists the flags)")
 
 

@@ -71,7 +71,8 @@ def _uncertainty(score: Score, digits: int) -> str:
 def _explanation(test: str, system: System, samples: int | None) -> list[str]:
     """What p means."""
     if test == "jackknife":
-        units = f"{system.lines:,} {'texts' if system.exact is None else 'sentences'}"
+        units = (f"{system.lines:,} {'text' if system.exact is None else 'sentence'}"
+                 f"{'s' * (system.lines != 1)}")
         if system.documents:
             units = f"{system.documents:,} documents ({units})"
         line = (f"difference [95%] and p: {scoring.TESTS[test]} over {units}, two-sided; Holm: "
@@ -109,6 +110,8 @@ def main(argv: Sequence[str]) -> None:
             raise InvalidValue(name, value, "only with --paired_bootstrap or "
                                "--paired_randomization")
     documents = _documents(args, test)
+    if args.documents:
+        scoring.check_lengths(systems, {args.documents: documents or ()})
     _check_json(args, [*systems, *(args.reference or ()), args.documents])
     results = scoring.score(
         systems, references, _metrics(args.metrics, {**systems, **references}),

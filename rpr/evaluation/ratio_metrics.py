@@ -19,6 +19,7 @@ from rpr.utils import schema
 from rpr.utils.errors import InvalidPath, InvalidValue
 
 MOST_NATS = 100                                       # the variance of a perplexity stays finite
+LARGEST_LOSS = 1e39                                   # float32 has no larger ones
 
 
 def make_metric(name: str, references: int = 1, tokenize: str | None = None,
@@ -122,7 +123,10 @@ def read_losses(path: str) -> list[np.ndarray]:
     rows = []
     for number, line in enumerate(read_lines(path), 1):
         try:
-            rows.append(np.array(schema.convert(schema.parse(line), [float]), np.float64))
+            row = np.array(schema.convert(schema.parse(line), [float]), np.float64)
+            if np.abs(row).max(initial=0) > LARGEST_LOSS:
+                raise ValueError(f"they are from {-LARGEST_LOSS:g} to {LARGEST_LOSS:g}")
+            rows.append(row)
         except ValueError as error:
             raise InvalidPath(path, f"line {number} is not a list of losses: {error}") from None
     if not any(map(len, rows)):

@@ -107,8 +107,8 @@ def score(systems: Mapping[str, Sequence[str]], references: Mapping[str, Sequenc
     """
     if test is not None and test not in TESTS:
         raise InvalidValue("test", test, f"must be one of {', '.join(TESTS)}")
-    _check_lengths(systems, references)
-    _check_lengths(systems, {"documents": documents} if documents else {})
+    check_lengths(systems, references)
+    check_lengths(systems, {"documents": documents} if documents else {})
     if test and len(systems) < 2:
         raise UserError("a paired test needs two or more systems, the baseline first")
     made = make_metrics(metrics, len(references), tokenize, language_pair)
@@ -174,8 +174,9 @@ def looks_unspaced(lines: Sequence[str]) -> bool:
     return len(_UNSPACED.findall(text)) > 0.5 * sum(map(str.isalpha, text))
 
 
-def _check_lengths(systems: Mapping[str, Sequence[str]], references: Mapping[str, Sequence[str]]
-                   ) -> None:
+def check_lengths(systems: Mapping[str, Sequence[str]], references: Mapping[str, Sequence[str]]
+                  ) -> None:
+    """Refuses a system without lines, or with other than that many as a reference has."""
     for name, lines in systems.items():
         if not lines:
             raise UserError(f"{name}: it is empty")
@@ -286,9 +287,9 @@ def paired_randomization(metric: Metric, baseline: np.ndarray, system: np.ndarra
     """A two-sided p by sacreBLEU's approximate randomization (Riezler and Maxwell 2005).
 
     In each trial the outputs for half of the sentences, [sentences, counts], are exchanged.
-    """
     sacreBLEU counts only differences above the observed one. A metric that it does not have often
     gives the observed difference again, which has to count as well.
+    """
     random = np.random.default_rng(seed)
     exchanged = np.concatenate([
         random.integers(2, size=(min(_BLOCK_TRIALS, trials - start), len(baseline)), dtype=bool)

@@ -279,13 +279,13 @@ def _notes_on_differences(results: StudyResults) -> Iterator[Note]:
         if len(scores) > 1 == len(set(scores)):
             yield Note((results.metric,), f"All arms have {scores[0]:.{results.digits}f} {metric} "
                        "and are not compared.")
-        return
-    unit = metric if results.metric in DEFAULT_METRICS else f"points of {metric}"
-    units = "texts" if results.metric in LOSS_METRICS else "sentences"
         elif results.looks:
             yield Note((results.metric,), f"No differences yet: the first look needs "
                        f"{results.looks[0]} seeds of the baseline, {results.baseline}, and of each "
                        "other arm without a failed run. Runs after a failed one do not count.")
+        return
+    unit = metric if results.metric in DEFAULT_METRICS else f"points of {metric}"
+    units = "texts" if results.metric in LOSS_METRICS else "sentences"
     text = size_of_test_set(results)
     together = results.baseline_arm.by_test_set
     if results.documents:
@@ -305,12 +305,12 @@ def _notes_on_differences(results: StudyResults) -> Iterator[Note]:
     if len(bases) > 1:
         yield Note(("difference", "p"), "An arm with one seed has an interval over test "
                    f"{units} and no p-value.")
-    if noisy := [name for name, each in found.items() if each.stands_out]:
-        yield Note(("difference", "p"), f"Over seeds, {', '.join(noisy)} and the baseline vary "
-                   "more than the other arms, so their own variances are used.")
     if same := [name for name, each in found.items() if each.basis == "seeds" and each.p is None]:
         yield Note(("difference", "p"), f"{', '.join(same)} and the baseline differ by the "
                    f"same in all seeds and {units}, so there is no interval and no p-value.")
+    if noisy := [name for name, each in found.items() if each.stands_out]:
+        yield Note(("difference", "p"), f"Over seeds, {', '.join(noisy)} and the baseline vary "
+                   "more than the other arms, so their own variances are used.")
     if any(arm.tried for arm in results.arms):
         yield Note(("difference", "p"), "Each arm has the setting of study.tune with the least "
                    "loss on the development set. The interval and p account for this choice.")
@@ -344,8 +344,9 @@ def _notes_on_differences(results: StudyResults) -> Iterator[Note]:
 
 def size_of_test_set(results: StudyResults) -> str:
     """Such as "60 test sentences"; of language models, "60 test texts"; empty if not known."""
-    units = "texts" if results.metric in LOSS_METRICS else "sentences"
-    return f"{results.sentences:,} test {units}" if results.sentences else ""
+    unit = "text" if results.metric in LOSS_METRICS else "sentence"
+    plural = "s" * (results.sentences != 1)
+    return f"{results.sentences:,} test {unit}{plural}" if results.sentences else ""
 
 
 def signatures(results: StudyResults) -> list[str]:

@@ -136,12 +136,12 @@ def look(arms: Mapping[str, Sequence[tuple[str, RunDirectory]]], baseline: str, 
                          for arm, found in done.items()}, baseline, plan, failed)
 
 
-def _first_scores(run_dirs: Mapping[str, RunDirectory]) -> dict[str, RunScores]:
 def _done_at_first(states: Iterable[str]) -> int:
     """How many of an arm's runs are done before the first that is not: those that looks count."""
     return len(list(itertools.takewhile("done".__eq__, states)))
 
 
+def _first_scores(run_dirs: Mapping[str, RunDirectory]) -> dict[str, RunScores]:
     """{path: score in the first metric on the runs' own test set}."""
     runs = {name: gin_files.load_run(run_dir.config) for name, run_dir in run_dirs.items()}
     run = next(iter(runs.values()))

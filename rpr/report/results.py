@@ -55,7 +55,7 @@ def make_buckets(lengths: np.ndarray, ends: Sequence[int] = ()) -> list[Bucket]:
     least = max(MIN_SENTENCES, MIN_SHARE * len(lengths))
     edges = range(int(lengths.min() - 1) // width * width, int(lengths.max()) + width, width)
     buckets: list[Bucket] = []
-    low = edges[0] + 1
+    low = max(edges[0] + 1, 0)
     for high in edges[1:]:
         bucket = _bucket(low, high, lengths)
         if bucket.sentences >= least:

@@ -151,10 +151,6 @@ def test_a_report_says_at_which_look_arms_were_decided(early):
     assert columns.choose(results, ["answer"])[0].cells[1] == "open (3 seeds)"
 
 
-def test_the_command_looks_and_trains_until_all_is_decided(tmp_path, monkeypatch, capsys):
-    """Runs that end at once: with the right answers, and with none in the arm "bad"."""
-    started = []
-
 FAILED = {"train": {"state": "failed", "code": 1, "reason": "NaN"}}
 
 
@@ -188,6 +184,10 @@ def test_a_study_without_a_look_says_why(tmp_path):
     assert ("No differences yet: the first look needs 2 seeds of the baseline, base, and of each "
             "other arm") in tables.to_markdown(results)
 
+
+def test_the_command_looks_and_trains_until_all_is_decided(tmp_path, monkeypatch, capsys):
+    """Runs that end at once: with the right answers, and with none in the arm "bad"."""
+    started = []
 
     def run_all(runs, *_, **__):
         for member in (each for each in runs if each.state() != "done"):

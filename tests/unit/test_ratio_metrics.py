@@ -70,6 +70,9 @@ def test_losses_are_given_once_and_have_tokens(tmp_path):
     (tmp_path / "empty").write_text("[]\n")
     with pytest.raises(UserError, match="empty: has no losses"):
         score.main([str(tmp_path / "empty"), "--metrics=perplexity"])
+    (tmp_path / "large").write_text("[1.0]\n[2.0, -1e40]\n")
+    with pytest.raises(UserError, match=r"large: line 2 is not a list of losses: .* to 1e\+39"):
+        score.main([str(tmp_path / "large"), "--metrics=perplexity"])
 
 
 def test_small_differences_in_loss_are_seen():
