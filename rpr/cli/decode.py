@@ -105,9 +105,10 @@ def _request(flags: FlagValues, words: Sequence[str]) -> tuple[DecodeRequest, li
     metrics_file = flags.metrics_file
     if not metrics_file and not flags.ensemble and not run:
         metrics_file = os.path.join(models[0].hparams.model_dir, launcher.METRICS_FILE)
+    keeps_timestamp = bool(flags.keep_timestamp and model.checkpoint_path)
     t2t_flags = {
-        **launcher.t2t_flags(), **({} if flags.ensemble else dataclasses.asdict(model)),
-        "checkpoint_path": model.checkpoint_path or None, "decode_hparams": search,
+        **launcher.t2t_flags(), **({} if flags.ensemble else dataclasses.asdict(models[0].request)),
+        "keep_timestamp": keeps_timestamp, "decode_hparams": search,
         "decode_from_file": source or None, "decode_to_file": output or None,
         "decode_shards": 1 if source else flags.decode_shards,
         "worker_gpu": min(flags.worker_gpu, int(has_gpu))}
@@ -115,8 +116,7 @@ def _request(flags: FlagValues, words: Sequence[str]) -> tuple[DecodeRequest, li
         models=tuple(model.request for model in models), is_ensemble=bool(flags.ensemble),
         engine=flags.engine, search=search, source=source, output=output, to_terminal=to_terminal,
         devices=flags.worker_gpu, metrics_file=metrics_file,
-        keeps_timestamp=bool(flags.keep_timestamp and model.checkpoint_path),
-        t2t_flags=t2t_flags), models
+        keeps_timestamp=keeps_timestamp, t2t_flags=t2t_flags), models
 
 
 def _find_members(directories: Sequence[str], model: ModelRequest) -> list[TrainedModel]:

@@ -73,7 +73,8 @@ def main(argv: list[str]) -> None:
     if flags.wait:
         say(f"waiting up to {flags.eval_timeout_mins} minutes for each new checkpoint in "
             f"{model_dir}")
-        for checkpoint in trainer_lib.next_checkpoint(model_dir, flags.eval_timeout_mins):
+        for path in trainer_lib.next_checkpoint(model_dir, flags.eval_timeout_mins):
+            checkpoint = os.path.join(model_dir, os.path.basename(path))    # not of the original
             if checkpoint != model.checkpoint:
                 evaluate(checkpoint)
 

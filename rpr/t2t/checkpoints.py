@@ -2,13 +2,13 @@
 
 A checkpoint is PREFIX.index and PREFIX.data-*; paths here are PREFIX, without suffix. The state
 file `checkpoint` of a directory names the newest one. A power cut can leave it empty, or with the
-name of a damaged checkpoint.
+name of a damaged checkpoint. In a copied directory, absolute paths in it are those of the original.
 """
 import contextlib
 import glob
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import tensorflow.compat.v1 as tf
 from tensor2tensor.utils import registry
@@ -71,12 +71,15 @@ def repair_state(directory: str) -> str | None:
     """Makes the state file name a complete checkpoint, so that a training resumes from it.
 
     Only the training in the directory may call this. Returns the checkpoint if the state file had
-    named none or a damaged one. Refuses a directory whose checkpoints are all incomplete.
+    named none, a damaged one, or one of another directory. Refuses a directory whose checkpoints
+    are all incomplete.
     """
     named = _named(directory)
-    if named and not damage(named):
+    if named and damage(named):
+        named = None
+    if named and _is_read_by_tensorflow(named):
         return None
-    every, path = by_step(directory), newest_complete(directory)
+    every, path = by_step(directory), named or newest_complete(directory)
     if path is None:
         if every:
             raise InvalidPath(directory, f"holds no complete checkpoint ({damage(every[-1])}); "
@@ -84,19 +87,33 @@ def repair_state(directory: str) -> str | None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(directory, STATE_FILE))
         return None
-    kept = [other for other in every if _step(other) <= _step(path) and not damage(other)]
-    write_atomically(os.path.join(directory, STATE_FILE), "".join(
-        [f'model_checkpoint_path: "{os.path.basename(path)}"\n',
-         *(f'all_model_checkpoint_paths: "{os.path.basename(other)}"\n' for other in kept)]))
+    write_state(directory, [other for other in every
+                            if _step(other) < _step(path) and not damage(other)] + [path])
     return path
 
 
+def write_state(directory: str, paths: Sequence[str]) -> None:
+    """Writes the state file of a directory with these checkpoints, by step, as names without path.
+    """
+    names = [os.path.basename(path) for path in paths]
+    write_atomically(os.path.join(directory, STATE_FILE), "".join(
+        [f'model_checkpoint_path: "{names[-1]}"\n',
+         *(f'all_model_checkpoint_paths: "{name}"\n' for name in names)]))
+
+
 def _named(directory: str) -> str | None:
-    """The checkpoint that the state file names, which may not exist; None if it names none."""
+    """The checkpoint of this directory that the state file names, which may not exist, or None."""
     try:
-        return tf.train.latest_checkpoint(directory)
+        state = tf.train.get_checkpoint_state(directory)
     except (tf.errors.OpError, ValueError):           # also UnicodeDecodeError: not a state file
         return None
+    return state and os.path.join(directory, os.path.basename(state.model_checkpoint_path))
+
+
+def _is_read_by_tensorflow(path: str) -> bool:
+    """Whether TensorFlow, too, takes this checkpoint for the newest of its directory."""
+    found = tf.train.latest_checkpoint(os.path.dirname(path))
+    return bool(found) and os.path.samefile(found + ".index", path + ".index")
 
 
 def by_step(directory: str) -> list[str]:

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from tensor2tensor.utils import bleu_hook
 
-from rpr.t2t import preflight
+from rpr.t2t import checkpoints, preflight
 from rpr.utils import files
 from rpr.utils.console import Task
 from rpr.utils.errors import UserError
@@ -54,7 +54,7 @@ def average_all(model_dir: str, output_dir: str, n: int, min_steps: int = 0,
                 write_mean(path, [each.filename for each in window], checkpoint.steps)
                 os.utime(path + ".index", (checkpoint.mtime, checkpoint.mtime))
                 written.append(path)
-                tf.train.update_checkpoint_state(output_dir, path, list(written))  # changes it
+                checkpoints.write_state(output_dir, written)
                 task.update(len(written))
     return written
 

@@ -107,9 +107,18 @@ def test_an_evaluation_without_its_data_is_refused_in_one_line(tmp_path):
 def test_score_file(trained, tmp_path):
     """It dies on tf.placeholder where T2T was loaded in TF2 mode."""
     (tmp_path / "pairs").write_text("Save the file\tSpeichern\n", encoding="utf-8")
-    rpr_command("decode", *trained.flags, f"--score_file={tmp_path}/pairs",
-                f"--decode_to_file={tmp_path}/scores")
-    assert float((tmp_path / "scores").read_text()) > 0
+    copy = tmp_path / "copy"                          # step 10 as step 20; the state is T2T's
+    shutil.copytree(trained.output_dir, copy, ignore=shutil.ignore_patterns("model.ckpt-*"))
+    for path in trained.output_dir.glob("model.ckpt-10.*"):
+        shutil.copy(path, copy / path.name.replace("-10.", "-20."))
+    (copy / "checkpoint").write_text(
+        f'model_checkpoint_path: "{trained.output_dir}/model.ckpt-20"\n')
+    scores = []
+    for directory in (trained.output_dir, copy):
+        rpr_command("decode", *trained.flags, f"--output_dir={directory}",
+                    f"--score_file={tmp_path}/pairs", f"--decode_to_file={tmp_path}/scores")
+        scores.append(float((tmp_path / "scores").read_text()))
+    assert scores[1] > scores[0] > 0                  # its own weights, which are less trained
 
 
 # What T2T does silently, or late, or with a page of traceback.

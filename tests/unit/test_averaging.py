@@ -69,6 +69,7 @@ def test_every_window_of_checkpoints_is_averaged(model_dir, tmp_path):
     written = averaging.average_all(str(model_dir), str(tmp_path / "out"), 2)
     assert [os.path.basename(path) for path in written] == ["model.ckpt-200", "model.ckpt-300"]
     assert tf.train.latest_checkpoint(str(tmp_path / "out")) == written[-1]
+    assert "/" not in (tmp_path / "out" / "checkpoint").read_text()     # it can be copied
     values = [np.float64(tf.train.load_checkpoint(path).get_tensor("transformer/b"))
               for path in (*paths(model_dir)[1:], written[-1])]
     np.testing.assert_allclose(values[2], (values[0] + values[1]) / 2, rtol=1e-7)

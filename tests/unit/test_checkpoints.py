@@ -2,6 +2,7 @@
 import glob
 import os
 import re
+import shutil
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -65,6 +66,18 @@ def test_without_a_usable_state_file_the_newest_complete_checkpoint_is_read(dire
     assert tf.train.latest_checkpoint(directory) == path(directory, 10)
     assert tf.train.get_checkpoint_state(directory).all_model_checkpoint_paths == [
         path(directory, 5), path(directory, 10)]
+
+
+def test_a_copied_directory_is_read_and_trained_with_its_own_weights(directory, tmp_path_factory):
+    tf.train.update_checkpoint_state(directory, path(directory, 20), [path(directory, 20)])
+    copy = shutil.copytree(directory, tmp_path_factory.mktemp("copies") / "copy")
+    assert "/" in (copy / "checkpoint").read_text()
+    assert find(str(copy)) == path(copy, 20) and find(directory) == path(directory, 20)
+    assert checkpoints.repair_state(directory) is None
+    assert checkpoints.repair_state(str(copy)) == path(copy, 20)
+    assert tf.train.latest_checkpoint(str(copy)) == path(copy, 20)
+    assert tf.train.get_checkpoint_state(str(copy)).all_model_checkpoint_paths == [
+        path(copy, step) for step in (5, 10, 20)]
 
 
 def test_a_damaged_checkpoint_is_refused_but_a_training_resumes_before_it(directory):
