@@ -128,30 +128,38 @@ class Translator:
         return self._search_tensorflow(sentences)
 
     def _search_ctranslate2(self, sentences: Sequence[Sequence[int]]) -> list[list[Hypothesis]]:
-        """CTranslate2 divides by n^alpha, so its hypotheses are scored anew.
-
-        Its limit is that of the longest sentence; longer hypotheses of others are cut, and keep the
-        log probability that they had. An empty line gets an empty hypothesis.
-        """
-        beams, alpha = self.settings["beam_size"], self.settings["alpha"]
+        """CTranslate2 has one limit for a batch, so those that went beyond theirs search again."""
         limits = [min(len(ids) + self.settings["extra_length"], self.settings["longest"])
                   for ids in sentences]
+        found = self._search_to(max(limits), sentences)
+        longer = [number for number, limit in enumerate(limits)
+                  if any(len(each.ids) > limit for each in found[number])]
+        for limit in {limits[number] for number in longer}:
+            numbers = [number for number in longer if limits[number] == limit]
+            for number, hypotheses in zip(numbers, self._search_to(
+                    limit, [sentences[number] for number in numbers]), strict=True):
+                found[number] = hypotheses
+        return [sorted([each for each in hypotheses if each.ids[-1:] == [END]] or hypotheses,
+                       key=lambda each: -each.score) for hypotheses in found]
+
+    def _search_to(self, limit: int, sentences: Sequence[Sequence[int]]) -> list[list[Hypothesis]]:
+        """CTranslate2's hypotheses of at most `limit` ids; it divides by n^alpha, which we undo.
+
+        An empty line gets an empty hypothesis.
+        """
+        beams, alpha = self.settings["beam_size"], self.settings["alpha"]
         results = self._model.translate_batch(
             [[self._names[i] for i in ids] for ids in sentences], beam_size=beams,
             num_hypotheses=beams, length_penalty=alpha, return_scores=True, return_end_token=True,
-            max_input_length=0, max_decoding_length=max(limits), min_decoding_length=0)
-        found = []
-        for result, limit in zip(results, limits, strict=True):
-            ended, cut = [], []
+            max_input_length=0, max_decoding_length=limit, min_decoding_length=0)
+        found: list[list[Hypothesis]] = []
+        for result in results:
+            found.append([])
             for tokens, score in zip(result.hypotheses, result.scores, strict=True):
                 ids = [self._ids[token] for token in tokens]
-                log_probability = score * len(ids) ** alpha
-                if ids[-1:] != [END] or len(ids) > limit:
-                    cut.append(Hypothesis(ids[:limit], log_probability))
-                else:
-                    penalty = ((5 + len(ids)) / 6) ** alpha if beams > 1 else 1
-                    ended.append(Hypothesis(ids, log_probability / penalty))
-            found.append(sorted(ended or cut, key=lambda each: -each.score))
+                is_plain = beams == 1 or ids[-1:] != [END]
+                found[-1].append(Hypothesis(ids, score * len(ids) ** alpha / (
+                    1 if is_plain else ((5 + len(ids)) / 6) ** alpha)))
         return found
 
     def _search_tensorflow(self, sentences: Sequence[Sequence[int]]) -> list[list[Hypothesis]]:

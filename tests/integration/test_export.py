@@ -100,7 +100,27 @@ def test_ctranslate2_computes_the_model(model, hparams, tmp_path):
     ids, scores = session.search(sources)
     for row, score, (best, *_) in zip(ids, scores, exported.search(sources), strict=True):
         assert best.ids == until_end(row).tolist()
-        assert best.score == pytest.approx(score, rel=1e-4) or best.ids[-1] != 1
+        assert best.score == pytest.approx(score, rel=1e-4)    # also of those that are cut
+
+
+def test_a_hypothesis_that_is_cut_is_that_of_the_sentence_alone(model, tmp_path):
+    pytest.importorskip("ctranslate2")
+    session, other = lively_model(model, "position=relative", tmp_path)
+    longest = to_ctranslate2.save(other, str(tmp_path))
+    add_translator(other, str(tmp_path), Search(3, extra_length=5), "ctranslate2", longest)
+    exported = translator.Translator(str(tmp_path), intra_threads=1)
+    random = np.random.RandomState(0)
+    sources = [[*random.randint(2, 300, length), 1] for length in (3, 1, 9)]
+    cut = 0
+    for source, hypotheses in zip(sources, exported.search(sources), strict=True):
+        alone, = exported.search([source])
+        assert [each.ids for each in hypotheses] == [each.ids for each in alone]
+        for each in hypotheses:
+            row, = session.log_probabilities([source], [each.ids], found=True)
+            penalty = ((5 + len(each.ids)) / 6) ** 0.6 if each.ids[-1] == 1 else 1
+            assert each.score == pytest.approx(row.sum() / penalty, rel=1e-4)
+            cut += each.ids[-1] != 1 and len(each.ids) == len(source) + 5
+    assert cut > 3                                   # not only of the longest
 
 
 def test_beam_search_is_scored_as_by_the_model(request_of, model, tmp_path):
