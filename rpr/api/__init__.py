@@ -78,6 +78,8 @@ def _run_command(command: str, gin: str, flags: Mapping[str, Any],
     argv = [f"--{name}" if value is True else f"--{name}={value}" for name, values in given
             for value in (values if isinstance(values, list | tuple) else [values])
             if value is not None and value is not False]
+    for arg in argv:
+        _check_argument(command, arg)
     code, reason = pipeline.run_command([command, gin, *argv], {},
                                         show=lambda line: print(line, end=""))
     if code:
@@ -249,6 +251,17 @@ def _check_paths(**paths: Any) -> None:
     for name, path in paths.items():
         if not isinstance(path, str | os.PathLike):
             raise InvalidValue(name, path, "must be a path")
+        _check_argument(name, os.fspath(path))
+
+
+def _check_argument(name: str, text: str | bytes) -> None:
+    """Refuses what can be no part of a command or a path: a null, or half a surrogate pair."""
+    try:
+        is_usable = b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        is_usable = False
+    if not is_usable:
+        raise InvalidValue(name, repr(text), "must be text that a path can have")
 
 
 def _prepare(usr_dir: str | None) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from rpr.inference.batches import one_line
-from rpr.inference.model_session import ModelSession
+from rpr.inference.model_session import ModelSession, encode
 from rpr.models.beam_search import EOS_ID
 from rpr.t2t.trained_model import TrainedModel
 from rpr.utils import files
@@ -95,7 +95,7 @@ class Inspector(ModelSession):
 
     def encode(self, text: str, side: str = "inputs") -> list[int]:
         """The ids of a line of text with the end mark; side: "inputs" or "targets"."""
-        return [*self._vocabularies[side].encode(text.strip()), EOS_ID]
+        return [*encode(self._vocabularies[side], text.strip()), EOS_ID]
 
     def tokens(self, ids: Iterable[int], side: str = "targets") -> list[str]:
         """The sub-words of ids as text; ⏎ stands for the end mark."""

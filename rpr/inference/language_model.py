@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from tensor2tensor.utils import registry
 
 from rpr import positions
-from rpr.inference.model_session import list_of_strings, pad
+from rpr.inference.model_session import encode, list_of_strings, pad
 from rpr.models import incremental
 from rpr.models.beam_search import EOS_ID
 from rpr.t2t.trained_model import TrainedModel
@@ -54,7 +54,7 @@ class LanguageModel:
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text with the end mark."""
-        return [*self._vocabulary.encode(text.strip()), EOS_ID]
+        return [*encode(self._vocabulary, text.strip()), EOS_ID]
 
     def losses(self, texts: Iterable[str], window: int | None = None, stride: int | None = None
                ) -> list[np.ndarray]:
@@ -105,7 +105,7 @@ class LanguageModel:
                                (Setting("seed", 1, minimum=0), seed)):
             setting.check(value)
         return self._vocabulary.decode(self._continued(
-            self._vocabulary.encode(prefix), length, temperature, np.random.default_rng(seed)))
+            encode(self._vocabulary, prefix), length, temperature, np.random.default_rng(seed)))
 
     def _continued(self, ids: list[int], length: int, temperature: float,
                    random: np.random.Generator) -> list[int]:

@@ -15,7 +15,7 @@ from rpr import positions
 from rpr.models import declarations, incremental
 from rpr.t2t import checkpoints, preflight
 from rpr.utils.errors import UserError
-from rpr.utils.interfaces import HParams
+from rpr.utils.interfaces import HParams, Vocabulary
 
 # Ids of each sentence; an array has zeros after the end.
 Sentences = Sequence[Sequence[int] | np.ndarray] | np.ndarray
@@ -211,6 +211,15 @@ def list_of_strings(name: str, sentences: Iterable[str]) -> list[str]:
     if isinstance(sentences, str) or not all(isinstance(line, str) for line in lines):
         raise UserError(f"{name}: must be a list of strings")
     return lines
+
+
+def encode(vocabulary: Vocabulary, text: str) -> list[int]:
+    """The ids of a text; a vocabulary of bytes has none for half a surrogate pair."""
+    try:
+        return vocabulary.encode(text)
+    except UnicodeEncodeError as error:
+        raise UserError(f"{text[:40]!r} is not text that UTF-8 can encode ({error.reason})"
+                        ) from None
 
 
 def pad(sentences: Sentences) -> np.ndarray:

@@ -144,6 +144,8 @@ def test_a_cached_step_without_an_encoder_gives_the_logits_of_the_whole_text(pos
     (lambda model: model.score("a"), "texts: must be a list of strings"),
     (lambda model: model.score([1]), "texts: must be a list of strings"),
     (lambda model: model.losses("abc"), "texts: must be a list of strings"),
+    (lambda model: model.losses(["\ud800"]), r"'\\ud800' is not text that UTF-8 can encode"),
+    (lambda model: model.generate("a\ud800", 2), r"'a\\ud800' is not text that UTF-8 can encode"),
     (lambda model: model.losses(["abc"], window=2.5), "window=2.5: must be a whole number"),
     (lambda model: model.losses(["abc"], 4, "x"), "stride=x: must be a whole number"),
     (lambda model: model.losses(["abc"], stride=2), "stride=2: only with a window"),
