@@ -92,9 +92,7 @@ def decode_file(request: DecodeRequest, models: Sequence[TrainedModel],
 
     Returns the `decode` event of metrics.jsonl; None in a process that decodes a part for another.
     """
-    sentences, positions = decoding._get_sorted_inputs(request.source, decode_hparams.delimiter)
-    if sentences:                                     # a byte order mark is not text
-        sentences[positions[0]] = sentences[positions[0]].removeprefix("\ufeff").lstrip()
+    sentences, positions = sorted_lines(request.source, decode_hparams.delimiter)
     model = models[0]
     batches = Batches(request.output, sentences, decode_hparams.batch_size,
                       [request.engine, request.search, *map(_identity, models)])
@@ -124,6 +122,18 @@ def decode_file(request: DecodeRequest, models: Sequence[TrainedModel],
         written = os.stat(model.checkpoint + ".index").st_mtime
         os.utime(request.output, (written, written))
     return event
+
+
+def sorted_lines(path: str, delimiter: str) -> tuple[list[str], dict[int, int]]:
+    """The lines of a file, most words first, and {number of a line: index into them}.
+
+    T2T's function takes a last line of white space for no line, and a byte order mark for text.
+    """
+    with open(path, encoding="utf-8-sig", newline="") as text:
+        *lines, rest = text.read().split(delimiter)
+    lines = [line.strip() for line in (lines + [rest] if rest else lines)]
+    order = sorted(range(len(lines)), key=lambda number: -len(lines[number].split()))
+    return [lines[number] for number in order], {number: i for i, number in enumerate(order)}
 
 
 def _identity(model: TrainedModel) -> list[Any]:

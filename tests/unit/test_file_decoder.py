@@ -57,6 +57,18 @@ def test_beams_that_the_search_never_filled_are_not_written():
         "ab\t-1.00\t\t-2.00\ta b\t-3.00")
 
 
+@pytest.mark.parametrize("text, lines", [
+    ("a\n   ", ["a", ""]), ("a\n   \n", ["a", ""]), ("a\n\n", ["a", ""]), ("a", ["a"]),
+    ("\ufeff \r\nb c\r\n", ["", "b c"]), ("\ufeff", []),
+    ("c b a\nd\ne f\n", ["c b a", "d", "e f"])])
+def test_every_line_is_decoded_most_words_first(tmp_path, text, lines):
+    (tmp_path / "in").write_bytes(text.encode())
+    sentences, positions = file_decoder.sorted_lines(str(tmp_path / "in"), "\n")
+    assert [sentences[positions[number]] for number in range(len(lines))] == lines
+    words = [len(sentence.split()) for sentence in sentences]
+    assert len(sentences) == len(lines) and words == sorted(words, reverse=True)
+
+
 def test_a_pipe_is_refused_as_input(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UserError, match="/pipe: is a pipe or a device"):
