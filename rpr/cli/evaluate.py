@@ -36,6 +36,7 @@ def main(argv: list[str]) -> None:
     absl_flags.DEFINE_string("json", None, "File to which the metrics are written as JSON.")
     absl_flags.DEFINE_bool("wait", False, "Afterwards wait for new checkpoints in --output_dir and "
                            "evaluate each, until there was none for --eval_timeout_mins.")
+    absl_flags.FLAGS.set_default("eval_steps", None)  # the whole set; T2T: 100 batches
     flags, words = launcher.parse(argv, PROGRAM, f"{launcher.TRAINING}|decode_|worker_id")
     run, request = arguments.find_model(flags, words)
     if run and flags.wait:

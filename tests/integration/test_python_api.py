@@ -3,6 +3,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -103,9 +104,13 @@ def test_a_loaded_run_scores_sentences_alike_in_any_batch(model, lines):
 def test_the_loss_of_an_evaluation_is_that_of_all_tokens_for_every_batch_size(model, trained,
                                                                                 tmp_path):
     few, many = ({}, {})
-    for batch_size, metrics in ((60, few), (4000, many)):
+    forty = shutil.copytree(trained.text.data_dir, tmp_path / "forty")    # of each sentence
+    (forty / f"{trained.text.problem}.datagen.json").unlink()             # which has sizes
+    record, = forty.glob("*-test-*")
+    record.write_bytes(record.read_bytes() * 40)
+    for batch_size, data_dir, metrics in ((60, forty, few), (4000, trained.text.data_dir, many)):
         rpr_command("evaluate", *trained.flags, f"--hparams=batch_size={batch_size}",
-                    "--eval_use_test_set", f"--json={tmp_path}/json")
+                    f"--data_dir={data_dir}", "--eval_use_test_set", f"--json={tmp_path}/json")
         metrics.update(json.loads((tmp_path / "json").read_text()))
     source, target = ((trained.text.folder / f"test.{language}").read_text("utf-8").splitlines()
                       for language in ("en", "de"))
