@@ -92,13 +92,16 @@ def _request(flags: FlagValues, words: Sequence[str]) -> tuple[DecodeRequest, li
     search = _search(flags.decode_hparams, run)
     decode_hparams = decoding.decode_hparams(search)
     file_checks.check_search(decode_hparams)
+    for trained in models:
+        preflight.say_if_nothing_is_sampled(trained.hparams, decode_hparams.beam_size,
+                                            bool(flags.ensemble))
     if flags.engine == "ctranslate2":
         _check_ctranslate2(flags, models)
     has_gpu = _check_devices(flags.worker_gpu)
     decode_hparams.shards, decode_hparams.shard_id = flags.decode_shards, flags.worker_id
     source, output = _files(flags, run, decode_hparams)
-    if flags.score_file and has_source:
-        file_checks.check_pairs(flags.score_file)
+    if flags.score_file:
+        file_checks.check_scored(flags.score_file, has_source)
     to_terminal = bool(source and not output and (run or flags.test_set))
     if to_terminal:
         output = os.path.join(processes.temporary_directory("decode"), "output")

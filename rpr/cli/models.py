@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 def translate(argv: list[str]) -> None:
     """`rpr translate RUN [TEXT]`; without a run directory, T2T's flags name the model."""
     from rpr.inference.inspector import Inspector
+    from rpr.t2t import preflight
     from rpr.t2t.trained_model import find_trained_model
     parser = _parser("translate", "RUN [TEXT]", "Translates one sentence, the lines of the "
                      "standard input, or what is typed.\nShows the score of the beam search (log "
@@ -50,6 +51,7 @@ def translate(argv: list[str]) -> None:
         os.makedirs(args.show_attention, exist_ok=True)
     with terminal.status("loading the model"):
         trained = find_trained_model(request)
+        preflight.say_if_nothing_is_sampled(trained.hparams, beam_size)
         model = Inspector(trained, beam_size, alpha)
     say(f"{trained.checkpoint}: beam {beam_size}, alpha {alpha}", style="dim")
     for number, line in enumerate(text or _read_lines(), 1):

@@ -73,6 +73,15 @@ def say_what_has_no_effect(model: str, hparams: HParams, overrides: dict[str, An
             logging.getLogger("tensorflow").warning(line)          # for train.log
 
 
+def say_if_nothing_is_sampled(hparams: HParams, beam_size: int, is_ensemble: bool = False) -> None:
+    """Names on the terminal a sampling_method that the search of a trained model does not read."""
+    method = hparams.get("sampling_method", "argmax")
+    if method != "argmax" and (beam_size > 1 or is_ensemble):
+        why = "in an ensemble" if is_ensemble else (
+            f"with beam_size={beam_size}; with beam_size=1 symbols are drawn")
+        console.say(f"sampling_method={method} has no effect {why}", style="yellow")
+
+
 def check_reads_source(hparams: HParams) -> None:
     """Refuses a model whose target begins with its source; only T2T's decoder supplies that."""
     if hparams.get("prepend_mode", "none") != "none":

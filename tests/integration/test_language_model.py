@@ -187,6 +187,10 @@ def test_a_file_is_not_decoded_and_what_is_typed_is_continued(run, model, tmp_pa
         line = refused(*command, f"--input={run}/source.test.txt")
         assert "no source text" in line and "--decode_interactive" in line
     assert "has no source text" in refused("decode", run)
+    (tmp_path / "tab").write_text("a\nb\tc\n")
+    line = refused("decode", run, f"--score_file={tmp_path}/tab", f"--output={tmp_path}/out")
+    assert "--score_file=" in line and "line 2 has a tab" in line and "rpr perplexity" in line
+    (tmp_path / "tab").unlink()
     assert sorted(os.listdir(run / "model")) == there and not os.listdir(tmp_path)
     done = rpr_command("decode", run, "--decode_interactive",
                        "--decode_hparams=beam_size=1,extra_length=5", stdin="The\n")

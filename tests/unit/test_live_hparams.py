@@ -9,7 +9,7 @@ from tensor2tensor.utils import registry
 from rpr.cli import run
 from rpr.experiments import config, gin_files, run_directory
 from rpr.models import declarations, live_hparams, transformer
-from rpr.t2t import trained_model
+from rpr.t2t import preflight, trained_model
 from rpr.utils import console, interfaces
 from rpr.utils.errors import UserError
 
@@ -23,6 +23,18 @@ OTHER = {"learning_rate_decay_scheme": "exp", "learning_rate_boundaries": [3],
          "parameter_attention_key_channels": 8,
          "heads_share_relative_embedding": None, "position_features": "x",
          "max_relative_position_left": 3, "max_relative_position_right": 3}
+
+
+@pytest.mark.parametrize("method, beam_size, is_ensemble, says", [
+    ("random", 4, False, ["sampling_method=random has no effect with beam_size=4; "]),
+    ("random", 1, True, ["sampling_method=random has no effect in an ensemble"]),
+    ("random", 1, False, []), ("argmax", 4, False, [])])
+def test_a_sampling_method_that_a_search_does_not_read_is_named(monkeypatch, method, beam_size,
+                                                                is_ensemble, says):
+    lines = []
+    monkeypatch.setattr(console, "say", lambda line, style: lines.append(line))
+    preflight.say_if_nothing_is_sampled({"sampling_method": method}, beam_size, is_ensemble)
+    assert [line[:len(start)] for line, start in zip(lines, says, strict=True)] == says
 
 
 def changed(hparams, names):
