@@ -35,8 +35,8 @@ def attention(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, bias: tf.Tensor | None =
       v: [batch, heads, keys, depth_v].
       bias: broadcastable to [batch, heads, queries, keys]: 0, and about -1e9 for masked pairs.
       scores: called with the scaled q and with k, returns the logits [batch, heads, queries, keys];
-        None: the products q_i . k_j. A per-query constant may be left out: it cancels in the
-        softmax.
+        None: the products q_i . k_j. A per-query constant may be left out if it cancels in
+        `normalize`, as in a softmax.
       weighted_values: called with the weights and v, returns [batch, heads, queries, depth_v];
         None: the weighted sums of v.
       normalize: makes weights of logits, in float32 if the inputs are in half precision.

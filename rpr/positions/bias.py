@@ -144,6 +144,7 @@ class Alibi(Scheme):
         super().__init__(hparams, side)
         self._heads, self._factor = hparams.num_heads, hparams.get("alibi_factor")
         self._directions = hparams.get("alibi_directions") if side == "inputs" else "same"
+        self.masks = self._directions == "heads"
         if self._directions == "heads" and self._heads % 2:
             raise ValueError(f"alibi_directions=heads divides the heads into halves: {self._heads} "
                              "must be an even number")
@@ -175,8 +176,8 @@ class Sandwich(Scheme):
     """Fixed biases from the product of two sinusoidal positions (Chi et al. 2023).
 
     sum_c cos((i - j) / 10000^(2c/d)) / r_h with c from 0 to d/2 - 1, and r_h = 8h / heads for head
-    h from 1. The value at i = j, d/2 / r_h, is subtracted: a constant cancels in the softmax, but
-    costs precision.
+    h from 1. Where weights are a softmax, the value at i = j, d/2 / r_h, is subtracted: a constant
+    cancels, but costs precision.
     """
     settings = (
         Setting("sandwich_channels", 128, "channels of Sandwich's sinusoids, an even number",
@@ -199,7 +200,9 @@ class Sandwich(Scheme):
 
         def make() -> tf.Tensor:
             product = tf.matmul(signal(layout.query_positions()), signal(layout.key_positions()),
-                                transpose_b=True) - half
+                                transpose_b=True)
+            if self.constants_cancel():
+                product -= half
             ratios = 8 * np.arange(1, self._heads + 1)[:, None, None] / self._heads
             return tf.cast(product[:, None] / tf.constant(ratios, exact), dtype)
 

@@ -69,7 +69,8 @@ class SumOfSchemes(Scheme):
 
     def _chained(self, hook: str, layout: Layout, product: Product) -> Product:
         """The product with the terms of all schemes; the one that replaces it comes first."""
-        for scheme in sorted(self._users(hook), key=lambda scheme: not scheme.replaces(hook)):
+        for scheme in sorted(self._users(hook), key=lambda scheme: (
+                not scheme.replaces(hook), scheme.turn(hook))):
             product = _with_scheme(scheme, hook, layout, product)
         return product
 

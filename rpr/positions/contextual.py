@@ -26,11 +26,15 @@ def forgetting_bias(forward: tf.Tensor, backward: tf.Tensor | None, layout: Layo
     bias = differences(tf.cumsum(forward, axis=2))
     if backward is None:
         return bias
-    # By the order of words, not positions; int32 would be kept on the host.
-    keys, queries = (tf.cast(x, tf.int64) for x in (
+    return tf.where_v2(words_to_the_right(layout),
+                       -differences(tf.cumsum(backward, axis=2, exclusive=True)), bias)
+
+
+def words_to_the_right(layout: Layout) -> tf.Tensor:
+    """bool [queries, keys]: whether the key's word comes after the query's, at any positions."""
+    keys, queries = (tf.cast(x, tf.int64) for x in (        # int32 would be kept on the host
         tf.range(layout.keys), tf.range(layout.queries) + layout.offset))
-    is_right = keys > queries[:, None]
-    return tf.where_v2(is_right, -differences(tf.cumsum(backward, axis=2, exclusive=True)), bias)
+    return keys > queries[:, None]
 
 
 @register("forgetting")
@@ -151,14 +155,18 @@ class Path(Scheme):
 class ContextualPositions(Scheme):
     """Positions that count the words that a query selects by a gate (Golovneva et al. 2024).
 
-    The position of key j is the sum of the gates sigmoid(logits) from it to the query (equations 3
-    and 4). Its value is interpolated between those of the nearest whole positions (equation 5).
+    The position of key j is the sum of the gates sigmoid(q_i . k_l) from it to the query (equations
+    3 and 4), without the terms of other schemes. Its value is interpolated between those of the
+    nearest whole positions (equation 5).
     """
     sides = ("targets",)
     settings = (
         Setting("cope_positions", 64, "positions of position=cope, the last one unbounded",
                 minimum=2),
     )
+
+    def turn(self, hook: str) -> int:
+        return -1
 
     def logits(self, q: tf.Tensor, k: tf.Tensor, layout: Layout, product: Product) -> tf.Tensor:
         logits, depth = product(q, k), shape_list(q)[3]
@@ -241,7 +249,7 @@ class DapeV2(Dape):
             x *= tf.cast(visible, x.dtype)
             used = visible
             if layout.causal:
-                used |= tf.transpose(layout.relative_positions() > 0, [0, 2, 3, 1])
+                used |= words_to_the_right(layout)[None, :, :, None]
             used = tf.cast(used, x.dtype)
         if layout.causal:                                    # keys after the last one, too
             x = tf.pad(x, [[0, 0], [0, 0], [0, around], [0, 0]])

@@ -60,6 +60,7 @@ class Differential(Scheme):
     exp(l_q1 . l_k1) - exp(l_q2 . l_k2) + lambda_init, with lambda_init = 0.8 - 0.6 exp(-0.3 l) for
     layer l from 0. It has no positions: use it in a sum, such as differential+rotary.
     """
+    ignores_constants = True
 
     def __init__(self, hparams: HParams, side: str) -> None:
         super().__init__(hparams, side)
@@ -67,6 +68,9 @@ class Differential(Scheme):
         if hparams.num_heads % 2:
             raise ValueError("position=differential divides the heads into pairs: "
                              f"{hparams.num_heads} must be an even number")
+
+    def turn(self, hook: str) -> int:
+        return 1
 
     @staticmethod
     def _initial(layout: Layout) -> float:

@@ -250,6 +250,11 @@ def _check_sum(schemes: dict[str, Scheme], setting: str) -> None:
                  and (hook not in ("logits", "values") or scheme.replaces(hook))]
         if len(users) > 1:
             raise ValueError(f"{setting}: {' and '.join(users)} each {words}: choose one of them")
+    for name, scheme in schemes.items():
+        reading = [other for other in schemes if schemes[other].uses("adjust")]
+        if scheme.masks and reading:
+            raise ValueError(f"{setting}: {name} masks pairs by its bias, and {reading[0]} would "
+                             "read that: choose one of them")
     rotating = [name for name, scheme in schemes.items() if scheme.uses("rotate")]
     content = [name for name, scheme in schemes.items()
                if scheme.uses("logits") and name not in rotating]

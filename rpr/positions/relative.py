@@ -36,7 +36,7 @@ _SCOPE = "dot_product_attention_relative/relative_positions"
 
 
 def add_scores(logits: tf.Tensor, q: tf.Tensor, table: tf.Tensor, layout: Layout,
-               left: int | None = None) -> tf.Tensor:
+               left: int | None = None, exact: bool = False) -> tf.Tensor:
     """Adds q_i . a^K_ij to the logits, up to a constant per query, which cancels in the softmax.
 
     Args:
@@ -45,12 +45,14 @@ def add_scores(logits: tf.Tensor, q: tf.Tensor, table: tf.Tensor, layout: Layout
       table: a^K, [2k + 1, depth] shared by the heads, or [heads, 2k + 1, depth].
       layout: see `Layout`.
       left: number of rows for keys to the left of the query, if it is not k.
+      exact: whether to add that constant, too, for weights that are not a softmax.
     """
     if not layout.unit_steps:
         return logits + pairs.score_term(q, table, clipped_pairs(table, layout, left))
     if _is_banded(table, layout, left):
         band = Band(table, layout, *clip_distances(table, left))
-        return band.add(logits, tf.matmul(band.rows, q, transpose_b=True))
+        logits = band.add(logits, tf.matmul(band.rows, q, transpose_b=True))
+        return logits + matmul_shared(q, band.common_row, transpose_b=True) if exact else logits
     return logits + pairs.scores_by_distance(q, rows_by_distance(table, layout, left), layout)
 
 
@@ -128,7 +130,8 @@ class Relative(Scheme):
 
     def logits(self, q: tf.Tensor, k: tf.Tensor, layout: Layout, product: Product) -> tf.Tensor:
         table = self._table("keys", q.dtype)
-        return add_scores(product(q, k), q, table, layout, self._left)
+        return add_scores(product(q, k), q, table, layout, self._left,
+                          exact=not self.constants_cancel())
 
     def values(self, weights: tf.Tensor, v: tf.Tensor, layout: Layout,
                product: Product) -> tf.Tensor:

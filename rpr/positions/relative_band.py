@@ -5,9 +5,10 @@ All pairs at a distance of k or more on one side share one row of the table, the
     q_i . (k_j + a_c)           =  q_i . (k_j + b)          +  q_i . (a_c - b)
     sum_j alpha_ij (v_j + a_c)  =  sum_j alpha_ij (v_j + b) +  sum_j alpha_ij (a_c - b)
 
-For the values b is added to every v_j. For the scores q_i . b is left out: it is a constant per
-query and cancels in the softmax. The second terms are zero outside of a band of diagonals, plus, in
-bidirectional attention, the clipped pairs of the other side, which share a second row.
+For the values b is added to every v_j. For the scores q_i . b is left out where weights are a
+softmax: it is a constant per query and cancels. The second terms are zero outside of a band of
+diagonals, plus, in bidirectional attention, the clipped pairs of the other side, which share a
+second row.
 
 Only scores are moved between rows of the table and pairs, and no tensor of the size of the weights
 is kept for the gradient.

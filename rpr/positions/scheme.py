@@ -36,6 +36,9 @@ class Scheme:
       draws_among: the setting with the number of positions that `place` draws from; empty: it does
         not draw.
       depth_factor: depth of the keys after `rotate`, as a multiple of their depth before.
+      ignores_constants: whether `normalize` and `adjust` lead to the same weights where each query
+        has another constant in all its logits, as a softmax does. Read if the scheme has them.
+      masks: whether its bias is about -1e9 for some pairs.
       hparams, side: as given to the constructor.
       label: what tells the scheme apart from others of the stack; set by `rpr.positions.build`.
       partners: the other schemes of its sum; set by `rpr.positions.build`.
@@ -46,6 +49,8 @@ class Scheme:
     longest: int | None = None
     draws_among = ""
     depth_factor = 1
+    ignores_constants = False
+    masks = False
     label = ""
     partners: Sequence["Scheme"] = ()
 
@@ -66,6 +71,19 @@ class Scheme:
         It then need not call `product`. One scheme of a sum may replace a product.
         """
         return False
+
+    def turn(self, hook: str) -> int:
+        """When a hook with a product (`logits`, `values`) gets it: -1, 0 or 1.
+
+        -1: before the other schemes of a sum add their terms, for a hook that reads the product. 1:
+        after that, for one that changes the total. 0 is for those that only add a term.
+        """
+        return 0
+
+    def constants_cancel(self) -> bool:
+        """Whether a constant per query in all its logits changes no weight of the sum."""
+        return all(scheme.ignores_constants for scheme in (self, *self.partners)
+                   if scheme.uses("normalize") or scheme.uses("adjust"))
 
     def at(self, layer: int) -> "Scheme":
         """The scheme of a layer, counted from 0."""
@@ -114,7 +132,8 @@ class Scheme:
           product: called with q and k, returns the logits without this scheme.
 
         Returns:
-          [batch, heads, queries, keys]. A constant per query may be left out: it cancels.
+          [batch, heads, queries, keys]. A constant per query may be left out where
+          `constants_cancel`, which is not so with a sink, for example.
         """
         return product(q, k)
 
