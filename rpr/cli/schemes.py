@@ -192,7 +192,7 @@ def _study(args: argparse.Namespace, overrides: dict[str, Any], sides: set[str],
     recorded with all of them are left out.
     """
     recipe, run = gin_files.load_study(args.recipe)
-    changes = overrides | ({"position": args.scheme} if len(sides) == 2 else {
+    changes = overrides | ({"position": args.scheme} if {"encoder", "decoder"} <= sides else {
         f"{side}_position": args.scheme if side in sides else "relative"
         for side in ("encoder", "decoder")})
     seeds: dict[str, set[int]] = {arm: set() for arm in recipe.changes()}

@@ -4,6 +4,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -20,7 +21,8 @@ SIDES = {"inputs": "encoder", "targets": "decoder"}
 _WORDS, _HEADS, _HIDDEN = 6, 2, 16
 # float64 layers whose angles or sinusoids are float32, as in the models.
 _TOLERANCE = 1e-4
-_LENGTHS = (1, 2, 3, 7, 64, 300)
+_LONG = 300
+_LENGTHS = (1, 2, 3, 7, 64, _LONG)
 _COST_SHAPE = (8, 128)
 
 PairLogit = Callable[[np.ndarray, np.ndarray, int, int, int, bool, dict[str, np.ndarray]], float]
@@ -32,7 +34,7 @@ class Result:
 
     Attributes:
       check: what was checked.
-      side: `encoder` or `decoder`.
+      side: `encoder`, `decoder`, or `cross` for the attention to the encoder.
       problem: the counter-example; empty: none was found.
       note: a measurement, for checks that cannot fail.
     """
@@ -186,7 +188,8 @@ def packed(subject: Subject) -> str:
 
 def half_precision(subject: Subject) -> str:
     """In bfloat16 the output is that of float64, to rounding."""
-    x = subject.words(2, 5)
+    longest = positions.build(subject.hparams, subject.side).longest or _LONG
+    x = subject.words(1, min(longest, _LONG))                # integers are exact up to 256 only
     half = AttentionLayer(subject.hparams, subject.side, tf.bfloat16)
     half.set_weights([value.astype(np.float32) for value in subject.layer.weights()])
     return difference(half(x.astype(np.float32)), subject.layer(x), "in bfloat16", 0.08)
@@ -214,16 +217,22 @@ def seeds(subject: Subject) -> str:
 
 
 def sums(subject: Subject) -> str:
-    """A sum with any other scheme works, or is refused with a reason."""
+    """A sum with any other scheme is refused with a reason, or works with padding and a cache."""
     for name in positions.SCHEMES:
         hparams = _changed(subject.hparams, f"{subject.hparams.position}+{name}")
         try:
             positions.build(hparams, subject.side)
         except ValueError:
             continue
-        y = AttentionLayer(hparams, subject.side)(subject.words(1, 4))
-        if not np.isfinite(y).all():
-            return f"position={hparams.position}: the output has a value that is not finite"
+        total = Subject(hparams, subject.side)
+        x = total.words(1, 4)
+        y = total.layer(x)
+        problem = "" if np.isfinite(y).all() else "the output has a value that is not finite"
+        problem = problem or padding(total)
+        if subject.side == "targets":
+            problem = problem or difference(total.layer.cached(x), y, "with a cache")
+        if problem:
+            return f"position={hparams.position}: {problem}"
     return ""
 
 
@@ -295,6 +304,10 @@ DECODER_CHECKS: dict[str, Callable[[Subject], str]] = {
 }
 
 
+# Those of the attention to the encoder, with the hparams of a model.
+CROSS_CHECKS: dict[str, Callable[[HParams], str]] = {"greedy and beam search": compare_search}
+
+
 def formula(subject: Subject, logit: PairLogit) -> str:
     """The layer's output is that of logits computed pair by pair with the author's function."""
     x = subject.words(1, 5)
@@ -353,12 +366,23 @@ def check_scheme(position: str, hparams: str = "", logit: PairLogit | None = Non
         if logit is not None:
             checks["the author's formula"] = lambda subject: formula(subject, logit)
         for name, check in checks.items():
-            try:
-                problem = check(subject)
-            except Exception as error:
-                problem = _described(error)
-            yield Result(name, SIDES[side], problem)
+            yield Result(name, SIDES[side], _problem(check, subject))
         yield Result("cost", SIDES[side], note=cost(subject))
+    cross = _changed(values, "none")
+    cross.set_hparam("cross_position", position)
+    try:
+        positions.build(cross, "cross")
+    except ValueError:
+        return
+    for name, of_model in CROSS_CHECKS.items():
+        yield Result(name, "cross", _problem(of_model, cross))
+
+
+def _problem(check: Callable[[Any], str], subject: Any) -> str:
+    try:
+        return check(subject)
+    except Exception as error:                               # of a user's code
+        return _described(error)
 
 
 def _changed(hparams: HParams, position: str) -> HParams:

@@ -78,7 +78,25 @@ class FromTheEnd(positions.Scheme):
         return tf.cast(layout.key_positions(), dtype)[:, None, None] ** 2
 
 
+class PlacesInHalf(positions.Scheme):
+    """Positions in the precision of the activations: bfloat16 has no 257."""
+
+    def bias(self, layout, dtype):
+        keys, queries = layout.key_positions(), layout.query_positions()
+        return -tf.abs(tf.cast(keys, dtype)[:, None, None]
+                       - tf.cast(queries, dtype)[:, None, :, None])
+
+
+class NotASoftmax(positions.Scheme):
+    """Weights that change with a constant of a query, though it says that they do not."""
+    ignores_constants = True
+
+    def normalize(self, logits, layout):
+        return tf.sigmoid(logits)
+
+
 FAULTS = {
+    PlacesInHalf: ("decoder", "bfloat16", "in bfloat16: sentence 1, word 25[0-9] of 300 is"),
     FromTheEnd: ("decoder", "the future is not seen", "with only 2 words: sentence 1, word 2"),
     Leaking: ("decoder", "cached = whole", "with a cache: sentence 1, word 2 of 2 is"),
     Looking: ("decoder", "the future is not seen", "from 3 on: sentence 1, word 2"),
@@ -108,9 +126,29 @@ def test_the_kit_finds_the_fault(scheme, registered, monkeypatch):
     every = checks.CHECKS | checks.DECODER_CHECKS
     monkeypatch.setattr(checks, "CHECKS", {check: every[check]})
     monkeypatch.setattr(checks, "DECODER_CHECKS", {})
+    monkeypatch.setattr(checks, "CROSS_CHECKS", {})
     monkeypatch.setattr(checks, "cost", lambda subject: "")
     found = [result for result in checks.check_scheme("bad") if result.side == side]
     assert any(re.search(problem, result.problem) for result in found), found
+
+
+def test_the_kit_compares_cached_steps_of_sums(registered):
+    registered(NotASoftmax)
+    subject = checks.Subject(tiny_models.hparams(
+        position="bad", hidden_size=16, num_heads=2, max_relative_position=2), "targets")
+    with mock.patch.dict(positions.SCHEMES, {
+            name: positions.SCHEMES[name] for name in ("bad", "alibi", "relative")}, clear=True):
+        assert re.match(r"position=bad\+relative: with a cache: sentence 1, word ",
+                        checks.sums(subject))
+
+
+def test_the_kit_checks_the_attention_to_the_encoder(registered, monkeypatch):
+    registered(Leaking)
+    for name in ("CHECKS", "DECODER_CHECKS"):
+        monkeypatch.setattr(checks, name, {})
+    monkeypatch.setattr(checks, "cost", lambda subject: "")
+    *_, last = checks.check_scheme("bad")
+    assert last.side == "cross" and last.problem.startswith("beam 1: a hypothesis of ")
 
 
 def test_the_kit_compares_the_search_with_the_whole_model(registered):
@@ -128,7 +166,7 @@ def test_every_scheme_passes(position, monkeypatch):
         tables, left_out = [positions.SCHEMES], set(positions.SCHEMES) - {
             "none", "rotary", "dape", "fire", "cope"}
     else:                                                    # tested elsewhere, and slow
-        tables, left_out = [checks.CHECKS, checks.DECODER_CHECKS], {
+        tables, left_out = [checks.CHECKS, checks.DECODER_CHECKS, checks.CROSS_CHECKS], {
             "sums with other schemes", "bfloat16", "same seed, same bits", "greedy and beam search"}
         monkeypatch.setattr(checks, "cost", lambda subject: "")
     with contextlib.ExitStack() as stack:
@@ -137,13 +175,13 @@ def test_every_scheme_passes(position, monkeypatch):
                 name: table[name] for name in table if name not in left_out}, clear=True))
         results = list(checks.check_scheme(position, "max_length=40"))
     assert not [result for result in results if result.problem]
-    assert {result.side for result in results} == (
+    assert {result.side for result in results} - {"cross"} == (
         {checks.SIDES[side] for side in checks.SIDES if position not in positions.SCHEMES
          or side in positions.SCHEMES[position].sides})
 
 
 def test_the_authors_formula_is_compared(monkeypatch):
-    for name in ("CHECKS", "DECODER_CHECKS"):
+    for name in ("CHECKS", "DECODER_CHECKS", "CROSS_CHECKS"):
         monkeypatch.setattr(checks, name, {})
     monkeypatch.setattr(checks, "cost", lambda subject: "")
 
