@@ -96,7 +96,8 @@ def check_attention(function: Attention, position: str, hparams: str = "", heads
     if not callable(function):
         raise InvalidValue("function", function, "must be a function")
     values = registry.hparams(HPARAMS_SET)
-    values.parse(f"num_heads={heads},hidden_size={heads * depth},max_length=512")
+    values.parse(f"num_heads={heads},hidden_size={heads * depth},num_hidden_layers=1"
+                 ",max_length=512")
     values.position = position
     try:
         values.parse(hparams)
@@ -104,7 +105,9 @@ def check_attention(function: Attention, position: str, hparams: str = "", heads
         raise InvalidValue("hparams", hparams, str(error)) from None
     for name, value in (("position", position), ("num_heads", heads), ("decoder_position", ""),
                         ("hidden_size", heads * depth), ("compatibility", "dot_product"),
-                        ("attention_key_channels", 0), ("attention_value_channels", 0)):
+                        ("attention_key_channels", 0), ("attention_value_channels", 0),
+                        ("num_hidden_layers", 1), ("num_encoder_layers", 0),
+                        ("num_decoder_layers", 0)):
         if values.get(name) != value:
             raise InvalidValue("hparams", hparams, f"{name} must be {value!r} here")
     try:

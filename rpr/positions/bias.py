@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from rpr.nn.ops import accumulator_dtype, gather_rows
+from rpr.nn.ops import WithGradient, accumulator_dtype, gather_rows
 from rpr.nn.projections import mlp
 from rpr.positions.layout import Layout, t5_buckets, whole
 from rpr.positions.pairs import skew
@@ -242,6 +242,19 @@ class Fire(Scheme):
         return tf.transpose(y, [0, 3, 1, 2])
 
 
+def at_least(x: tf.Tensor, low: float) -> tf.Tensor:
+    """max(x, low), for a parameter that goes on learning where it is below.
+
+    KERPLE's authors clip the stored value before each step, so that every step starts from the
+    border. The same comes of a gradient that is 0 below it only where a step would lower x.
+    """
+    @tf.custom_gradient
+    def forward(x: tf.Tensor) -> WithGradient:
+        return tf.maximum(x, low), lambda dy: tf.where((x >= low) | (dy < 0), dy, tf.zeros_like(dy))
+
+    return forward(tf.convert_to_tensor(x))
+
+
 @register("kerple")
 class Kerple(Scheme):
     """A learned logarithmic penalty of the distance for each head (Chi et al. 2022).
@@ -253,7 +266,7 @@ class Kerple(Scheme):
         def positive(name: str, most: float) -> tf.Tensor:
             x = tf.get_variable(name, [self.hparams.num_heads], dtype,
                                 tf.random_uniform_initializer(0, most))
-            return tf.maximum(x, 0.01)[:, None, None]        # as the authors' code does
+            return at_least(x, 0.01)[:, None, None]
 
         with tf.variable_scope("kerple"):
             amplitude, rate = positive("amplitude", 2.0), positive("rate", 1.0)

@@ -105,6 +105,10 @@ def build(hparams: HParams, side: str) -> Scheme:
             raise ValueError(f"{setting}: leave out '{part.text}', which no head has "
                              f"(num_heads={hparams.num_heads}, layers: {layers})")
 
+        for kind, count in (("layers", layers), ("heads", hparams.num_heads)):
+            if part.last(kind) > count:
+                raise ValueError(f"{setting}: '{part.text}' goes beyond the last of {count} {kind}")
+
     @functools.cache                                         # one object for all layers
     def scheme_of(part: _Part, heads: tuple[int, int]) -> SumOfSchemes:
         return _sum(part.names, _of_heads(hparams, heads), side, setting, heads)
@@ -139,6 +143,10 @@ class _Part:
             if kind in self._bounds:
                 raise ValueError(f"{setting}: '{self.text}' names {kind} twice; write two parts")
             self._bounds[kind] = first, int(match[3] or first)
+
+    def last(self, kind: str) -> int:
+        """The last of the `layers` or `heads` that it names; 0: it names none."""
+        return self._bounds.get(kind, (0, 0))[1]
 
     def includes(self, layer: int, head: int) -> bool:
         """Whether this part is for a head of a layer, both counted from 1."""

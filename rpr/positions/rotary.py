@@ -80,7 +80,9 @@ def temperature(scaling: str, factor: float, length: float) -> float:
     """The factor of queries and of keys.
 
     In YaRN 0.1 ln(s) + 1 (Peng et al. 2024, equation 15); in LongRoPE sqrt(1 + ln(s) / ln(L))
-    (Ding et al. 2024, as in the code of Phi-3), for a factor s and a training length L.
+    (Ding et al. 2024, as in the code of Phi-3), for a factor s and a training length L. As in the
+    papers it scales whole logits, also of channels that `rotary_fraction` leaves. The authors' code
+    multiplies cosines and sines, which those channels do not have.
     """
     if scaling == "longrope":
         return math.sqrt(1 + math.log(factor) / math.log(length))
@@ -137,7 +139,7 @@ class Rotary(Scheme):
             raise ValueError(f"rotary_scaling_factor={factor}: rotary_scaling=none has no factor; "
                              f"set rotary_scaling to one of {', '.join(SCALINGS[1:])}")
         pairs = self._channels // 2
-        turning = np.arange(pairs) < hparams.get("rotary_frequencies") * pairs
+        turning = np.arange(pairs) < hparams.get("rotary_frequencies") * pairs - 1e-6   # as above
         length = hparams.get("rotary_trained_length")
         if scaling == "longrope":
             scaled = 1 / long_factors(hparams.get("rotary_long_factors"), pairs)
@@ -275,7 +277,9 @@ class MixedRotary(Scheme):
         def turns() -> tuple[tf.Tensor, tf.Tensor]:
             # Queries and keys of a layer have the same rates, also where they have other positions.
             with tf.variable_scope("mixed_rotary", reuse=tf.AUTO_REUSE):
-                rates = tf.get_variable("rates", [2, heads, 1, depth // 2], x.dtype,
+                # float32: they are multiplied by positions. (T2T rounds all to float16, if to any.)
+                dtype = accumulator_dtype(x.dtype)
+                rates = tf.get_variable("rates", [2, heads, 1, depth // 2], dtype,
                                         RandomDirections(self.hparams.get("mixed_rotary_base")))
             of_column, of_row = tf.unstack(tf.cast(rates, tf.float32))
             row, column = row_and_column(positions[:, None, :, None],

@@ -354,3 +354,24 @@ def test_a_scheme_joins_additive_logits_and_biases_in_its_own_way():
 def test_the_number_of_rotated_channels_is_not_rounded_down_by_binary_fractions():
     values = tiny_models.hparams(hidden_size=200, num_heads=2, rotary_fraction=0.58)
     assert positions.rotary.Rotary(values, "inputs")._channels == 58
+
+
+def test_kerple_learns_from_values_below_its_least_one():
+    """A step may raise such a value, as where the stored value is clipped, and not lower it."""
+    values, dtype = [0.005, 0.009, 0.5, 1.5], tf.float64
+    with tf.Graph().as_default(), tf.Session() as session:
+        scheme = positions.build(tiny_models.hparams(
+            position="kerple", hidden_size=16, num_heads=4), "inputs")
+        bias = scheme.bias(Layout(3, 3), dtype)
+        variables = tf.trainable_variables()
+        signs = tf.constant([1.0, -1, 1, -1], dtype)[:, None, None]
+        gradients = tf.gradients(tf.reduce_sum(bias * signs), variables)
+        session.run([v.initializer for v in variables], {
+            v.initializer.inputs[1]: values for v in variables})
+        bias, gradients = session.run([bias, gradients])
+    used = np.maximum(values, 0.01)
+    distance = np.abs(np.arange(3)[:, None] - np.arange(3))
+    np.testing.assert_allclose(
+        bias[0], -used[:, None, None] * np.log1p(used[:, None, None] * distance), atol=1e-12)
+    for gradient in gradients:                               # of a loss that falls with the bias
+        assert gradient[0] < 0 and gradient[1] == 0 and gradient[2] < 0 < gradient[3]

@@ -30,6 +30,24 @@ CASES = [(name, "dot_product", kind) for name, scheme in positions.SCHEMES.items
     (name, "additive", "targets") for name in ADDITIVE]
 
 
+@pytest.mark.parametrize("dtype", HALVES)
+def test_learned_rates_are_not_rounded_before_they_are_multiplied_by_positions(dtype):
+    random, rates = np.random.RandomState(0), {}
+    x = random.randn(1, HEADS, 400, DEPTH).astype(np.float32)
+    outputs = []
+    for each in (tf.float32, dtype):
+        with tf.Graph().as_default(), tf.Session() as session:
+            scheme = positions.build(tiny_models.hparams(
+                position="mixed_rotary", hidden_size=HEADS * DEPTH, num_heads=HEADS), "targets")
+            layout = Layout(400, 400, causal=True)
+            turned = scheme.rotate(tf.cast(x, each), layout.query_positions(), layout, "query")
+            rate, = tf.trainable_variables()
+            rates = rates or {"value": np.exp(random.randn(*rate.shape.as_list()))}
+            session.run(rate.initializer, {rate.initializer.inputs[1]: rates["value"]})
+            outputs.append(session.run(tf.cast(turned, tf.float32)))
+    np.testing.assert_allclose(outputs[1], outputs[0], atol=0.04)
+
+
 def build(position, compatibility, kind, dtype):
     """A scheme in one attention layer.
 
@@ -119,6 +137,7 @@ FLOAT32_OF_SCHEMES = {
              "Slice", "Square", "StridedSlice", "StridedSliceGrad", "Tile", "Transpose",
              "ZerosLike"},
     "pope": {"AddN", "SelectV2", "Sigmoid", "Softplus"}}
+FLOAT32_VARIABLES = {"mixed_rotary"}                         # multiplied by positions
 # The derivative of a leaky ReLU jumps: near 0 a rounded input may be on its other side. Most values
 # show none of it.
 JUMPS = "dape", "dape_v2"
@@ -131,8 +150,11 @@ def outcome(position, compatibility, kind, dtype):
         if dtype in HALVES:
             assert gpu_kernels.lacking(graph) == []
             assert gpu_kernels.large_copies(graph, BATCH * KEYS) == []
-        assert {x.dtype.base_dtype for x in (*tensors, *variables)} == {dtype}
-        assert all(dx is None or dx.dtype.base_dtype == dtype for dx in gradients)
+        assert {x.dtype for x in tensors} == {dtype}
+        stored = tf.float32 if position in FLOAT32_VARIABLES and dtype in HALVES else dtype
+        assert {x.dtype.base_dtype for x in variables} <= {stored}
+        assert all(dx is None or dx.dtype == x.dtype.base_dtype
+                   for dx, x in zip(gradients, [*inputs, *variables], strict=True))
         if dtype in HALVES and compatibility == "dot_product":
             allowed = FLOAT32_BY_DESIGN | FLOAT32_OF_SCHEMES.get(position, set())
             assert float32_ops(inputs) <= allowed

@@ -102,6 +102,9 @@ def test_random_positions_reach_every_scheme_and_training_alone(position):
     ("rotary@heads3:none", "leave out 'rotary@heads3'"),
     ("none@every4:rotary", "leave out 'none@every4'"),
     ("rotary:alibi", "leave out 'alibi'"),
+    ("none@2-40:rotary", "'none@2-40' goes beyond the last of 2 layers"),
+    ("rotary@heads2-9:none", "'rotary@heads2-9' goes beyond the last of 2 heads"),
+    ("rotary@1-9@heads1:none", "'rotary@1-9@heads1' goes beyond the last of 2 layers"),
 ])
 def test_assignments_that_cannot_be_are_refused(position, message):
     with pytest.raises(ValueError, match=f"position={position.replace('+', '.')}.*{message}"):
@@ -109,6 +112,8 @@ def test_assignments_that_cannot_be_are_refused(position, message):
 
 
 def test_a_part_for_the_layers_of_one_side_is_not_refused():
+    values = tiny_models.hparams(position="rotary@2-3:none", num_encoder_layers=3)
+    transformer.checked_hparams(values)
     values = tiny_models.hparams(position="rotary@3:none", num_encoder_layers=3)
     transformer.checked_hparams(values)
     values.encoder_position = "rotary"

@@ -58,6 +58,16 @@ def test_yarn_scales_the_logits_and_p_rope_stops_the_slowest_pairs():
                                np.delete(turned["plain"], slow, axis=3))
 
 
+@pytest.mark.parametrize("depth, fraction, turning", [
+    (50, 0.28, 7), (100, 0.14, 7), (64, 0.75, 24), (64, 0.3, 10), (64, 0.0, 0), (64, 1.0, 32)])
+def test_p_rope_turns_the_share_of_the_pairs_rounded_up(depth, fraction, turning):
+    """Not one more where the product is a whole number, as 0.28 * 25 = 7.000000000000001 is."""
+    scheme = rotary.Rotary(tiny_models.hparams(
+        hidden_size=2 * depth, num_heads=2, rotary_frequencies=fraction), "inputs")
+    factors = np.ones(depth // 2) if scheme._factors is None else scheme._factors
+    assert factors.sum() == turning
+
+
 def test_longrope_divides_each_frequency_and_scales_the_logits():
     x = np.random.RandomState(0).randn(1, 2, 3, 8)
     with tf.Graph().as_default(), tf.Session() as session:
