@@ -122,7 +122,8 @@ def gradients(subject: Subject) -> str:
                 target[place] -= sign * step
             expected = (both[0] - both[1]) / (2 * step)
             got = float(np.broadcast_to(given[index], target.shape)[place])
-            if abs(got - expected) > 2e-3 * max(1.0, abs(expected)):
+            # A clipped value changes nothing; its gradient may lead back to the border (kerple).
+            if both[0] != both[1] and abs(got - expected) > 2e-3 * max(1.0, abs(expected)):
                 layer.set_weights(weights)
                 return (f"by {name}{list(place)}: {got:.5g}, and by finite differences "
                         f"{expected:.5g}")

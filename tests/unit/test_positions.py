@@ -15,6 +15,7 @@ from rpr import positions
 from rpr.cli import launcher as t2t
 from rpr.nn import attention, projections
 from rpr.positions import absolute
+from rpr.positions.combinations import SumOfSchemes
 from rpr.positions.layout import Layout
 from rpr.t2t import trained_model
 from rpr.utils.errors import UserError
@@ -306,7 +307,7 @@ def test_a_sum_adds_signals_and_terms_to_the_products():
             return weights - v
 
     one, nothing, whole = (scheme(None, "inputs") for scheme in (One, positions.Scheme, Whole))
-    several, layout = positions.SumOfSchemes([one, nothing, one]), Layout(1, 1)
+    several, layout = SumOfSchemes([one, nothing, one]), Layout(1, 1)
     with tf.Graph().as_default(), tf.Session() as session:
         q, k = tf.constant([[[[2.0, 3.0]]]]), tf.constant([[[[5.0, 7.0]]]])
 
@@ -319,7 +320,7 @@ def test_a_sum_adds_signals_and_terms_to_the_products():
         assert value(several.scores(q, k, layout)) == [31 + 2 * (5 + 120)]
         assert value(several.weighted_values(q, tf.transpose(k, [0, 1, 3, 2]), layout)) == [31]
         for order in ([one, whole], [whole, one]):
-            both = positions.SumOfSchemes(order)
+            both = SumOfSchemes(order)
             assert value(both.scores(q, k, layout)) == [17 + 125]
             assert value(both.weighted_values(q, k, layout)) == [-3, -4]
 
@@ -333,7 +334,7 @@ def test_a_scheme_that_loses_the_terms_of_others_is_refused():
 
     with tf.Graph().as_default(), pytest.raises(
             ValueError, match=r"position=forgetful: logits\(\) does not call product"):
-        positions.SumOfSchemes([Forgetful(None, "inputs")]).scores(
+        SumOfSchemes([Forgetful(None, "inputs")]).scores(
             tf.zeros([1, 1, 2, 2]), tf.zeros([1, 1, 2, 2]), Layout(2, 2))
 
 
