@@ -194,6 +194,7 @@ class GraphTextFiles(GraphProblem, text_files.TranslateTextFiles):
     vocab_filename = "vocab.graph_text_files.subwords"
     labels_filename = "vocab.graph_text_files.labels"
 
+    has_edges = True
     _labels: set[str] | None = None                   # known after a pass over the training text
 
     def edge_names(self, data_dir: str) -> list[str]:

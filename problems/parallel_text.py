@@ -61,12 +61,18 @@ def decode(line: bytes, path: str, number: int) -> str:
 
 
 def write_pairs(pairs: Iterable[tuple[str, str]], source_path: str, target_path: str) -> int:
-    """Writes two line-aligned files, each whole or not at all; returns the number of lines."""
+    """Writes two line-aligned files, each whole or not at all; returns the number of lines.
+
+    Text with a newline, which would be two lines, is refused.
+    """
     count = 0
     with atomic_path(source_path) as source_part, atomic_path(target_path) as target_part:
         with (open(source_part, "w", encoding="utf-8", newline="\n") as source_file,
               open(target_part, "w", encoding="utf-8", newline="\n") as target_file):
             for source, target in pairs:
+                if "\n" in source or "\n" in target:
+                    raise UserError(f"{os.path.basename(source_path)}: the text of pair "
+                                    f"{count + 1:,} has a newline: {(source, target)!r:.80}")
                 source_file.write(source + "\n")
                 target_file.write(target + "\n")
                 count += 1

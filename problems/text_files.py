@@ -12,11 +12,11 @@ from tensor2tensor.utils import registry
 
 from rpr.problems import checks, parallel_text, translation
 from rpr.problems.checks import SPLITS
-from rpr.utils import files
+from rpr.utils import console, files
 from rpr.utils.errors import UserError
 
 # Size of a development or test set that is taken from the training text: 1%, but at least 20 and at
-# most 2,000 lines, and never more than a tenth of the text.
+# most 2,000 lines, and at most a tenth of the text. Equal sources stay together and can exceed it.
 _SHARE, _FEWEST, _MOST, _LARGEST_SHARE = 0.01, 20, 2000, 0.1
 # The vocabulary is built from at most this many pairs, evenly sampled.
 _VOCABULARY_PAIRS = 200_000
@@ -47,12 +47,20 @@ class SplitText:
 
     def _training_pairs(self) -> Iterator[tuple[str, str]]:
         held_out: dict[str, list[tuple[str, str]]] = {split: [] for split in self.shares}
+        lines = 0
         for pair in parallel_text.read_pairs(*self._paths):
+            lines += 1
             split = split_of(pair[0], self.shares)
             if split == "train":
                 yield pair
             else:
                 held_out[split].append(pair)
+        for split, pairs in held_out.items() if self._held_out is None else ():
+            # The number of pairs varies by chance, in short text by much.
+            if len(pairs) > lines * max(_LARGEST_SHARE, 2 * self.shares[split]):
+                console.say(f"{self._paths[0]}: warning: {len(pairs):,} of {lines:,} lines are "
+                            f"held out as the {split} set, because equal sources stay together",
+                            style="yellow")
         self._held_out = held_out
 
 
@@ -80,6 +88,8 @@ class TranslateTextFiles(translation.TranslationProblem):
     hash of the source sentence. The same text gives the same sets in any order, and equal sources
     are never in two sets.
     """
+
+    has_edges = False                                 # after the words of a source
 
     @property
     def approx_vocab_size(self) -> int:
@@ -110,7 +120,8 @@ class TranslateTextFiles(translation.TranslationProblem):
 
     @functools.cached_property
     def _checked(self) -> dict[str, "CheckedPair"]:
-        return {split: check_pair(*paths) for split, paths in self._given_paths().items()}
+        return {split: check_pair(*paths, self.has_edges)
+                for split, paths in self._given_paths().items()}
 
     @functools.cached_property
     def _training_text(self) -> SplitText:
@@ -181,12 +192,14 @@ class CheckedPair(NamedTuple):
     digests: tuple[str, str]
 
 
-def check_pair(source_path: str, target_path: str) -> CheckedPair:
+def check_pair(source_path: str, target_path: str, has_edges: bool = False) -> CheckedPair:
     """Checks two files, which may be one, for encoding, empty lines and equal length.
 
-    The error is one line that names everything that is wrong, with line numbers.
+    With `has_edges`, source lines without words before the first tab are refused as well. The error
+    is one line that names everything that is wrong, with line numbers.
     """
-    checked = {path: _check_file(path) for path in dict.fromkeys((source_path, target_path))}
+    checked = {path: _check_file(path, has_edges and path == source_path)
+               for path in dict.fromkeys((source_path, target_path))}
     (lines, digest, _), (target_lines, target_digest, _) = (
         checked[path] for path in (source_path, target_path))
     faults = [fault for *_, found in checked.values() for fault in found]
@@ -200,13 +213,17 @@ def check_pair(source_path: str, target_path: str) -> CheckedPair:
     return CheckedPair(lines, (digest, target_digest))
 
 
-def _check_file(path: str) -> tuple[int, str, list[str]]:
+def _check_file(path: str, has_edges: bool) -> tuple[int, str, list[str]]:
     """The number of lines of a file, its SHA-256, and what is wrong with it."""
-    count, faulty = 0, {"not UTF-8": array.array("Q"), "empty": array.array("Q")}
+    count, faulty = 0, {fault: array.array("Q") for fault in (
+        "not UTF-8", "empty", "without words before the edges")}
     for count, line in enumerate(parallel_text.raw_lines(path), start=1):
         try:
-            if not line.decode("utf-8").strip():
+            text = line.decode("utf-8")
+            if not text.strip():
                 faulty["empty"].append(count)
+            elif has_edges and not text.partition("\t")[0].strip():
+                faulty["without words before the edges"].append(count)
         except UnicodeDecodeError:
             faulty["not UTF-8"].append(count)
     faults = []

@@ -162,6 +162,20 @@ def test_a_split_is_a_partition_whatever_the_order(pair_of_files):
         {name: sorted(pairs) for name, pairs in found.items()}
 
 
+@pytest.mark.parametrize("often", [0, 300])
+def test_a_large_set_that_is_held_out_is_said(pair_of_files, capsys, often):
+    share = text_files.held_out_share(len(SOURCE) + often)
+    source = next(line for line in SOURCE
+                  if text_files.split_of(line, {"dev": share, "test": share}) == "dev")
+    problem = pair_of_files(SOURCE + [source] * often, TARGET + ["Satz"] * often)
+    for split in ("train", "dev", "train"):
+        pairs = list(problem.text_pairs(split, ""))
+    said = [line for line in capsys.readouterr().err.splitlines() if "held out" in line]
+    dev = len(SOURCE) + often - len(pairs) - len(list(problem.text_pairs("test", "")))
+    assert len(said) == bool(often)
+    assert not said or f"{dev} of 900 lines are held out as the dev set" in said[0]
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.text(), st.floats(0, 0.5), st.floats(0, 0.5))
 def test_every_sentence_has_one_split(source, dev, test):
@@ -196,6 +210,14 @@ def test_what_is_wrong_is_said_in_one_line(pair_of_files, tmp_path, source, targ
     with pytest.raises(UserError, match=says) as caught:
         problem.generate_data(str(tmp_path / "data"), str(tmp_path / "tmp"))
     assert "\n" not in str(caught.value)
+
+
+def test_edges_without_words_are_refused(pair_of_files):
+    pair_of_files(["a b\t0 1 x", "\t0 1 x", "a", "\u00a0\t0 1 x"], ["\ta"] * 4)
+    with pytest.raises(UserError, match=r"^[^;]*SOURCE\.gz: 2 lines are without words before the "
+                                        r"edges \(2, 4\)$"):
+        registry.problem("graph_text_files").sources("")
+    registry.problem("translate_text_files").sources("")
 
 
 def test_a_language_model_checks_its_text_once(pair_of_files, tmp_path):
@@ -240,6 +262,13 @@ def test_only_a_newline_ends_a_line(tmp_path_factory, pairs):
         pairs[0] = tuple(line.removeprefix("\ufeff") for line in pairs[0])
     assert list(parallel_text.read_pairs(str(folder / "a"), str(folder / "b"))) == [
         (source.strip(), target.strip()) for source, target in pairs]
+
+
+@pytest.mark.parametrize("pair", [("a\nb", "c"), ("a", "b\n")])
+def test_text_with_a_newline_is_not_written(tmp_path, pair):
+    with pytest.raises(UserError, match="^a: the text of pair 2 has a newline: .*n") as caught:
+        parallel_text.write_pairs([("x", "y"), pair], str(tmp_path / "a"), str(tmp_path / "b"))
+    assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
 
 
 def test_files_of_unequal_length_are_refused_while_reading(tmp_path):
