@@ -8,14 +8,16 @@ was stopped before that starts again.
 The same text gives the same bytes: vocabulary and order of the examples depend only on the text and
 the problem's name.
 """
+import contextlib
+import glob
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow.compat.v1 as tf
-from tensor2tensor.data_generators import text_encoder
+from tensor2tensor.data_generators import text_encoder, text_problems
 
 from rpr.problems import checks, parallel_text, shards
 from rpr.utils import console, files, locks
@@ -37,26 +39,110 @@ def generate(problem: TextProblem, data_dir: str, tmp_dir: str) -> None:
         if checks.vocabulary_files(problem):
             names.append("approx_vocab_size")
         settings = {name: getattr(problem, name, None) for name in names}
-        try:
-            os.makedirs(tmp_dir, exist_ok=True)
-        except OSError as error:
-            raise InvalidPath(tmp_dir, f"it cannot be created: {error.strerror}") from error
-        os.makedirs(data_dir, exist_ok=True)
-        with locks.locked(checks.staging_path(problem, data_dir)):
+        _make_directory(data_dir)
+        with _locked(problem, data_dir):
             _generate_or_check(problem, sources, settings, data_dir, tmp_dir)
     except (OSError, tf.errors.OpError) as error:     # a full disk, a read-only directory
         raise InvalidPath(data_dir, f"datagen of {problem.dataset_filename()} stopped: {error}; "
-                          "the same command starts it again") from error
+                          "once that is mended, the same command starts it again") from error
 
 
-def record_data_of_t2t(problem: Problem, data_dir: str) -> None:
-    """Writes what `rpr run` needs of data that T2T's own code has generated: texts and the record.
+def generate_with_t2t(problem: Problem, data_dir: str, make: Callable[[str], None]) -> None:
+    """Generates the data of a problem with T2T's own code, `make(directory)`, unless it is there.
 
-    The problem has text with inputs, and its data is complete. The texts of the development and the
-    test set are decoded from the TFRecords. A problem without a test split has the development set
-    as its test set.
+    That directory is the staging directory. It has links to what is in data_dir, such as a
+    vocabulary, and `make` may write any files to it. Complete data of stock t2t-datagen gets a
+    record and texts.
     """
-    name, encoders = problem.dataset_filename(), problem.get_feature_encoders(data_dir)
+    _make_directory(data_dir)
+    staging = checks.staging_path(problem, data_dir)
+    with _locked(problem, data_dir):
+        record = _finished(problem, data_dir)
+        if record is not None:
+            checks.check_data(problem, data_dir, record["files"])
+            return
+        if not os.path.exists(staging) and _files_of_t2t(problem, data_dir):
+            _check_data_of_t2t(problem, data_dir)
+            _write_record(problem, data_dir, _describe_data_of_t2t(problem, data_dir))
+            return
+        shutil.rmtree(staging, ignore_errors=True)
+        os.mkdir(staging)
+        links = [os.path.join(staging, name) for name in os.listdir(data_dir)
+                 if not name.startswith(".")]
+        try:
+            for link in links:
+                os.symlink(os.path.join(os.path.abspath(data_dir), os.path.basename(link)), link)
+            _run_t2t(problem, data_dir, staging, make)
+            record = _describe_data_of_t2t(problem, staging)
+            for link in filter(os.path.islink, links):
+                os.unlink(link)
+        except BaseException:
+            shutil.rmtree(staging, ignore_errors=True)           # after a kill, the next call does
+            raise
+        _write_record(problem, staging, record)
+        _move_into_place(problem, data_dir)
+
+
+def _run_t2t(problem: Problem, data_dir: str, staging: str, make: Callable[[str], None]) -> None:
+    try:
+        make(staging)
+    except (OSError, tf.errors.NotFoundError) as error:
+        lacking = [name for name in checks.vocabulary_files(problem)
+                   if not os.path.exists(os.path.join(staging, name))]
+        if lacking and getattr(problem, "vocab_type", None) == text_problems.VocabType.TOKEN:
+            raise InvalidPath(data_dir, f"{problem.dataset_filename()} needs a vocabulary of yours "
+                              f"there, {lacking[0]}: <pad>, <EOS>, then the words, one a line"
+                              ) from error
+        raise
+
+
+def _make_directory(path: str) -> None:
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise InvalidPath(path, "is a link to a directory that does not exist"
+                          if os.path.islink(path) and not os.path.exists(path)
+                          else f"it cannot be created: {error.strerror}") from error
+
+
+def _locked(problem: Problem, data_dir: str) -> contextlib.AbstractContextManager[None]:
+    """The lock on a problem's data; none where nothing can be written and data is only checked."""
+    if not os.access(data_dir, os.W_OK):
+        return contextlib.nullcontext()
+    return locks.locked(checks.staging_path(problem, data_dir))
+
+
+def _files_of_t2t(problem: Problem, data_dir: str) -> list[str]:
+    """The TFRecord files of a problem, and what t2t-datagen leaves when it is killed."""
+    beginning = os.path.join(glob.escape(data_dir), glob.escape(problem.dataset_filename()))
+    return [path for pattern in ("-unshuffled-*", "-*.incomplete") for path in glob.glob(
+        beginning + pattern)] + [
+            path for split in checks.SPLITS for path in checks.data_files(problem, split, data_dir)]
+
+
+def _check_data_of_t2t(problem: Problem, data_dir: str) -> None:
+    """Refuses data of stock t2t-datagen that is damaged or not complete."""
+    name, found = problem.dataset_filename(), _files_of_t2t(problem, data_dir)
+    splits = _shard_counts(problem)
+    lacking = [f"there is no {split} data" for split in splits
+               if not checks.data_files(problem, split, data_dir)]
+    lacking += [f"{os.path.basename(path)} is unfinished" for path in found
+                if "-unshuffled-" in path or path.endswith(".incomplete")]
+    if lacking:
+        raise InvalidPath(data_dir, f"t2t-datagen of {name} did not finish there ({lacking[0]}): "
+                          f"remove {name}-*, and the same command starts it again")
+    checks.check_data(problem, data_dir, splits)
+
+
+def _describe_data_of_t2t(problem: Problem, data_dir: str) -> dict[str, Any]:
+    """The record of complete data that T2T's own code has made.
+
+    Writes the texts that `rpr run` needs, if the examples are pairs of texts: those of the
+    development and the test set, decoded from the TFRecords. A problem without a test split has the
+    development set as its test set.
+    """
+    name = problem.dataset_filename()
+    encoders = problem.get_feature_encoders(data_dir) if checks.is_parallel_text(problem) else None
     written: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for split in checks.SPLITS:
@@ -66,7 +152,7 @@ def record_data_of_t2t(problem: Problem, data_dir: str) -> None:
             written.setdefault(split, {})[os.path.basename(path)] = {
                 "bytes": os.path.getsize(path), "records": count}
             sources[os.path.basename(path)] = files.sha256(path)
-        if split == "train":
+        if split == "train" or encoders is None:
             continue
         if not paths:
             console.say(f"{name} has no {split} split: its development set is the test set")
@@ -75,10 +161,14 @@ def record_data_of_t2t(problem: Problem, data_dir: str) -> None:
         parallel_text.write_pairs(
             _decoded(paths or checks.data_files(problem, "dev", data_dir), encoders),
             source, reference)
-    record = {"problem": name, "sources": sources, "settings": {}, "files": written,
-              "vocabulary": {file: files.sha256(os.path.join(data_dir, file))
-                             for file in checks.vocabulary_files(problem)}}
-    files.write_atomically(checks.record_path(problem, data_dir),
+    return {"problem": name, "sources": sources, "settings": {}, "files": written,
+            "vocabulary": {file: files.sha256(os.path.join(data_dir, file))
+                           for file in checks.vocabulary_files(problem)
+                           if os.path.exists(os.path.join(data_dir, file))}}
+
+
+def _write_record(problem: Problem, directory: str, record: dict[str, Any]) -> None:
+    files.write_atomically(checks.record_path(problem, directory),
                            json.dumps(record, indent=1, sort_keys=True) + "\n")
 
 
@@ -98,17 +188,15 @@ def _decoded(paths: Iterable[str], encoders: dict[str, Vocabulary]) -> Iterator[
 def _generate_or_check(problem: TextProblem, sources: dict[str, str], settings: dict[str, Any],
                        data_dir: str, tmp_dir: str) -> None:
     staging = checks.staging_path(problem, data_dir)
-    record_name = os.path.basename(checks.record_path(problem, data_dir))
-    if os.path.exists(os.path.join(staging, record_name)):
-        _move_into_place(staging, data_dir, record_name)         # this had been interrupted
-    record = checks.read_record(problem, data_dir)
+    record = _finished(problem, data_dir)
     if record is not None:
         _check_same_text(problem, record, sources, settings, data_dir)
         checks.check_data(problem, data_dir, record["files"])
     elif not os.path.exists(staging) and any(          # of stock t2t-datagen
             checks.data_files(problem, split, data_dir) for split in checks.SPLITS):
-        checks.check_data(problem, data_dir, _shard_counts(problem))
+        _check_data_of_t2t(problem, data_dir)
     else:
+        _make_directory(tmp_dir)
         try:
             record = {"problem": problem.dataset_filename(), "sources": sources,
                       "settings": settings, **_generate(problem, data_dir, staging, tmp_dir)}
@@ -117,21 +205,32 @@ def _generate_or_check(problem: TextProblem, sources: dict[str, str], settings: 
             raise
         if trained_length := getattr(problem, "trained_length", None):
             record["trained_length"] = trained_length
-        files.write_atomically(os.path.join(staging, record_name),
-                               json.dumps(record, indent=1, sort_keys=True) + "\n")
-        _move_into_place(staging, data_dir, record_name)
+        _write_record(problem, staging, record)
+        _move_into_place(problem, data_dir)
 
 
-def _move_into_place(staging: str, data_dir: str, record_name: str) -> None:
-    """Moves the finished files, the record last."""
+def _finished(problem: Problem, data_dir: str) -> dict[str, Any] | None:
+    """The record of finished data, after moving into place what is complete; None: not there."""
+    staging = checks.staging_path(problem, data_dir)
+    if os.path.exists(checks.record_path(problem, staging)):
+        _move_into_place(problem, data_dir)                      # this had been interrupted
+    return checks.read_record(problem, data_dir)
+
+
+def _move_into_place(problem: Problem, data_dir: str) -> None:
+    """Moves the finished files out of the staging directory, the record last."""
+    staging = checks.staging_path(problem, data_dir)
+    record_name = os.path.basename(checks.record_path(problem, data_dir))
     for name in sorted(os.listdir(staging), key=lambda name: (name == record_name, name)):
         os.replace(os.path.join(staging, name), os.path.join(data_dir, name))
     os.rmdir(staging)
 
 
-def _shard_counts(problem: TextProblem) -> dict[str, int]:
+def _shard_counts(problem: Any) -> dict[str, int]:
     """The splits of a problem and their numbers of files: {"train": 10, ...}."""
-    counts = {split["split"]: split["shards"] for split in problem.dataset_splits}
+    splits = getattr(problem, "dataset_splits", [      # T2T's other problems have these two
+        {"split": checks.SPLITS[split], "shards": 1} for split in ("train", "dev")])
+    counts = {split["split"]: split["shards"] for split in splits}
     return {name: counts[split] for name, split in checks.SPLITS.items() if split in counts}
 
 

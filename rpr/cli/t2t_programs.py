@@ -9,6 +9,7 @@ from rpr.t2t.registration import find_problem, registered_names
 from rpr.utils import files, metrics_log
 from rpr.utils.console import keep_log, say
 from rpr.utils.errors import InvalidPath, InvalidValue, UserError
+from rpr.utils.interfaces import Problem
 
 
 def datagen(argv: list[str]) -> None:
@@ -17,7 +18,7 @@ def datagen(argv: list[str]) -> None:
     from tensor2tensor.utils import registry
 
     from rpr.problems import checks, download, translation
-    from rpr.problems.datagen import record_data_of_t2t
+    from rpr.problems.datagen import generate_with_t2t
     FLAGS.set_default("tmp_dir", download.default_directory())
     flags, _ = parse(argv, "rpr datagen (t2t-datagen)", example="--problem=NAME")
     names = _problem_names(flags)
@@ -37,18 +38,18 @@ def datagen(argv: list[str]) -> None:
     for name, problem in problems.items():
         if isinstance(problem, translation.TranslationProblem):
             problem.generate_data(data_dir, tmp_dir)    # T2T would create the directory first
-        elif checks.read_record(problem, data_dir) is not None:
-            checks.check_data(problem, data_dir, ("train", "dev"))
         else:
-            if type(problem).__module__.startswith("tensor2tensor."):
-                say(f"{name} is a problem of tensor2tensor itself: what it downloads, often over "
-                    "http, is neither verified nor unpacked safely")
-            set_t2t_flags({"problem": name, "tmp_dir": tmp_dir})
-            t2t_datagen.main(None)
-            if checks.is_parallel_text(problem):
-                record_data_of_t2t(problem, data_dir)
+            def make(directory: str, name: str = name, problem: Problem = problem) -> None:
+                if type(problem).__module__.startswith("tensor2tensor."):
+                    say(f"{name} is a problem of tensor2tensor itself: what it downloads, often "
+                        "over http, is neither verified nor unpacked safely")
+                set_t2t_flags({"problem": name, "tmp_dir": tmp_dir, "data_dir": directory})
+                t2t_datagen.main(None)
+
+            generate_with_t2t(problem, data_dir, make)
         say(checks.summary(problem, data_dir))
-    keep_log(os.path.join(data_dir, "datagen.log"))
+    if os.access(data_dir, os.W_OK):
+        keep_log(os.path.join(data_dir, "datagen.log"))
 
 
 def _problem_names(flags: FlagValues) -> list[str]:

@@ -12,7 +12,7 @@ from tensor2tensor.utils import registry, trainer_lib
 from rpr.cli import launcher
 from rpr.inference import file_checks
 from rpr.models import pretrained_embeddings
-from rpr.problems import download
+from rpr.problems import datagen, download, translation
 from rpr.problems.checks import check_data
 from rpr.t2t import checkpoints, preflight, registration, trained_model
 from rpr.training import devices, trainer
@@ -95,11 +95,14 @@ def _request(flags: FlagValues, model: ModelRequest, hparams: HParams) -> Traini
     problem = registration.find_problem(model.problem)
     if flags.generate_data:
         tmp_dir = os.path.expanduser(flags.tmp_dir)
-        os.makedirs(model.data_dir, exist_ok=True)
-        os.makedirs(tmp_dir, exist_ok=True)
         # As in `rpr datagen`, NAME_rev and NAME_copy share the data of NAME.
-        registry.problem(registry.parse_problem_name(model.problem).base_name).generate_data(
-            model.data_dir, tmp_dir)
+        plain = registry.problem(registry.parse_problem_name(model.problem).base_name)
+        if isinstance(plain, translation.TranslationProblem):
+            plain.generate_data(model.data_dir, tmp_dir)
+        else:
+            os.makedirs(tmp_dir, exist_ok=True)
+            datagen.generate_with_t2t(plain, model.data_dir, lambda directory: plain.generate_data(
+                directory, tmp_dir))
     evaluated = "test" if flags.eval_use_test_set else "dev"
     check_data(problem, model.data_dir,
                ("train",) if flags.schedule == "train" else ("train", evaluated))

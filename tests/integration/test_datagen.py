@@ -198,9 +198,30 @@ def test_sources_of_a_given_set_that_are_in_the_training_text_are_counted(
 
 def test_a_read_only_place_gets_one_line(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="Not a directory") as caught:
-        generate(tmp_path / "file" / "data")
-    assert "\n" not in str(caught.value)
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for place, says in (("file/data", "cannot be created: Not a directory$"),
+                        ("link", "is a link to a directory that does not exist$")):
+        with pytest.raises(UserError, match=says) as caught:
+            generate(tmp_path / place)
+        assert "\n" not in str(caught.value)
+
+
+def test_what_has_to_be_mended_first_is_said(tmp_path):
+    (tmp_path / f".{NAME}.datagen.lock").mkdir()
+    with pytest.raises(UserError, match="Is a directory.*; once that is mended, the same command"):
+        generate(tmp_path)
+
+
+def test_finished_data_may_lie_where_one_cannot_write(made, monkeypatch):
+    problem, data_dir = made
+    for lock in data_dir.glob(".*.lock"):
+        lock.unlink()
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: (
+        path != str(data_dir) and access(path, mode)))
+    before = set(os.listdir(data_dir))
+    problem.generate_data(str(data_dir), str(data_dir) + ".new")
+    assert set(os.listdir(data_dir)) == before and not os.path.exists(f"{data_dir}.new")
 
 
 # check_data, on data with a record.
