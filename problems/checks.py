@@ -18,7 +18,7 @@ from tensor2tensor.data_generators import problem as t2t_problem
 from tensor2tensor.data_generators import text_encoder, text_problems
 
 from rpr.utils.errors import InvalidPath, UserError
-from rpr.utils.files import read_json, sha256
+from rpr.utils.files import RECORDED, check_recorded, read_json, sha256
 from rpr.utils.interfaces import Problem
 
 SPLITS = {"train": t2t_problem.DatasetSplit.TRAIN,
@@ -26,7 +26,7 @@ SPLITS = {"train": t2t_problem.DatasetSplit.TRAIN,
           "test": t2t_problem.DatasetSplit.TEST}
 
 _RECORD = {"problem": str, "sources": {"*": str}, "settings": dict, "vocabulary": {"*": str},
-           "files": {"*": {"*": {"bytes": int, "records": int}}}}
+           "files": {"*": {"*": {"bytes": int, "records": int}}}, "texts?": RECORDED}
 # A sub-word vocabulary writes an unknown character as \1234; with these characters.
 _ESCAPES = set("\\_u;0123456789")
 # In a file without a record: how many examples have their ids compared with the vocabulary's size.
@@ -99,6 +99,15 @@ def check_data(problem: Problem, data_dir: str, splits: Iterable[str]) -> None:
             _check_sizes(problem, split, data_dir, record)
         else:
             _check_structure(problem, split, data_dir, max(sizes, default=None))
+
+
+def check_texts(record: dict[str, Any], data_dir: str) -> None:
+    """Refuses data whose text for decoding and scoring is missing or has changed.
+
+    Training reads no text, so `check_data` does not ask for it. Older records do not describe it.
+    """
+    for name, recorded in record.get("texts", {}).items():
+        check_recorded(os.path.join(data_dir, name), recorded)
 
 
 def check_subwords(path: str) -> int:

@@ -60,6 +60,7 @@ def generate_with_t2t(problem: Problem, data_dir: str, make: Callable[[str], Non
         record = _finished(problem, data_dir)
         if record is not None:
             checks.check_data(problem, data_dir, record["files"])
+            checks.check_texts(record, data_dir)
             return
         if not os.path.exists(staging) and _files_of_t2t(problem, data_dir):
             _check_data_of_t2t(problem, data_dir)
@@ -162,9 +163,18 @@ def _describe_data_of_t2t(problem: Problem, data_dir: str) -> dict[str, Any]:
             _decoded(paths or checks.data_files(problem, "dev", data_dir), encoders),
             source, reference)
     return {"problem": name, "sources": sources, "settings": {}, "files": written,
+            "texts": _describe_texts(problem, data_dir),
             "vocabulary": {file: files.sha256(os.path.join(data_dir, file))
                            for file in checks.vocabulary_files(problem)
                            if os.path.exists(os.path.join(data_dir, file))}}
+
+
+def _describe_texts(problem: Problem, directory: str) -> dict[str, Any]:
+    """Size and SHA-256 of the texts that were written for decoding and scoring."""
+    beginning = os.path.join(glob.escape(directory), glob.escape(problem.dataset_filename()))
+    return {os.path.basename(path): files.describe(path)
+            for kind in ("source", "reference", "documents")
+            for path in glob.glob(f"{beginning}.*.{kind}.txt")}
 
 
 def _write_record(problem: Problem, directory: str, record: dict[str, Any]) -> None:
@@ -192,6 +202,7 @@ def _generate_or_check(problem: TextProblem, sources: dict[str, str], settings: 
     if record is not None:
         _check_same_text(problem, record, sources, settings, data_dir)
         checks.check_data(problem, data_dir, record["files"])
+        checks.check_texts(record, data_dir)
     elif not os.path.exists(staging) and any(          # of stock t2t-datagen
             checks.data_files(problem, split, data_dir) for split in checks.SPLITS):
         _check_data_of_t2t(problem, data_dir)
@@ -282,7 +293,7 @@ def _generate(problem: TextProblem, data_dir: str, staging: str, tmp_dir: str) -
                                                 scratch)
     overlap.report(name)
     shutil.rmtree(scratch)
-    return {"files": written,
+    return {"files": written, "texts": _describe_texts(problem, staging),
             "vocabulary": {vocabulary: files.sha256(os.path.join(staging, vocabulary))
                            for vocabulary in checks.vocabulary_files(problem)}}
 

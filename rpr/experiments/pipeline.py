@@ -23,6 +23,7 @@ from rpr.experiments.config import Run
 from rpr.experiments.run_directory import (
     RunDirectory,
     Stage,
+    data_record,
     dev_stages,
     dev_texts,
     new_test_sets,
@@ -322,11 +323,14 @@ def lacks_test_text(run: Run, run_dir: RunDirectory) -> bool:
 
 def copy_test_texts(run: Run, run_dir: RunDirectory) -> None:
     """Copies the problem's test sets from the data: so the run's directory is self-contained."""
+    recorded = _recorded_texts(run, run_dir)
     for test_set in _test_sets_of_problem(run):
         source, reference, _ = run_dir.test_files(test_set)
         for kind, target in (("source", source), ("reference", reference),
                              ("documents", run_dir.documents_file(test_set))):
             text = os.path.join(run_dir.data_dir, f"{run.problem}.{test_set}.{kind}.txt")
+            if not os.path.exists(target):
+                files.check_recorded(text, recorded.get(os.path.basename(text)))
             if not os.path.exists(text):
                 if kind == "documents":
                     continue
@@ -337,6 +341,12 @@ def copy_test_texts(run: Run, run_dir: RunDirectory) -> None:
                     shutil.copyfile(text, temporary)
 
 
+def _recorded_texts(run: Run, run_dir: RunDirectory) -> dict[str, Any]:
+    """What the data's record says of its texts, by name; {} if it is older."""
+    record = files.read_json(data_record(run, run_dir.data_dir), {"texts?": files.RECORDED})
+    return record.get("texts", {})
+
+
 def _test_sets_of_problem(run: Run) -> list[str]:
     """The test sets whose text is the problem's, not sacreBLEU's."""
     return [test_set or "test" for test_set in ("", *run.test_sets)
@@ -344,8 +354,9 @@ def _test_sets_of_problem(run: Run) -> list[str]:
 
 
 def check_dev_texts(run: Run, run_dir: RunDirectory) -> None:
-    """Refuses run.bleu_frequency for data without the text of a development set."""
+    """Refuses run.bleu_frequency for data without the text of a development set, or with other."""
     for text in dev_texts(run, run_dir) if run.bleu_frequency else ():
+        files.check_recorded(text, _recorded_texts(run, run_dir).get(os.path.basename(text)))
         if not os.path.exists(text):
             raise UserError(f"run.bleu_frequency: {run.problem} has no text of a development set "
                             f"(there is no {text})")

@@ -12,13 +12,15 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 from rpr.utils.errors import InvalidPath, UserError
 from rpr.utils.schema import Schema, convert, parse
 
 _TEMPORARY = re.compile(r"\..*\.[0-9a-f]{16}\.tmp")
+# Of files that a record describes, by name: what `check_recorded` compares.
+RECORDED: Schema = {"*": {"bytes": int, "sha256": str}}
 _PATTERN = "*?[]\\"                                    # characters
 _LONGEST_NAME, _LONGEST_PATH = 255, 3500              # bytes; 4,096 less the names in a directory
 
@@ -210,3 +212,22 @@ def sha256(path: str) -> str:
     """SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def describe(path: str) -> dict[str, Any]:
+    """Size and SHA-256 of a file, for a record."""
+    return {"bytes": os.path.getsize(path), "sha256": sha256(path)}
+
+
+def check_recorded(path: str, recorded: Mapping[str, Any] | None) -> None:
+    """Refuses a file that is missing, or is not the one that a record describes; None: no record.
+
+    `recorded` is what `describe` returned.
+    """
+    if recorded is None:
+        return
+    changed = "is missing" if not os.path.isfile(path) else "has changed" if (
+        os.path.getsize(path) != recorded["bytes"] or sha256(path) != recorded["sha256"]) else ""
+    if changed:
+        raise UserError(f"{path} {changed} since the data next to it was made: restore it, or "
+                        "remove the data and run rpr datagen")

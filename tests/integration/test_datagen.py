@@ -241,6 +241,8 @@ def cut(path):
     (lambda d: (d / f"vocab.{NAME}.subwords").unlink(), "the vocabulary vocab.* is missing"),
     (lambda d: cut(d / f"vocab.{NAME}.subwords"), "is not the vocabulary that the data"),
     (lambda d: (d / f"{NAME}.datagen.json").write_text("{"), r"datagen\.json is damaged"),
+    (lambda d: (d / f"{NAME}.test.source.txt").unlink(), "test.source.txt is missing since"),
+    (lambda d: cut(d / f"{NAME}.dev.reference.txt"), "dev.reference.txt has changed since the"),
     (lambda d: shutil.rmtree(d), "no such directory"),
 ])
 @pytest.mark.parametrize("verb", ["check", "datagen"])
@@ -250,12 +252,26 @@ def test_damage_is_found(made, damage, says, verb):
     damage(data_dir)
     if verb == "datagen" and "no such directory" in says:
         return                                        # datagen makes it
+    if verb == "check" and "since" in says:           # training reads no text
+        checks.check_data(problem, str(data_dir), ["train", "dev"])
+        return
     with pytest.raises(UserError, match=says) as caught:
         if verb == "datagen":
             problem.generate_data(str(data_dir), str(data_dir) + ".tmp")
         else:
             checks.check_data(problem, str(data_dir), ["train", "dev"])
     assert "\n" not in str(caught.value)
+
+
+def test_records_without_texts_are_valid(made):
+    problem, data_dir = made
+    path = data_dir / f"{NAME}.datagen.json"
+    record = json.loads(path.read_text())
+    assert set(record.pop("texts")) == {f"{NAME}.{split}.{kind}.txt" for split in ("dev", "test")
+                                        for kind in ("source", "reference")}
+    path.write_text(json.dumps(record))
+    (data_dir / f"{NAME}.test.source.txt").unlink()
+    problem.generate_data(str(data_dir), str(data_dir) + ".tmp")
 
 
 def test_only_what_is_asked_for_is_needed(made):

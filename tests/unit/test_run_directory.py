@@ -9,6 +9,7 @@ import pytest
 from conftest import without_text
 
 from rpr.experiments import config, gin_files, pipeline, provenance, run_directory, sharing
+from rpr.utils import files
 from rpr.utils.errors import UserError
 
 RUN = config.Run("translate_text_files", "h", 100, checkpoint_steps=50)
@@ -78,6 +79,34 @@ def test_the_problems_test_texts_are_copied_with_their_documents(run_dir):
     Path(run_dir.data_dir, f"{RUN.problem}.more.reference.txt").unlink()
     with pytest.raises(UserError, match=f"{RUN.problem} has no test set more"):
         pipeline.copy_test_texts(settings, run_dir)
+
+
+def test_texts_that_are_not_those_of_the_record_are_refused(run_dir):
+    os.makedirs(run_dir.data_dir)
+    paths = [os.path.join(run_dir.data_dir, f"{RUN.problem}.{name}.txt") for name in (
+        "dev.source", "dev.reference", "test.source", "test.reference", "test.documents")]
+    for path in paths:
+        with open(path, "w") as text:
+            text.write("one\ntwo\n")
+    with open(run_directory.data_record(RUN, run_dir.data_dir), "w") as record:
+        json.dump({"texts": {os.path.basename(path): files.describe(path) for path in paths}},
+                  record)
+    settings = dataclasses.replace(RUN, bleu_frequency=50)
+    pipeline.check_dev_texts(settings, run_dir)
+    for path in paths:
+        os.rename(path, path + ".kept")
+        for content, says in ((None, "is missing"), ("one\n", "has changed"),
+                              ("one\nTWO\n", "has changed")):
+            if content:
+                with open(path, "w") as text:
+                    text.write(content)
+            check = pipeline.check_dev_texts if "dev" in path else pipeline.copy_test_texts
+            with pytest.raises(UserError, match=f"{path} {says} since the data next to it"):
+                check(settings, run_dir)
+        os.replace(path + ".kept", path)
+    pipeline.copy_test_texts(settings, run_dir)
+    os.unlink(paths[-1])                              # a run that has its own needs no other
+    pipeline.copy_test_texts(settings, run_dir)
 
 
 def test_what_may_change_is_written_down(run_dir):
