@@ -24,6 +24,9 @@ from rpr.utils import console, files, locks
 from rpr.utils.errors import InvalidPath, UserError
 from rpr.utils.interfaces import Problem, TextProblem, Vocabulary
 
+# In a record: the digest of a generated problem's first examples. Older records lack it.
+EXAMPLES = "examples"
+
 
 def generate(problem: TextProblem, data_dir: str, tmp_dir: str) -> None:
     """Generates the data of a problem, unless it is there.
@@ -248,7 +251,7 @@ def _shard_counts(problem: Any) -> dict[str, int]:
 def _check_same_text(problem: TextProblem, record: dict[str, Any], sources: dict[str, str],
                      settings: dict[str, Any], data_dir: str) -> None:
     changed = [f"{name} changed" for name, digest in sources.items()
-               if record["sources"].get(name) != digest]
+               if record["sources"].get(name, digest if name == EXAMPLES else None) != digest]
     changed += [f"{name} is missing" for name in record["sources"] if name not in sources]
     changed += [f"{name} was {record['settings'].get(name)}, now it is {value}"
                 for name, value in settings.items()

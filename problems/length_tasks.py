@@ -1,8 +1,9 @@
 """Generated tasks that train on short sequences and test on longer ones.
 
 Each name ends in the longest source in training, in tokens; test sources have up to three times as
-many. Lengths are uniform; a task that cannot fill a length takes the next shorter one, and scan
-ends before the first command that does not fit.
+many. Lengths are drawn uniformly; a task that cannot fill a length takes the next shorter one, and
+scan ends before the first command that does not fit. Where there are few sources of a length, the
+test set takes many of them and training has fewer.
 
 - Copy, reverse, sort, addition and parity are among the tasks of Kazemnejad et al. 2023
   (arXiv:2305.19466, table 1). rsc, rdc, rsc2x, cmc, cmc2x, mc, mc2x and mcrv are forms of its
@@ -28,20 +29,22 @@ TIMES_LONGER = 3                                      # the longest test source
 
 
 class LengthTask(toy.GeneratedProblem):
-    """A task for sources of any length.
+    """A task for sources of any length; a subclass defines `tokens` and `answer`.
 
     Training and development set have sources of `shortest` to `trained_length` tokens, the test set
     of `shortest` to `tested_length`.
 
     Attributes:
-      source: from random numbers and a number of tokens to a source.
       answer: from a source to the tokens of the right answer.
     """
 
     sizes = {"train": 100000, "dev": 500, "test": 1000}
     shortest, trained_length, tested_length = 5, 20, 60
-    source: Callable[[random.Random, int], list[str]]
     answer: Callable[[list[str]], list[str]]
+
+    def source(self, rng: random.Random, length: int) -> list[str]:
+        """A random source of `length` tokens."""
+        return rng.choices(self.tokens, k=length)
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(),

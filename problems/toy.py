@@ -7,7 +7,7 @@ from typing import Any
 from tensor2tensor.data_generators import text_encoder
 from tensor2tensor.utils import registry
 
-from rpr.problems import translation
+from rpr.problems import checks, datagen, translation
 from rpr.utils.errors import UserError
 
 
@@ -32,6 +32,7 @@ class Tokens(text_encoder.TokenTextEncoder):
 
 PLACE = "_"                      # in a source: where an encoder without a decoder answers
 MOST_REPEATS = 100                                    # sources of other splits per example
+_COMPARED = 100                                       # examples of each split, in the record
 
 
 class GeneratedProblem(translation.TranslationProblem):
@@ -55,11 +56,12 @@ class GeneratedProblem(translation.TranslationProblem):
 
     def text_pairs(self, split: str, tmp_dir: str) -> Iterator[tuple[str, str]]:
         del tmp_dir
+        self._check_sizes()
         held_out: set[str] = set()
         for name in ("test", "dev", "train"):
             rng, made, refused = random.Random(f"{self.name} {name}"), 0, 0
             while made < self.sizes[name]:
-                pair = self.example(rng, name)
+                pair = self._checked_example(rng, name)
                 if pair[0] in held_out:
                     refused += 1
                     if refused > MOST_REPEATS * self.sizes[name]:
@@ -77,8 +79,29 @@ class GeneratedProblem(translation.TranslationProblem):
 
     def sources(self, tmp_dir: str) -> dict[str, str]:
         del tmp_dir
-        text = repr(sorted(self.settings().items())).encode()
-        return {"settings": hashlib.sha256(text).hexdigest()}
+        self._check_sizes()
+        first, again = (repr({
+            split: [self._checked_example(rng, split) for _ in range(_COMPARED)]
+            for split in checks.SPLITS for rng in (random.Random(f"{self.name} {split}"),)})
+            for _ in range(2))
+        if first != again:
+            raise UserError(f"{self.name}: the same random numbers gave two different examples; "
+                            "take them from the `rng` that `example` is given")
+        return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in (
+            ("settings", repr(sorted(self.settings().items()))), (datagen.EXAMPLES, first))}
+
+    def _check_sizes(self) -> None:
+        lacking = [split for split in checks.SPLITS if split not in self.sizes]
+        if lacking:
+            raise UserError(f"{self.name}: sizes = {self.sizes} lacks {', '.join(lacking)}")
+
+    def _checked_example(self, rng: random.Random, split: str) -> tuple[str, str]:
+        pair: Any = self.example(rng, split)
+        if not (isinstance(pair, tuple) and len(pair) == 2
+                and all(isinstance(text, str) and text.strip() for text in pair)):
+            raise UserError(f"{self.name}: the example {pair!r:.80} is not (source, target), two "
+                            "texts that are not empty; let a token say that there is no answer")
+        return pair
 
     def get_or_create_vocab(self, data_dir: str, tmp_dir: str,
                             force_get: bool = False) -> Tokens:

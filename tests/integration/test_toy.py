@@ -1,4 +1,8 @@
-"""The reversal toy: its examples, its model's settings, its loss, and its log."""
+"""The reversal toy: its examples, its model's settings, its loss, and its log; own tasks."""
+import json
+import pathlib
+import random
+
 import pytest
 import tiny_models
 from conftest import rpr_command
@@ -43,6 +47,74 @@ def test_a_word_that_the_toy_does_not_know_is_named():
     assert toy.Tokens("abc").encode("b a") == [3, 2]
     with pytest.raises(UserError, match="'a bb': 'bb' is not a token of this problem: a b c"):
         toy.Tokens("abc").encode("a bb")
+
+
+class Own(toy.GeneratedProblem):
+    """A task of a user's own."""
+
+    name = "own"
+    tokens = ("a", "b")
+    sizes = {"train": 100, "dev": 10, "test": 10}
+
+    def example(self, rng, split):
+        letters = " ".join(rng.choices(self.tokens, k=12))
+        return letters, letters
+
+
+def test_a_task_that_changed_is_refused(tmp_path):
+    paths = str(tmp_path / "data"), str(tmp_path / "tmp")
+    Own().generate_data(*paths)
+    Own().generate_data(*paths)
+
+    class Changed(Own):
+        def example(self, rng, split):
+            source, target = super().example(rng, split)
+            return source, "b" if split == "test" else target
+
+    with pytest.raises(UserError, match="contains other data of own .examples changed.: take"):
+        Changed().generate_data(*paths)
+    path = tmp_path / "data" / "own.datagen.json"
+    record = json.loads(path.read_text())
+    assert set(record["sources"]) == {"settings", "examples"}
+    del record["sources"]["examples"]                 # as in older records
+    path.write_text(json.dumps(record))
+    Own().generate_data(*paths)
+
+
+@pytest.mark.parametrize("example, says", [
+    (lambda rng: (["a"], ["b"]), r"own: the example .* is not \(source, target\)"),
+    (lambda rng: "a b", "own: the example 'a b' is not"),
+    (lambda rng: ("a", "b", "a"), "is not .source, target., two texts"),
+    (lambda rng: ("a b", " "), "the example .'a b', ' '. is not .* two texts that are not empty"),
+    (lambda rng: (str(random.random()), "b"), "same random numbers gave two different"),
+    (lambda rng: ("a" + chr(10) + " ".join(rng.choices("ab", k=12)), "b"),
+     "own.dev.source.txt: the text of pair 1 has a newline"),
+])
+def test_examples_that_are_no_pair_of_texts_are_refused(tmp_path, monkeypatch, example, says):
+    monkeypatch.setattr(Own, "example", lambda self, rng, split: example(rng))
+    with pytest.raises(UserError, match=says) as caught:
+        Own().generate_data(str(tmp_path / "data"), str(tmp_path / "tmp"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_length_task_needs_only_tokens_and_an_answer():
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "length_generalisation.md").read_text()
+    code = page.split("```python\n")[1].split("```")[0].replace("@registry.register_problem\n", "")
+    names = {"__name__": "my_tasks"}
+    exec(code, names)
+    names["RotateLetters"].name = "rotate_letters"    # registration gives it
+    task = names["RotateLetters"]()
+    pairs = list(task.text_pairs("test", ""))
+    assert {len(source.split()) for source, _ in pairs} == set(range(5, 17)) and len(pairs) == 200
+    assert all(target.split() == source.split()[1:] + source.split()[:1]
+               for source, target in pairs)
+
+
+def test_a_task_without_the_size_of_a_set_is_refused(monkeypatch):
+    monkeypatch.setattr(Own, "sizes", {"train": 100, "dev": 10})
+    for call in (Own().sources, lambda tmp_dir: list(Own().text_pairs("train", tmp_dir))):
+        with pytest.raises(UserError, match="own: sizes = {'train': 100, 'dev': 10} lacks test"):
+            call("")
 
 
 def test_every_setting_is_the_recipes():

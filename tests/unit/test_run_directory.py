@@ -222,6 +222,24 @@ def test_other_data_in_the_data_directory_is_refused(run_dir):
         provenance.check_corpus(described, run_dir)
 
 
+@pytest.mark.parametrize("of_run, of_data, says", [
+    (None, "ab", None), ("ab", None, None), ("ab", "ab", None), ("ab", "cd", "examples")])
+def test_older_records_know_nothing_of_examples(run_dir, of_run, of_data, says):
+    os.makedirs(run_dir.data_dir)
+    described = dataclasses.replace(RUN, problem="own")
+    record = run_directory.data_record(described, run_dir.data_dir)
+    for digest in (of_run, of_data):
+        with open(record, "w") as text:
+            json.dump({"sources": {"settings": "ef" * 32,
+                                   **({"examples": digest * 32} if digest else {})}}, text)
+        provenance.record_corpus(described, run_dir)
+    if says:
+        with pytest.raises(UserError, match=f"made from other text: {says}"):
+            provenance.check_corpus(described, run_dir)
+    else:
+        provenance.check_corpus(described, run_dir)
+
+
 def test_the_environment_names_text_that_the_run_does_not(monkeypatch, tmp_path):
     monkeypatch.setenv("RPR_TEXT_SOURCE", str(tmp_path / "a.txt"))
     with pytest.raises(UserError, match="RPR_TEXT_SOURCE = .*a.txt: no such file"):
