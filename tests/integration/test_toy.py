@@ -136,18 +136,3 @@ def test_exact_lines_are_counted():
     assert found[0].exact == found[0].as_dict()["exact"] == 100
     found = scoring.score({"x": ["a b", "c", "d"]}, {"one": ["a", "x", "d"]}, ("bleu",))
     assert found[0].exact == pytest.approx(100 / 3)
-
-
-def test_a_training_logs_an_example(tmp_path):
-    flags = ["--problem=toy_reverse_repeats_5", f"--data_dir={tmp_path}/data"]
-    rpr_command("datagen", *flags, f"--tmp_dir={tmp_path}/tmp")
-    rpr_command("train", *flags, "--model=rpr_transformer", "--hparams_set=toy_reverse",
-                "--hparams=num_hidden_layers=1", f"--output_dir={tmp_path}/model",
-                "--train_steps=20", "--local_eval_frequency=20", "--iterations_per_loop=20",
-                "--eval_steps=1")
-    log = (tmp_path / "model" / "train.log").read_text()
-    source, expected = (next(line.split(maxsplit=1)[1].strip() for line in log.splitlines()
-                             if word in line).removeprefix(word).strip()
-                        for word in ("INFO:tensorflow:input ", "INFO:tensorflow:expected "))
-    assert toy.reverse_repeats(source.split()) == expected.split()
-    assert "INFO:tensorflow:predicted " in log
