@@ -5,7 +5,6 @@ import random
 
 import pytest
 import tiny_models
-from conftest import rpr_command
 from hypothesis import given
 from hypothesis import strategies as st
 from tensor2tensor.utils import registry
