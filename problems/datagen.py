@@ -42,6 +42,8 @@ def generate(problem: TextProblem, data_dir: str, tmp_dir: str) -> None:
         if checks.vocabulary_files(problem):
             names.append("approx_vocab_size")
         settings = {name: getattr(problem, name, None) for name in names}
+        if not os.path.exists(checks.record_path(problem, data_dir)):
+            _make_directory(tmp_dir)                  # first: a bad one leaves no data_dir behind
         _make_directory(data_dir)
         with _locked(problem, data_dir):
             _generate_or_check(problem, sources, settings, data_dir, tmp_dir)
@@ -126,16 +128,17 @@ def _files_of_t2t(problem: Problem, data_dir: str) -> list[str]:
 
 def _check_data_of_t2t(problem: Problem, data_dir: str) -> None:
     """Refuses data of stock t2t-datagen that is damaged or not complete."""
-    name, found = problem.dataset_filename(), _files_of_t2t(problem, data_dir)
-    splits = _shard_counts(problem)
-    lacking = [f"there is no {split} data" for split in splits
-               if not checks.data_files(problem, split, data_dir)]
-    lacking += [f"{os.path.basename(path)} is unfinished" for path in found
-                if "-unshuffled-" in path or path.endswith(".incomplete")]
+    name, splits = problem.dataset_filename(), _shard_counts(problem)
+    there = [split for split in splits if checks.data_files(problem, split, data_dir)]
+    lacking = [f"{os.path.basename(path)} is unfinished"
+               for path in _files_of_t2t(problem, data_dir)
+               if "-unshuffled-" in path or path.endswith(".incomplete")]
+    if not lacking:
+        checks.check_data(problem, data_dir, there)
+        lacking = [f"there is no {split} data" for split in splits if split not in there]
     if lacking:
         raise InvalidPath(data_dir, f"t2t-datagen of {name} did not finish there ({lacking[0]}): "
                           f"remove {name}-*, and the same command starts it again")
-    checks.check_data(problem, data_dir, splits)
 
 
 def _describe_data_of_t2t(problem: Problem, data_dir: str) -> dict[str, Any]:
@@ -210,7 +213,6 @@ def _generate_or_check(problem: TextProblem, sources: dict[str, str], settings: 
             checks.data_files(problem, split, data_dir) for split in checks.SPLITS):
         _check_data_of_t2t(problem, data_dir)
     else:
-        _make_directory(tmp_dir)
         try:
             record = {"problem": problem.dataset_filename(), "sources": sources,
                       "settings": settings, **_generate(problem, data_dir, staging, tmp_dir)}

@@ -301,7 +301,7 @@ def test_the_report_compares_the_runs_below_a_directory(undisturbed, tmp_path):
     (study / "data").symlink_to(whole.parent / "data")
     worse = (study / "absolute" / "reference.test.txt").read_text(encoding="utf-8").splitlines()
     (study / "relative" / "hypotheses.test.txt").write_text(
-        "".join(line + "\n" for line in worse), encoding="utf-8")
+        "".join(line + "\n" for line in [worse[0] + " x", *worse[1:]]), encoding="utf-8")
     done = rpr_command("report", study, "--baseline=absolute", "--plot_model=relative",
                        env={**os.environ, "COLUMNS": "120"}, forked=False)
     assert "BLEU" in done.stdout and "nrefs:1|case" in done.stdout
@@ -310,7 +310,7 @@ def test_the_report_compares_the_runs_below_a_directory(undisturbed, tmp_path):
     assert (one["name"], other["name"], record["length_unit"]) == (
         "absolute", "relative", "sub-words")
     assert [step for step, _ in one["runs"][0]["dev_bleu"]] == [40]
-    assert not one["differences"] and other["scores"]["bleu"]["mean"] > 99
+    assert not one["differences"] and 99.999 > other["scores"]["bleu"]["mean"] > 80
     difference = other["differences"]["bleu"]
     assert difference["low"] > 0 and difference["p"] is None        # one seed
     assert (study / "results.md").read_text().count("\n| ") == 3
