@@ -157,6 +157,13 @@ TEXT_FILES = {f"RPR_TEXT_{part}{side}": f"{split}.{language}"
               for language, side in (("en", "SOURCE"), ("de", "TARGET"))}
 
 
+def lines_of(path):
+    """The stripped lines of a text file, decompressed if its name ends in .gz."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8") as text:
+        return [line.strip() for line in text]
+
+
 def without_text(patch):
     """Takes what the fixture `text` sets out of the environment."""
     for name in [name for name in os.environ if name.startswith("RPR_TEXT_")]:
