@@ -22,10 +22,7 @@ from tensor2tensor.data_generators import text_encoder, text_problems
 from rpr.problems import checks, parallel_text, shards
 from rpr.utils import console, files, locks
 from rpr.utils.errors import InvalidPath, UserError
-from rpr.utils.interfaces import Problem, TextProblem, Vocabulary
-
-# In a record: the digest of a generated problem's first examples. Older records lack it.
-EXAMPLES = "examples"
+from rpr.utils.interfaces import EXAMPLES, Problem, TextProblem, Vocabulary
 
 
 def generate(problem: TextProblem, data_dir: str, tmp_dir: str) -> None:
@@ -242,7 +239,7 @@ def _move_into_place(problem: Problem, data_dir: str) -> None:
     os.rmdir(staging)
 
 
-def _shard_counts(problem: Any) -> dict[str, int]:
+def _shard_counts(problem: Problem) -> dict[str, int]:
     """The splits of a problem and their numbers of files: {"train": 10, ...}."""
     splits = getattr(problem, "dataset_splits", [      # T2T's other problems have these two
         {"split": checks.SPLITS[split], "shards": 1} for split in ("train", "dev")])

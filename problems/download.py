@@ -121,9 +121,10 @@ def _remove_unless_used(folder: str) -> None:
 
 
 def refuse_foreign(path: str) -> None:
-    """Refuses a file or directory, if it exists, that another user than root could have written.
+    """Refuses a file or directory, if it exists, that another user could have written.
 
-    It belongs to such a user, everybody may write to it, or it is a symbolic link.
+    That is one that belongs to another user (but root), that everybody may write to, or that is a
+    symbolic link.
     """
     try:
         status = os.lstat(path)

@@ -18,8 +18,8 @@ def raw_lines(path: str) -> Iterator[bytes]:
     """Yields the lines of a file, with their newlines; decompressed if its name ends in .gz.
 
     Only a newline ends a line: corpora contain stray carriage returns and Unicode line separators,
-    which would break the alignment. A byte order mark is no part of the first line. A pipe, a
-    damaged file and a line longer than LONGEST_LINE are refused.
+    which would break the alignment. A byte order mark is dropped. A pipe, a damaged file and
+    a line longer than LONGEST_LINE are refused.
     """
     number = 0
     try:

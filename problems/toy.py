@@ -7,8 +7,9 @@ from typing import Any
 from tensor2tensor.data_generators import text_encoder
 from tensor2tensor.utils import registry
 
-from rpr.problems import checks, datagen, translation
+from rpr.problems import checks, translation
 from rpr.utils.errors import UserError
+from rpr.utils.interfaces import EXAMPLES
 
 
 class Tokens(text_encoder.TokenTextEncoder):
@@ -88,7 +89,7 @@ class GeneratedProblem(translation.TranslationProblem):
             raise UserError(f"{self.name}: the same random numbers gave two different examples; "
                             "take them from the `rng` that `example` is given")
         return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in (
-            ("settings", repr(sorted(self.settings().items()))), (datagen.EXAMPLES, first))}
+            ("settings", repr(sorted(self.settings().items()))), (EXAMPLES, first))}
 
     def _check_sizes(self) -> None:
         lacking = [split for split in checks.SPLITS if split not in self.sizes]
@@ -100,7 +101,7 @@ class GeneratedProblem(translation.TranslationProblem):
         if not (isinstance(pair, tuple) and len(pair) == 2
                 and all(isinstance(text, str) and text.strip() for text in pair)):
             raise UserError(f"{self.name}: the example {pair!r:.80} is not (source, target), two "
-                            "texts that are not empty; let a token say that there is no answer")
+                            "texts that are not empty; for no answer, add a token that says so")
         return pair
 
     def get_or_create_vocab(self, data_dir: str, tmp_dir: str,

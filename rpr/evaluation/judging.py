@@ -18,7 +18,7 @@ from rpr.utils import files
 from rpr.utils.errors import InvalidPath, InvalidValue
 
 MOST_BYTES = 100_000_000
-LARGEST = 1e50                                        # score; fourth powers must stay finite
+LARGEST = 1e50                                        # score; squares must stay finite
 LEAST_DEVIATION = 1e-12                               # of the largest score; less is rounding
 
 # {name of a table: {arm: {seed: mean score}}}
@@ -117,8 +117,8 @@ def judge(scores: Scores) -> list[Pair]:
     """Compares all arms of each table that have two seeds or more.
 
     Only other seeds are accounted for: the examples of a test set are not in the scores. Two arms
-    whose scores do not vary between seeds are not compared. The largest score of a table is its
-    unit for the time being, because squares of very small numbers are 0.
+    whose scores do not vary between seeds are not compared. Each table is divided
+    by its largest score first, because the squares of very small numbers are 0.
     """
     pairs = []
     for table, arms in scores.items():

@@ -40,7 +40,7 @@ _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3
 @dataclasses.dataclass(frozen=True)
 class Score:
     """One metric of one system."""
-    score: float                                      # 0 to 100, but for TER, losses and edits
+    score: float                                      # 0 to 100; losses, TER, edits: more
     signature: str                                    # sacreBLEU's or in its form
     details: str                                      # sacreBLEU's line, of BLEU with precisions
     # With sacreBLEU's bootstrap: mean of the resampled scores, and half the width of their central

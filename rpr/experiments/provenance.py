@@ -22,12 +22,12 @@ from rpr.experiments.run_directory import RunDirectory, data_record
 from rpr.utils import files
 from rpr.utils.console import say
 from rpr.utils.errors import InvalidValue, UserError
+from rpr.utils.interfaces import EXAMPLES
 
 _SOURCE = {"sha256": str, "path?": str, "lines?": int}
 _DATA = {"problem": str, "sources": {"*": _SOURCE}}
 _DATAGEN = {"sources": {"*": (str, {"*": (str, int, None)})},
             "settings?": {"approx_vocab_size?": (int, None)}, "trained_length?": int}
-_EXAMPLES = "examples"                                # a source of `rpr.problems.toy`
 _CODE = {"usr_dir": str, "files": {"*": str}}
 _TENSORFLOW = ("tensorflow", "tensorflow-cpu")
 _PACKAGES = ("numpy", "tensor2tensor", "sacrebleu", "gin-config")
@@ -50,7 +50,7 @@ def check_corpus(run: Run, run_dir: RunDirectory) -> None:
     current = {name: _file_facts(path) for name, path in paths.items()} or sources
     for name in sorted(current.keys() | recorded.keys() if current else ()):
         now, before = (facts.get(name, {}).get("sha256", "") for facts in (current, recorded))
-        if name == _EXAMPLES and not (now and before):           # older records lack it
+        if name == EXAMPLES and not (now and before):           # older records lack it
             continue
         if now != before:
             change = (f"{paths.get(name, run_dir.data_dir)} has SHA-256 {now[:12]}..., the run's "

@@ -128,7 +128,10 @@ class Translator:
         return self._search_tensorflow(sentences)
 
     def _search_ctranslate2(self, sentences: Sequence[Sequence[int]]) -> list[list[Hypothesis]]:
-        """CTranslate2 has one limit for a batch, so those that went beyond theirs search again."""
+        """Searches again for sentences whose hypotheses exceed their own limit.
+
+        CTranslate2 has one limit for a batch.
+        """
         limits = [min(len(ids) + self.settings["extra_length"], self.settings["longest"])
                   for ids in sentences]
         found = self._search_to(max(limits), sentences)

@@ -141,9 +141,10 @@ def until_end(ids: _Ids) -> _Ids:
 
 
 def relative_tables(checkpoint: str) -> dict[str, np.ndarray]:
-    """The tables of relative positions in a checkpoint (path without suffix).
+    """The tables of relative positions in a checkpoint (path without suffix), by side and kind.
 
-    They are as in `rpr.api.models.LoadedModel.relative_tables`.
+    {"encoder_keys": float32 [layers, tables, labels, depth], ...}. Layers without tables are left
+    out. Tables of groups of heads are in the order of the heads.
     """
     import tensorflow as tf
     reader = tf.train.load_checkpoint(checkpoint)

@@ -78,7 +78,7 @@ def checked_hparams(hparams: HParams) -> HParams:
 
 
 def _check_packed(hparams: HParams) -> None:
-    """Nothing needs what a row of several sentences does not have."""
+    """Refuses what needs one sentence per row, or edges, or more positions than are drawn."""
     for name, why in (("loss_per_sentence", "holds several sentences"),
                       ("answer_symbol", "holds several sources"),
                       ("decoder_only", "holds several sources")):

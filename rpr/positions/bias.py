@@ -245,8 +245,8 @@ class Fire(Scheme):
 def at_least(x: tf.Tensor, low: float) -> tf.Tensor:
     """max(x, low), for a parameter that goes on learning where it is below.
 
-    KERPLE's authors clip the stored value before each step, so that every step starts from the
-    border. The same comes of a gradient that is 0 below it only where a step would lower x.
+    KERPLE's authors clip the stored value, so that every step starts at `low` or above. Here the
+    gradient of a smaller value is 0 only where a step would lower it further.
     """
     @tf.custom_gradient
     def forward(x: tf.Tensor) -> WithGradient:

@@ -104,7 +104,6 @@ def build(hparams: HParams, side: str) -> Scheme:
         if part not in used:
             raise ValueError(f"{setting}: leave out '{part.text}', which no head has "
                              f"(num_heads={hparams.num_heads}, layers: {layers})")
-
         for kind, count in (("layers", layers), ("heads", hparams.num_heads)):
             if part.last(kind) > count:
                 raise ValueError(f"{setting}: '{part.text}' goes beyond the last of {count} {kind}")

@@ -232,7 +232,7 @@ def notes(results: StudyResults) -> Iterator[Note]:
         yield Note(("rank",), "rank: arms that share a letter do not differ significantly "
                    "(p (Holm) ≤ 0.05).")
     elif results.pairs:
-        yield Note(("difference",), "There are no letters of a ranking: the arms would need more "
+        yield Note(("difference",), "The ranking has no letters: the arms would need more of them "
                    "than anybody can read.")
     if any(arm.exact is not None for arm in arms) and "accuracy" not in results.metrics:
         yield Note(("exact",), "exact: hypotheses that equal their reference.")
@@ -307,7 +307,7 @@ def _notes_on_differences(results: StudyResults) -> Iterator[Note]:
                    f"{units} and no p-value.")
     if same := [name for name, each in found.items() if each.basis == "seeds" and each.p is None]:
         yield Note(("difference", "p"), f"{', '.join(same)} and the baseline differ by the "
-                   f"same in all seeds and {units}, so there is no interval and no p-value.")
+                   f"same amount in all seeds and {units}, so there is no interval and no p-value.")
     if noisy := [name for name, each in found.items() if each.stands_out]:
         yield Note(("difference", "p"), f"Over seeds, {', '.join(noisy)} and the baseline vary "
                    "more than the other arms, so their own variances are used.")

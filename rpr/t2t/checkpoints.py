@@ -93,8 +93,7 @@ def repair_state(directory: str) -> str | None:
 
 
 def write_state(directory: str, paths: Sequence[str]) -> None:
-    """Writes the state file of a directory with these checkpoints, by step, as names without path.
-    """
+    """Writes the state file of a directory: the names of these checkpoints, the newest last."""
     names = [os.path.basename(path) for path in paths]
     write_atomically(os.path.join(directory, STATE_FILE), "".join(
         [f'model_checkpoint_path: "{names[-1]}"\n',

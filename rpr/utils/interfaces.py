@@ -6,6 +6,9 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
+# In the record of a generated problem's data: the digest of its first examples. Older ones lack it.
+EXAMPLES = "examples"
+
 
 @dataclasses.dataclass(frozen=True)
 class ModelRequest:

@@ -271,7 +271,8 @@ def arms_of_three_seeds(units):
         random.normal(30, 0.5, size=(3, units)))] for _ in range(2)]
 
 
-@pytest.mark.parametrize("lengths", [[1] * 3, [5, 7, 9, 4, 3, 17]])    # the latter to rounding
+# In the second case the differences are equal up to rounding only.
+@pytest.mark.parametrize("lengths", [[1] * 3, [5, 7, 9, 4, 3, 17]])
 def test_a_difference_that_nothing_varies_has_no_p(lengths):
     """Two sentences that differ alike are no evidence, nor do they make an arm's seeds vary."""
     metric, sizes = ratio_metrics.make_metric("perplexity"), np.array(lengths, np.float64)
