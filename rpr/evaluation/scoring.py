@@ -17,6 +17,7 @@ import numpy as np
 from rpr.evaluation import significance
 from rpr.evaluation.metrics import METRICS, Metric
 from rpr.evaluation.ratio_metrics import loss_counts, make_metric, make_metrics
+from rpr.utils.console import Task
 from rpr.utils.errors import InvalidValue, UserError
 
 TESTS = {"jackknife": "paired jackknife t-test",      # ours, then sacreBLEU's by their own names
@@ -242,12 +243,17 @@ def sentence_statistics(metrics: Sequence[Metric], systems: Mapping[str, Sequenc
     size = max(1, min(BLOCK_LINES, BLOCK_HYPOTHESES // len(systems)))
     starts = range(0, len(references[0]), size)       # blocks keep memory small
     results = {}
-    for metric in metrics:
-        blocks = [metric.sentence_statistics(
-            [lines[start:start + size] for lines in systems.values()],
-            [lines[start:start + size] for lines in references]) for start in starts]
-        results[metric.name] = {name: np.concatenate(parts) for name, parts
-                                in zip(systems, zip(*blocks, strict=True), strict=True)}
+    with Task("scoring", len(metrics) * len(starts), "blocks of lines") as task:
+        for done, metric in enumerate(metrics):
+            blocks: list[list[np.ndarray]] = []
+            for start in starts:
+                task.update(done * len(starts) + len(blocks))
+                blocks.append(metric.sentence_statistics(
+                    [lines[start:start + size] for lines in systems.values()],
+                    [lines[start:start + size] for lines in references]))
+            results[metric.name] = {name: np.concatenate(parts) for name, parts
+                                    in zip(systems, zip(*blocks, strict=True), strict=True)}
+        task.update(len(metrics) * len(starts))
     return results
 
 

@@ -34,7 +34,6 @@ from rpr.utils.errors import InvalidValue, UserError
 
 MOST_RANKED_ARMS = 30                                 # with more, a ranking cannot be read
 MOST_LETTERS = 200                                    # so many take a second to find
-MANY_RUNS = 50                                        # scoring takes long enough to say so
 SAMPLES, SAMPLE_WORDS, MOST_SAMPLED_ARMS = 6, (4, 40), 12
 
 
@@ -96,8 +95,6 @@ def score_runs(results: StudyResults, path: str, measure: Measure | None = None,
     own_test_set, language_pair = test_texts.sacrebleu_name(run, names)
     language_pair = measure.language_pair or language_pair
     metrics = make_metrics(results.metrics, len(references), measure.tokenize, language_pair)
-    if len(hypotheses) > MANY_RUNS:
-        say(f"scoring {len(hypotheses):,} runs")
     statistics_of = sentence_statistics(metrics, hypotheses, references)
     for metric in metrics:
         counts = statistics_of[metric.name]
