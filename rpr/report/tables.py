@@ -5,7 +5,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rpr.evaluation import ALL_METRICS
@@ -39,6 +39,7 @@ _OF_LOOKS = ["looked", "answer"]
 _LATEX_COLUMNS = ("difference", "p_holm", "rank", "answer", "chrf", "loss", "parameters", "seeds",
                   "p", "paper", "speed")
 _TEXT_WIDTH, _COLUMN_GAP = 345.0, 12.0
+_TEXT_GAP = 3                                         # between columns on a terminal, in cells
 
 
 def write_tables(results: StudyResults, path: str, chosen: Sequence[Column] = ()) -> None:
@@ -63,21 +64,45 @@ def print_tables(console: "Console", results: StudyResults) -> None:
     from rich.table import Table
     from rich.text import Text
     for title, chosen in tables(results):
-        table = Table(title=Text(plain(f"{results.title}: {title}")),
-                      title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-        for column in chosen:
-            # A narrow terminal wraps the names of the arms and cuts no value.
-            is_name = column.group == "arm"
-            table.add_column(Text(plain(column.heading)), no_wrap=not is_name,
-                             overflow="fold", justify="left" if is_name else "right")
-        for arm, cells in zip(results.arms, rows(chosen), strict=True):
-            table.add_row(*(Text(plain(cell)) for cell in cells),
-                          style=None if arm.done else "dim")
-        console.print(table)
+        heading: Text | None = Text(plain(f"{results.title}: {title}"))
+        for part in _parts(chosen, console.width):
+            table = Table(title=heading, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+            for column in part:
+                # A narrow terminal wraps the names of the arms and cuts no value.
+                is_name = column.group == "arm"
+                table.add_column(Text(plain(column.heading)), no_wrap=not is_name,
+                                 overflow="fold", justify="left" if is_name else "right")
+            for arm, cells in zip(results.arms, rows(part), strict=True):
+                table.add_row(*(Text(plain(cell)) for cell in cells),
+                              style=None if arm.done else "dim")
+            console.print(table)
+            heading = None
     for line in signatures(results) + [note.text for note in notes(results)]:
         console.print(Text(plain(line)), soft_wrap=True)
     for line in results.warnings + results.unfinished:
         console.print(Text(plain(line), style="yellow"), soft_wrap=True)
+
+
+def _parts(chosen: Sequence[Column], width: int) -> Iterator[list[Column]]:
+    """Divides columns into tables that fit the width, where one has the arms' names in each."""
+    from rich.cells import cell_len
+
+    def needed(column: Column) -> int:
+        most = width if column.group != "arm" else width // (3 if column.key == "model" else 6)
+        return _TEXT_GAP + min(most, max(map(cell_len, (column.heading, *column.cells))))
+
+    names = [column for column in chosen if column.key == "model"] or [
+        column for column in chosen if column.group == "arm"]
+    part, taken = list(names), sum(map(needed, names))
+    for column in chosen:
+        if column in names:
+            continue
+        if taken + needed(column) > width + 1 and len(part) > len(names):
+            yield part
+            part, taken = list(names), sum(map(needed, names))
+        part.append(column)
+        taken += needed(column)
+    yield part
 
 
 def markdown_rows(some_columns: Sequence[Column]) -> list[str]:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
 from report_runs import read_scored, write_run, write_study
+from rich.console import Console
 
 from rpr.evaluation.significance import Comparison
 from rpr.report import columns, comparison, results, tables
@@ -153,6 +154,27 @@ def test_model_flops_are_shown_where_a_run_has_them(tmp_path):
     assert "MFU: their share of the dense peak" in tables.to_markdown(study)
     study.arms, study.pairs = study.arms[:1], []
     assert not re.search("TFLOP|MFU", tables.to_markdown(study))
+
+
+@pytest.mark.parametrize("width", [70, 80, 200])
+def test_a_table_too_wide_for_the_terminal_is_divided(width):
+    arms = [results.ArmResult(name, {}, None, [results.RunResult(
+        f"{name}-{rate}", 1, "done", loss=rate, scores={"bleu": 20.0 + rate},
+        tuned={"learning_rate_constant": rate, "label_smoothing": 0.1})
+        for rate in (1.25, 2.5, 3.75, 4.0, 5.0, 6.0)]) for name in ("absolute", "relative " * 6)]
+    for arm in arms:
+        arm.runs, arm.others = arm.runs[:1], arm.runs[1:]
+    out = io.StringIO()
+    tables.print_tables(Console(file=out, width=width), results.StudyResults(
+        "t", "absolute", signatures={"BLEU": "x"}, arms=arms))
+    shown = [line.rstrip() for line in out.getvalue().splitlines() if "baseline" not in line]
+    for rate in (1.25, 2.5, 3.75, 4.0, 5.0, 6.0):
+        place = next(place for place, line in enumerate(shown)
+                     if f"learning_rate_constant={rate}, label_smoothing=0.1" in line)
+        first, second = shown[place + 2:place + 4]
+        assert shown[place].split()[0] == "model" and first.split()[0] == "absolute"
+        for line in (first, second):
+            assert f"{rate:.3f} ({20 + rate:.1f})" in line
 
 
 def test_columns_can_be_chosen(clipping):
