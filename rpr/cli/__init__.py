@@ -10,6 +10,7 @@ from typing import Any
 
 from rpr.utils.console import printable, write_traceback
 from rpr.utils.errors import (
+    STOPPED,
     InvalidPath,
     InvalidValue,
     UserError,
@@ -108,7 +109,7 @@ def run_command(name: str, command: Command, argv: list[str]) -> int:
     except KeyboardInterrupt:
         resumes = "; the same command resumes it" if name in _RESUMABLE else ""
         print(f"{name}: stopped{resumes}", file=sys.stderr)
-        return 130
+        return STOPPED
     except BrokenPipeError:                           # `rpr ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE

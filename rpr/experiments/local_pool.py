@@ -13,13 +13,13 @@ import socket
 import struct
 import subprocess
 from collections.abc import Hashable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from rpr.experiments.config import Run
 from rpr.utils.console import say
 from rpr.utils.errors import InvalidValue, UserError
 from rpr.utils.files import open_append
-from rpr.utils.processes import spawn, visible_gpus
+from rpr.utils.processes import reason_of, spawn_asking, visible_gpus
 
 PREFIX = "\0rpr-"
 
@@ -61,6 +61,7 @@ def this_machine(devices: int | None = None, cores: int | None = None) -> Machin
 class _Running(NamedTuple):
     key: Hashable
     process: subprocess.Popen
+    reason: BinaryIO                                  # for `processes.reason_of`
     names: list[Any]
     leases: list[socket.socket]
 
@@ -84,6 +85,7 @@ class Pool(contextlib.AbstractContextManager):
             except subprocess.TimeoutExpired:
                 job.process.kill()
                 job.process.wait()
+            job.reason.close()
             _close(job.leases)
         self.running = []
 
@@ -106,18 +108,20 @@ class Pool(contextlib.AbstractContextManager):
                 os.sched_setaffinity(0, names)
 
         with open_append(log) as out:
-            process = spawn(argv, stdout=out, stderr=out, env=environment, process_group=0,
-                            before=before, pass_fds=[lease.fileno() for lease in leases])
-        self.running.append(_Running(key, process, names, leases))
+            process, reason = spawn_asking(
+                argv, stdout=out, stderr=out, env=environment, process_group=0, before=before,
+                pass_fds=[lease.fileno() for lease in leases])
+        self.running.append(_Running(key, process, reason, names, leases))
         return True
 
-    def ended(self) -> list[tuple[Any, int | None]]:
-        """[(key, exit code)] of the processes that ended since the last call."""
+    def ended(self) -> list[tuple[Any, str]]:
+        """[(key, how it ended, in words)] of the processes that ended since the last call."""
         over = [job for job in self.running if job.process.poll() is not None]
         self.running = [job for job in self.running if job not in over]
         for job in over:
             _close(job.leases)
-        return [(job.key, job.process.returncode) for job in over]
+        return [(job.key, reason_of(job.reason) or f"exit code {job.process.returncode}")
+                for job in over]
 
     def _lease(self, gpus: int) -> tuple[list[Any], list[socket.socket]] | None:
         """Names and leases of free devices, or None if there are too few.

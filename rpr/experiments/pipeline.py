@@ -32,8 +32,8 @@ from rpr.experiments.run_directory import (
 )
 from rpr.utils import files, locks, metrics_log
 from rpr.utils.console import say
-from rpr.utils.errors import LONGEST_REASON, REASON_PIPE, UserError
-from rpr.utils.processes import spawn
+from rpr.utils.errors import STOPPED, UserError
+from rpr.utils.processes import reason_of, spawn_asking
 
 # Flags of a stage that do not change its result, or name files whose content is recorded.
 _MUTABLE_FLAGS = ("--eval_frequency", "--keep_checkpoint_every_n_steps", "--t2t_usr_dir")
@@ -78,32 +78,27 @@ def run_command(argv: Sequence[str], environment: Mapping[str, str], *inherited:
     """Runs `rpr ARGV` as a process. Ctrl-C ends it, and so does our own death, even by kill -9.
 
     `environment` has variables besides those of this process; `inherited` are file descriptors.
-    `show` takes the lines of its output; None: they go where ours do. Returns its exit code, and
-    why it failed.
+    `show` takes the lines of its output; None: they go where ours do. Returns its exit code,
+    negative if a signal ended it, and why it failed.
     """
     options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT,
                                "text": True, "errors": "replace"} if show else {}
-    reader, pipe = os.pipe()
-    with open(reader, "rb", buffering=0) as reason:
-        try:
-            process = spawn(argv, pass_fds=(*inherited, pipe), process_group=0, stdin=None,
-                            env={**os.environ, **environment, REASON_PIPE: str(pipe)}, **options)
-        finally:
-            os.close(pipe)
-        try:
-            if show:
-                for line in process.stdout or ():
-                    show(line)
-            code = process.wait()
-        except BaseException:
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_STOP_SECONDS)
-            process.kill()
-            process.wait()
-            raise
-        os.set_blocking(reader, False)                # a process that it left may hold the pipe
-        return code, (reason.read(4 * LONGEST_REASON) or b"").decode(errors="replace")
+    process, reason = spawn_asking(argv, pass_fds=inherited, process_group=0, stdin=None,
+                                   env={**os.environ, **environment}, **options)
+    try:
+        if show:
+            for line in process.stdout or ():
+                show(line)
+        code = process.wait()
+    except BaseException:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_STOP_SECONDS)
+        process.kill()
+        process.wait()
+        reason.close()
+        raise
+    return -signal.SIGINT if code == STOPPED else code, reason_of(reason)
 
 
 def _check_config(run: Run, run_dir: RunDirectory) -> None:

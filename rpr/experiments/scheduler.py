@@ -22,15 +22,15 @@ def run_all(runs: list[StudyRun], workers: Pool | Cluster, max_parallel: int, fl
     queue = _Queue(runs, workers, flags, retry_failed)
     with progress.View(runs, max_parallel) as view, workers:
         while queue.waiting or workers.running:
-            for study_run, code in workers.ended():
+            for study_run, ending in workers.ended():
                 state = study_run.state()
                 if state == "running":                # another pool was faster
                     queue.waiting.append(study_run)
                 else:
                     reason = progress.of(study_run).reason
-                    ending = (f"failed: {reason}" if reason else
-                              f"ended with exit code {code}; see {study_run.log}")
-                    view.say(f"{study_run.name}: {'done' if state == 'done' else ending}")
+                    view.say(f"{study_run.name}: " + (
+                        "done" if state == "done" else f"failed: {reason}" if reason else
+                        f"ended ({ending}); see {study_run.log}"))
             for study_run in queue.start_some():
                 view.say(f"{study_run.name}: begins")
             view.refresh()

@@ -87,11 +87,11 @@ class Cluster(contextlib.AbstractContextManager):
             job = self._executor._executor.job_class(self._folder, text.read())
         return None if job.done(force_check=True) else job
 
-    def ended(self) -> list[tuple[Any, int | None]]:
-        """[(key, None)] of the jobs that ended since the last call."""
+    def ended(self) -> list[tuple[Any, str]]:
+        """[(key, its job, in words)] of the jobs that ended since the last call."""
         over = [(key, job) for key, job in self.running if job.done()]
         self.running = [entry for entry in self.running if entry not in over]
-        return [(key, None) for key, _ in over]
+        return [(key, f"job {job.job_id}") for key, job in over]
 
 
 def _parse_option(text: str) -> tuple[str, Any]:

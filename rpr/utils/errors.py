@@ -12,6 +12,7 @@ from typing import Any
 # is full.
 REASON_PIPE = "RPR_REASON_PIPE"
 LONGEST_REASON = 2000                                 # characters
+STOPPED = 130                                         # exit code of a command that SIGINT ended
 
 _CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
 _IN_THE_WAY = {errno.EEXIST: "is a file; expected a directory",

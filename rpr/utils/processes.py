@@ -10,7 +10,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, BinaryIO
+
+from rpr.utils.errors import LONGEST_REASON, REASON_PIPE
 
 _PR_SET_PDEATHSIG = 1
 
@@ -43,6 +45,27 @@ def spawn(argv: Sequence[str], *, module: str = "rpr.cli.__main__",
 
     return subprocess.Popen(command(argv, module), preexec_fn=prepare,
                             **{"stdin": subprocess.DEVNULL, **options})
+
+
+def spawn_asking(argv: Sequence[str], *, pass_fds: Sequence[int], env: dict[str, str],
+                 **options: Any) -> tuple[subprocess.Popen, BinaryIO]:
+    """Does what `spawn` does; the pipe that it returns too is for `reason_of`."""
+    reader, pipe = os.pipe()
+    try:
+        return spawn(argv, pass_fds=(*pass_fds, pipe), env={**env, REASON_PIPE: str(pipe)},
+                     **options), open(reader, "rb", buffering=0)
+    except BaseException:
+        os.close(reader)
+        raise
+    finally:
+        os.close(pipe)
+
+
+def reason_of(pipe: BinaryIO) -> str:
+    """Why a process of `spawn_asking`, which has ended, failed; "" if it did not say so."""
+    with pipe:
+        os.set_blocking(pipe.fileno(), False)         # a process that it left may hold it
+        return (pipe.read(4 * LONGEST_REASON) or b"").decode(errors="replace")
 
 
 def with_parent() -> Callable[[], None]:

@@ -52,8 +52,20 @@ def test_a_lease_ends_with_the_process_that_was_killed(show_devices):
         one.start("a", [], show_devices, gpus=1)
         one.running[0].process.kill()
         one.running[0].process.wait()
-        assert one.ended() == [("a", -9)]
+        assert one.ended() == [("a", "exit code -9")]
         assert other.start("b", [], show_devices, gpus=1)
+
+
+def test_a_process_says_why_it_failed_although_it_can_write_no_log(monkeypatch, tmp_path):
+    script = tmp_path / "python"
+    script.write_text(f"#!{sys.executable}\nimport os\n"
+                      'os.write(int(os.environ["RPR_REASON_PIPE"]), b"no room")\nos._exit(120)\n')
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    with local_pool.Pool(local_pool.Machine("GPU", ["0"], 1)) as workers:
+        workers.start("a", [], tmp_path / "log", gpus=1)
+        workers.running[0].process.wait()
+        assert workers.ended() == [("a", "no room")]
 
 
 def test_each_process_has_a_core_of_its_own(show_devices, monkeypatch):

@@ -3,6 +3,7 @@ import dataclasses
 import fcntl
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,17 @@ def test_the_states_of_a_run(run_dir):
     with open(run_dir.lock, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert run_directory.state(run_dir) == "running"
+
+
+def test_a_stage_that_sigint_ended_waits_to_be_resumed(run_dir, monkeypatch, tmp_path):
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\nexit 130\n")      # as `rpr` ends, which catches the signal
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    with pytest.raises(UserError, match="stage train was killed by SIGINT"):
+        made = pipeline.Pipeline(RUN, run_dir, os.open(os.devnull, os.O_RDONLY))
+        made._do(next(stage for stage in made.stages if stage.name == "train"))
+    assert run_directory.state(run_dir) == "waiting"
 
 
 def test_the_frequency_of_bleu_may_change_in_a_run(run_dir):
