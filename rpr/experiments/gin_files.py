@@ -100,7 +100,14 @@ def _reason(error: Exception) -> str:
     missing = re.search(r"(Run|Study)\.__init__\(\) missing .*?'(\w+)'", text)
     if missing:
         return f"{missing[1].lower()}.{missing[2]} is missing"
+    unknown = re.search(r"Configurable '(run|study)' doesn't have a parameter named '(\w+)'", text)
+    if unknown:
+        return _unknown(".".join(unknown.groups()))
     return text.splitlines()[0].strip().removesuffix(" in config string:")
+
+
+def _unknown(name: str) -> str:
+    return f"no setting {shown(name)[1:-1]}{nearest(name, _SETTINGS)}"
 
 
 def _override(text: str, is_study: bool) -> tuple[str, Any]:
@@ -191,7 +198,7 @@ def _load_data(path: str, changes: Mapping[str, Any], is_study: bool
     values = {**dict(_literals(text.decode())), **changes}
     for name in values:
         if name not in _SETTINGS:
-            raise UserError(f"no setting {shown(name)}")
+            raise UserError(_unknown(name))
     _check_kind(any(name.startswith("study.") for name in values), is_study)
 
     def of(kind: str) -> dict[str, Any]:

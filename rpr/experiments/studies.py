@@ -76,6 +76,14 @@ def resolve(run: Run, changes: dict[str, Any], seed: int) -> Run:
     return dataclasses.replace(run, **fields, seed=seed)
 
 
+def _run_of(arm: str, run: Run, changes: dict[str, Any], seed: int) -> Run:
+    """The run of an arm, see `resolve`; an error names the arm."""
+    try:
+        return resolve(run, changes, seed)
+    except UserError as error:
+        raise UserError(f"study: arm {arm!r}: {error}") from None
+
+
 def hparam_values(hparams: str) -> dict[str, str]:
     """{name: value} of NAME=VALUE,NAME=[VALUE,VALUE]."""
     return dict(pair.split("=", 1) for pair in _BETWEEN.split(hparams) if "=" in pair)
@@ -97,7 +105,7 @@ def study_runs(study: Study, run: Run, study_dir: str) -> list[StudyRun]:
         malformed = [pair for pair in _BETWEEN.split(text) if pair.strip() and "=" not in pair]
         if malformed:
             raise UserError(f"{name}: {malformed[0]!r} is not NAME=VALUE")
-    runs = [StudyRun(study_dir, arm, changes, resolve(run, changes | tuned, seed), tuned)
+    runs = [StudyRun(study_dir, arm, changes, _run_of(arm, run, changes | tuned, seed), tuned)
             for seed in study.seeds for arm, changes in study.changes().items()
             for tuned in study.tuned()]
     arms: dict[Run | str, StudyRun] = {}
@@ -116,7 +124,8 @@ def shortened(study: Study, run: Run) -> tuple[Study, Run]:
 
     Arms that differ only in what is shortened are left out. Test sets of sacreBLEU are too.
     """
-    most = max(resolve(run, changes, 0).average_checkpoints for changes in study.changes().values())
+    most = max(_run_of(arm, run, changes, 0).average_checkpoints
+               for arm, changes in study.changes().items())
     steps = _SMOKE_STEPS * max(most, 4)
     fixed: dict[str, Any] = {
         "checkpoint_steps": _SMOKE_STEPS, "train_steps": steps, "eval_frequency": steps,
@@ -127,7 +136,7 @@ def shortened(study: Study, run: Run) -> tuple[Study, Run]:
     changes = {arm: {name: value for name, value in settings.items() if name not in fixed}
                for arm, settings in study.changes().items()}
     for arm in sorted(changes, key=lambda arm: arm != study.baseline):
-        arms.setdefault(resolve(short, changes[arm], study.seeds[0]), arm)
+        arms.setdefault(_run_of(arm, short, changes[arm], study.seeds[0]), arm)
     kept = {arm: changes[arm] for arm in changes if arm in arms.values()}
     return Study(study.baseline, arms=kept, seeds=study.seeds[:1], tune=study.tune), short
 

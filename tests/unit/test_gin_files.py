@@ -19,6 +19,14 @@ BASE = ("run.problem = 'p'\nrun.hparams_set = 'h'\nrun.train_steps = 100\n"
 DYNAMIC = "from __gin__ import dynamic_registration\nimport os\n"
 
 
+@pytest.mark.parametrize("name", ["x.gin", "config.gin"])
+def test_an_unknown_setting_is_named_with_the_nearest(tmp_path, name):
+    path = tmp_path / name
+    path.write_text(BASE + "run.train_step = 50\n")
+    with pytest.raises(UserError, match="no setting run.train_step; nearest: run.train_steps"):
+        gin_files.load_run(str(path))
+
+
 @pytest.mark.parametrize("text", [
     DYNAMIC + "run.problem = @os.system()\nos.system.command = 'touch pwned'\n" + BASE,
     BASE + "run.seed = @os.getpid()\n",

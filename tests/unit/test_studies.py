@@ -44,6 +44,14 @@ def test_an_arm_may_set_hparams_as_text_and_by_name():
         studies.study_runs(config.Study("a", arms={"a": {}, "b": {"hparams": "alibi"}}), BASE, "x")
 
 
+def test_an_error_in_the_settings_of_an_arm_names_it():
+    study = config.Study("a", arms={"a": {}, "b": {"beam_size": 0}})
+    for check in (lambda: studies.study_runs(study, BASE, "x"),
+                  lambda: studies.shortened(study, BASE)):
+        with pytest.raises(UserError, match="study: arm 'b': run.beam_size = 0: must be"):
+            check()
+
+
 @given(st.dictionaries(st.sampled_from(["a", "b", "c", "average_checkpoints"]), st.integers(1, 2)),
        st.dictionaries(st.sampled_from(["a", "b", "c", "average_checkpoints"]), st.integers(1, 2)),
        st.integers(1, 2), st.integers(1, 2))
