@@ -8,7 +8,7 @@ from rpr.evaluation import test_sets
 from rpr.experiments import gin_files, studies
 from rpr.experiments.config import file_name
 from rpr.utils import files
-from rpr.utils.console import say
+from rpr.utils.console import PIPE_WIDTH, say
 from rpr.utils.errors import InvalidValue, UserError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def main(argv: list[str]) -> None:
     chosen = columns.choose(results, args.columns.split(",")) if args.columns else []
     console = Console()
     if not console.is_terminal:
-        console.width = 200                           # a file or pipe gets every column unwrapped
+        console.width = PIPE_WIDTH                    # a file or pipe gets every column unwrapped
     tables.write_tables(results, target, chosen)
     page = html_page.write_page(results, target, arms)
     if not is_record and target == path:

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from rpr.utils import console, errors
 
@@ -66,6 +68,17 @@ def test_a_log_has_a_name_only_if_it_is_kept(monkeypatch, tmp_path):
     assert [str(left) for left in tmp_path.iterdir()] == [path]
     with open(path) as log:
         assert log.readlines() == ["of TensorFlow\n", "ValueError: x\n"]
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_file_gets_a_table_with_all_of_its_text(monkeypatch, is_terminal):
+    out = io.StringIO()
+    monkeypatch.setattr(console, "terminal",
+                        Console(file=out, force_terminal=is_terminal, width=80))
+    table = Table("run", "stage")
+    table.add_row(Text("k=16," * 20, no_wrap=True, overflow="ellipsis"), "done")
+    console.print_table(table)
+    assert ("k=16," * 20 in out.getvalue()) == (not is_terminal)
 
 
 def test_a_closed_pipe_ends_quietly():
