@@ -17,6 +17,7 @@ import numpy as np
 from rpr.evaluation import significance
 from rpr.evaluation.metrics import METRICS, Metric
 from rpr.evaluation.ratio_metrics import loss_counts, make_metric, make_metrics
+from rpr.evaluation.test_sets import digest
 from rpr.utils.console import Task
 from rpr.utils.errors import InvalidValue, UserError
 
@@ -77,18 +78,21 @@ class System:
         for a language model.
       scores: by metric, {"bleu": ...}.
       documents: how many the jackknife test left out one by one; None if it took sentences.
+      references: `test_sets.digest` of the references; None for a language model.
     """
     name: str
     lines: int
     exact: float | None
     scores: dict[str, Score]
     documents: int | None = None
+    references: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; attributes that are None are left out."""
-        documents = {"documents": self.documents} if self.documents else {}
-        exact = {} if self.exact is None else {"exact": self.exact}
-        return {"system": self.name, "lines": self.lines, **documents, **exact, **{
+        fields = {"documents": self.documents, "references_sha256": self.references,
+                  "exact": self.exact}
+        return {"system": self.name, "lines": self.lines, **{
+            name: value for name, value in fields.items() if value is not None}, **{
             name: {key: value for key, value in dataclasses.asdict(score).items()
                    if value is not None}
             for name, score in self.scores.items()}}
@@ -135,8 +139,9 @@ def score(systems: Mapping[str, Sequence[str]], references: Mapping[str, Sequenc
     elif test:
         _add_sacrebleu_test(scores, made, statistics, test, samples or SAMPLES[test], seed, source)
     count = len(set(documents)) if documents and test == "jackknife" else None
-    return [System(name, len(lines), _exact(lines, list(references.values())), scores[name], count)
-            for name, lines in systems.items()]
+    lines_of = list(references.values())
+    return [System(name, len(lines), _exact(lines, lines_of), scores[name], count,
+                   digest(lines_of)) for name, lines in systems.items()]
 
 
 def score_losses(systems: Mapping[str, Sequence[np.ndarray]], metrics: Sequence[str]

@@ -5,6 +5,7 @@
 """
 import contextlib
 import gzip
+import hashlib
 import http.client
 import logging
 import os
@@ -12,7 +13,7 @@ import re
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rpr.utils import files
@@ -45,6 +46,12 @@ def read_lines(path: str) -> list[str]:
     if not lines:
         raise InvalidPath(path, "it is empty")
     return [line.rstrip() for line in lines]
+
+
+def digest(references: Iterable[Sequence[str]]) -> str:
+    """SHA-256 of the lines of references, by which they are recognized later."""
+    text = "\n\n".join("\n".join(lines) for lines in references)
+    return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
 
 
 def test_set_source(name: str, language_pair: str) -> list[str]:

@@ -7,10 +7,12 @@ from typing import NamedTuple
 from rpr.evaluation import test_sets
 from rpr.experiments.config import Run
 from rpr.experiments.run_directory import RunDirectory, sacrebleu_test_set
+from rpr.utils import files
 from rpr.utils.errors import InvalidValue, UserError
 
 ALL = "all"                                           # all test sets in one test
 OWN = "test"                                          # how the runs' own test set is called there
+_SCORED = {"references_sha256?": str}
 
 
 def test_sets_of(runs: Mapping[str, Run], test_set: str) -> list[str]:
@@ -96,8 +98,15 @@ def shared_test_set(runs: Mapping[str, Run], run_dirs: Mapping[str, RunDirectory
         if sacrebleu_test_set(other_run, test_set) != of_sacrebleu:
             raise UserError(f"{run_dirs[name].path} was scored on other text than {first}")
     if any(of_sacrebleu):
-        references = test_sets.test_set_references(*of_sacrebleu)
-        return test_sets.test_set_source(*of_sacrebleu), list(references.values())
+        references = list(test_sets.test_set_references(*of_sacrebleu).values())
+        digest = test_sets.digest(references)
+        for run_dir in run_dirs.values():             # a registered one may have been replaced
+            scored = files.read_json(run_dir.record_of("scores.json", test_set), _SCORED)
+            if scored.get("references_sha256", digest) != digest:
+                raise UserError(f"{run_dir.path} was scored on other text than is now the test set "
+                                f"{':'.join(of_sacrebleu)}: restore it, or score the runs on a "
+                                "test set of another name")
+        return test_sets.test_set_source(*of_sacrebleu), references
     source, reference, _ = run_dirs[first].test_files(test_set)
     source_lines = test_sets.read_lines(source)
     lines = _read_lines(reference, len(source_lines))

@@ -1,8 +1,12 @@
 """Reports of several studies, of a study and a run of another one, and of chosen arms."""
+import shutil
+
 import pytest
 from report_runs import read_scored, write_pair, write_run, write_study
 
+from rpr import cli
 from rpr.cli import report
+from rpr.evaluation import test_sets
 from rpr.report import comparison, study_reader, tables
 from rpr.utils.errors import UserError
 
@@ -52,6 +56,33 @@ def test_studies_are_compared_with_all_their_seeds(tmp_path):
         study_reader.read_study(one, others=[two], chosen=["base,x"])
     with pytest.raises(UserError, match="a run lies in .*beam-1' twice"):
         study_reader.read_study(one, against=f"{one}/runs/beam-1")
+
+
+def test_a_test_set_whose_text_was_replaced_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("RPR_TEST_SETS", str(tmp_path / "sets"))
+    study = write_pair(tmp_path, "s", {"a": 0.1, "b": 0.2})
+
+    def add(words):
+        for name in ("source", "reference"):
+            (tmp_path / name).write_text("".join(f"{name} {word}\n" for word in words))
+        test_sets.register("mine", "en-de", str(tmp_path / "source"), [str(tmp_path / "reference")])
+
+    add(["one", "two", "three"])
+    for run in ("a-1", "a-2", "b-1", "b-2"):
+        folder = tmp_path / "s" / "runs" / run
+        with open(folder / "config.gin", "a") as config:
+            config.write("run.test_sets = ('mine:en-de',)\n")
+        hypotheses = folder / "hypotheses.mine_en-de.txt"
+        hypotheses.write_text(f"reference one\nreference {run}\nx\n")
+        assert cli.main(["score", str(hypotheses), "--test_set=mine", "--language_pair=en-de",
+                         f"--json={folder / 'scores.mine_en-de.json'}"]) == 0
+    measure = comparison.Measure("mine:en-de")
+    assert read_scored(study, measure=measure).sentences == 3
+    shutil.rmtree(tmp_path / "sets")
+    add(["one", "two", "four"])
+    with pytest.raises(UserError, match="a-1 was scored on other text than is now the test set "
+                                        "mine:en-de: restore it"):
+        read_scored(study, measure=measure)
 
 
 def test_chosen_arms_may_have_commas_in_their_names(tmp_path):
