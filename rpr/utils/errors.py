@@ -127,7 +127,7 @@ def resource_error(error: BaseException) -> str | None:
             return f"{line[1]}: {line[2]}" if line else None
         if causes[0] in cause:
             return f"out of memory: {cause}; a smaller batch_size needs less"
-    return f"{cause}; finished stages and checkpoints are kept, and the same command resumes"
+    return f"{cause}; finished stages and checkpoints are kept"
 
 
 def _is_out_of_memory(error: BaseException | None) -> bool:
