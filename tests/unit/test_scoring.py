@@ -256,7 +256,8 @@ def test_ter_of_a_very_long_line_is_left_out_or_refused(files):
     (files / "long").write_text(long + "\n")
     argv = ["score", "long", "--reference=long", "--json"]
     done = rpr_command(*argv, cwd=files)
-    assert set(json.loads(done.stdout)) == {"system", "lines", "exact", "bleu", "chrf"}
+    assert set(json.loads(done.stdout)) == {"system", "lines", "references_sha256", "exact",
+                                            "bleu", "chrf"}
     assert "TER is left out: line 1 of long has 25,000 words" in done.stderr
     assert "line 1 of long has 25,000 words" in refused(*argv, "--metrics=ter", cwd=files)
 
