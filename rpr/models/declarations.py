@@ -9,6 +9,7 @@ from tensor2tensor.utils import misc_utils, registry
 
 from rpr import positions
 from rpr.models.live_hparams import FACTORS
+from rpr.utils.errors import UserError
 from rpr.utils.interfaces import HParams
 from rpr.utils.settings import Setting
 
@@ -112,10 +113,11 @@ def add_hparams(hparams: HParams, settings: tuple[Setting, ...]) -> None:
 def add_position_hparams(hparams: HParams, position: str, max_relative_position: int,
                          heads_share_relative_embedding: bool) -> HParams:
     """Adds the hparams of `rpr_transformer`, in place, to a set of T2T without `position`."""
+    taken = {setting.name for setting in (*POSITION_HPARAMS, *MODEL_HPARAMS)}
     for setting in positions.declared_settings():
-        if setting.name in hparams:
-            raise ValueError(f"a position scheme declares the hparam {setting.name}, which T2T has "
-                             "already: give it another name")
+        if setting.name in hparams or setting.name in taken:
+            raise UserError(f"a position scheme declares the hparam {setting.name}, which the "
+                            "model has already: give it another name")
     add_hparams(hparams, _transformer_settings())
     hparams.position = position
     hparams.max_relative_position = max_relative_position

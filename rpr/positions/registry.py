@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 
 from rpr.positions.combinations import HeadGroups, LayerGroups, SumOfSchemes
-from rpr.positions.scheme import Scheme
+from rpr.positions.scheme import HOOKS, Scheme
 from rpr.utils.errors import nearest
 from rpr.utils.interfaces import HParams
 from rpr.utils.settings import Setting
@@ -17,22 +17,53 @@ SCHEMES: dict[str, type[Scheme]] = {}
 def register(name: str) -> Callable[[type[Scheme]], type[Scheme]]:
     """A class decorator: makes a scheme available as `position=name`, with its hparams.
 
-    Raises ValueError if the name is taken or cannot be written in --hparams, or if another scheme
-    declares an hparam of the same name in another way.
+    Raises ValueError if the name is taken or cannot be written in --hparams, if another scheme
+    declares an hparam of the same name in another way, or if the class cannot be a scheme.
     """
+    if not isinstance(name, str):
+        raise ValueError('a position scheme needs a name: write @positions.register("a_name") '
+                         f"above {getattr(name, '__name__', name)}")
+
     def add(scheme: type[Scheme]) -> type[Scheme]:
         if name in SCHEMES:
             raise ValueError(f"position scheme {name!r} is registered already")
-        if not name.isidentifier():
-            raise ValueError(f"position scheme {name!r}: a name consists of letters, digits and _")
-        declared = {setting.name: setting for setting in declared_settings()}
-        for setting in scheme.settings:
-            if declared.get(setting.name, setting) != setting:
-                raise ValueError(f"position scheme {name!r}: another scheme declares the hparam "
-                                 f"{setting.name} with another default, range or help")
+        problem = _problem(name, scheme)
+        if problem:
+            raise ValueError(f"position scheme {name!r}: {problem}")
         SCHEMES[name] = scheme
         return scheme
     return add
+
+
+def _problem(name: str, scheme: type[Scheme]) -> str:
+    """Why a class cannot be registered under a name, in words; empty: it can be."""
+    if not (isinstance(scheme, type) and issubclass(scheme, Scheme)):
+        return f"{getattr(scheme, '__name__', scheme)} must derive from rpr.positions.Scheme"
+    sides = scheme.sides
+    if not (isinstance(sides, tuple) and sides and set(sides) <= _SIDES.keys()):
+        return (f"sides = {sides!r}: must be a tuple of inputs, targets and cross, such as "
+                "('targets',)")
+    if not (isinstance(scheme.settings, tuple)
+            and all(isinstance(setting, Setting) for setting in scheme.settings)):
+        return "settings: must be a tuple of Setting, such as (Setting(...),)"
+    declared = {setting.name: setting for setting in declared_settings()}
+    for setting in scheme.settings:
+        if declared.get(setting.name, setting) != setting:
+            return (f"another scheme declares the hparam {setting.name} with another default, "
+                    "range or help")
+        if not isinstance(setting.default, bool | int | float | str):
+            return (f"the default {setting.name}={setting.default}: must be True or False, a "
+                    "number or text")
+        error = setting.error(setting.default)
+        if error:
+            return f"the default {error}"
+    for word in (name, *(setting.name for setting in scheme.settings)):
+        if not word.isidentifier():
+            return f"{word!r}: a name consists of letters, digits and _"
+    if name != "none" and not any(getattr(scheme, hook) is not getattr(Scheme, hook)
+                                  for hook in HOOKS):
+        return f"{scheme.__name__} overrides none of the methods {', '.join(HOOKS)}"
+    return ""
 
 
 def declared_settings() -> tuple[Setting, ...]:

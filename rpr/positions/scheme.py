@@ -12,6 +12,9 @@ from rpr.utils.interfaces import HParams
 from rpr.utils.settings import Setting
 
 Product = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+# The methods by which a scheme does something, in the order of their calls.
+HOOKS = ("place", "embed", "rotate", "logits", "bias", "adjust", "normalize", "values",
+         "pair_vectors")
 
 
 class Scheme:

@@ -4,6 +4,8 @@ import re
 import pytest
 from conftest import ROOT, python_script, refused, rpr_command
 
+from rpr import positions
+
 EXAMPLE = ROOT / "docs" / "examples" / "log_distance"
 
 
@@ -79,8 +81,41 @@ from rpr.positions import Scheme, Setting
      "another scheme declares the hparam rotary_base"),
     ('class A(Scheme):\n    settings = Setting("dropout", 1.0),\npositions.register("a")(A)\n'
      'import rpr.hparams\nfrom tensor2tensor.utils import registry; registry.hparams("rpr_tiny")',
-     "declares the hparam dropout, which T2T has"),
+     "declares the hparam dropout, which the model has"),
+    ('class A(Scheme):\n    settings = Setting("decoder_only", 1),\npositions.register("a")(A)\n'
+     'import rpr.hparams\nfrom tensor2tensor.utils import registry; registry.hparams("rpr_tiny")',
+     "declares the hparam decoder_only, which the model has"),
 ])
 def test_a_registration_that_would_shadow_another_is_an_error(body, message, tmp_path):
+    body = body.replace("(Scheme):", "(positions.bias.Alibi):")
     run = run_code(tmp_path, REGISTER.format(body=body))
-    assert run.returncode and re.search(rf"ValueError: .*{message}", run.stderr), run.stderr
+    assert run.returncode and re.search(rf"(Value|User)Error: .*{message}", run.stderr), run.stderr
+
+
+def some(attributes, base=positions.bias.Alibi):
+    return type("Some", (base,), attributes)
+
+
+@pytest.mark.parametrize("scheme, message", [
+    (some({}, object), "Some must derive from rpr.positions.Scheme"),
+    (some({"biases": lambda self, layout, dtype: None}, positions.Scheme),
+     "overrides none of the methods place, embed, rotate, logits, bias, "),
+    (some({"sides": "targets"}), "sides = 'targets': must be a tuple of inputs, targets and "),
+    (some({"sides": ("decoder",)}), r"sides = \('decoder',\): must be"),
+    (some({"settings": positions.Setting("some_c", 1.0)}), "settings: must be a tuple of Setting"),
+    (some({"settings": (1.0,)}), "settings: must be a tuple of Setting"),
+    (some({"settings": (positions.Setting("some-c", 1.0),)}), "'some-c': a name consists of"),
+    (some({"settings": (positions.Setting("some_c", 0, above=0),)}),
+     "the default some_c=0: must be a whole number above 0"),
+    (some({"settings": (positions.Setting("some_c", (1, 2)),)}), r"the default some_c=\(1, 2\): "
+     "must be True or False, a number or text"),
+])
+def test_a_class_that_cannot_be_a_scheme_is_refused(scheme, message):
+    with pytest.raises(ValueError, match=f"position scheme 'some': .*{message}"):
+        positions.register("some")(scheme)
+    assert "some" not in positions.SCHEMES
+
+
+def test_register_without_a_name_is_refused():
+    with pytest.raises(ValueError, match=r'write @positions.register\("a_name"\) above Some'):
+        positions.register(some({}))
