@@ -29,7 +29,11 @@ class SumOfSchemes(Scheme):
 
     def place(self, layout: Layout) -> tf.Tensor | None:
         users = self._users("place")                         # at most one
-        return users[0].place(layout) if users else None
+        if not users:
+            return None
+        at = users[0].place(layout)
+        return _checked(at, users[0], "place", [None, _static(layout.queries)],
+                        getattr(at, "dtype", tf.int32))      # integers or floats
 
     def embed(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
         for scheme in self._users("embed"):
@@ -47,25 +51,32 @@ class SumOfSchemes(Scheme):
         return self._chained("logits", layout, product)(q, k)
 
     def bias(self, layout: Layout, dtype: tf.DType) -> tf.Tensor | None:
-        shape = [None, None, *(size if isinstance(size, int) else None
-                               for size in (layout.queries, layout.keys))]
+        shape = [None, None, _static(layout.queries), _static(layout.keys)]
         return _total(_checked(scheme.bias(layout, dtype), scheme, "bias", shape, dtype)
                       for scheme in self._users("bias"))
 
     def adjust(self, logits: tf.Tensor, bias: tf.Tensor | None, layout: Layout) -> tf.Tensor:
         users = self._users("adjust")                        # at most one
-        return (users[0].adjust if users else super().adjust)(logits, bias, layout)
+        if not users:
+            return super().adjust(logits, bias, layout)
+        return _checked(users[0].adjust(logits, bias, layout), users[0], "adjust", logits.shape,
+                        logits.dtype)
 
     def normalize(self, logits: tf.Tensor, layout: Layout) -> tf.Tensor:
-        users = self._users("normalize")
-        return (users[0].normalize if users else super().normalize)(logits, layout)
+        users = self._users("normalize")                     # at most one
+        if not users:
+            return super().normalize(logits, layout)
+        return _checked(users[0].normalize(logits, layout), users[0], "normalize", logits.shape,
+                        logits.dtype)
 
     def values(self, weights: tf.Tensor, v: tf.Tensor, layout: Layout,
                product: Product) -> tf.Tensor:
         return self._chained("values", layout, product)(weights, v)
 
     def pair_vectors(self, layout: Layout, dtype: tf.DType) -> tf.Tensor | None:
-        return _total(scheme.pair_vectors(layout, dtype) for scheme in self._users("pair_vectors"))
+        shape = [None, None, _static(layout.queries), _static(layout.keys), None]
+        return _total(_checked(scheme.pair_vectors(layout, dtype), scheme, "pair_vectors", shape,
+                               dtype) for scheme in self._users("pair_vectors"))
 
     def _chained(self, hook: str, layout: Layout, product: Product) -> Product:
         """The product with the terms of all schemes; the one that replaces it comes first."""
@@ -96,9 +107,14 @@ def _with_scheme(scheme: Scheme, hook: str, layout: Layout, product: Product) ->
     return with_scheme
 
 
+def _static(size: int | tf.Tensor) -> int | None:
+    """A size as the static shape of a tensor has it."""
+    return size if isinstance(size, int) else None
+
+
 def _checked(x: Any, scheme: Scheme, hook: str, shape: Any, dtype: tf.DType) -> Any:
     """What a hook returned; raises ValueError, with its line, if type or shape are others."""
-    if x is None and hook == "bias":
+    if x is None and hook in ("place", "bias", "pair_vectors"):
         return x
     if (tf.is_tensor(x) and x.dtype.base_dtype == tf.as_dtype(dtype).base_dtype
             and x.shape.is_compatible_with(shape)):
