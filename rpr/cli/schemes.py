@@ -118,7 +118,7 @@ def _overrides(args: argparse.Namespace) -> dict[str, Any]:
     """Registers the user's own schemes; returns {hparam: value} of --set, checked."""
     from rpr.t2t.registration import register, registered_hparams
     register(args.t2t_usr_dir)
-    from rpr.conformance.checks import HPARAMS_SET
+    from rpr.conformance.layer import HPARAMS_SET
     from rpr.t2t.preflight import parse_hparams
     overrides = parse_hparams(registered_hparams(HPARAMS_SET), ",".join(args.set), "set")
     for name in ("position", "encoder_position", "decoder_position"):

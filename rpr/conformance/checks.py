@@ -1,8 +1,6 @@
 """The checks of `rpr check-scheme`: each returns nothing, or the smallest counter-example."""
 import dataclasses
 import itertools
-import statistics
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -11,19 +9,27 @@ import tensorflow.compat.v1 as tf
 from tensor2tensor.utils import registry
 
 from rpr import positions
-from rpr.conformance.layer import ALPHA, VOCABULARY, AttentionLayer, searched, teacher_forced
+from rpr.conformance.layer import (
+    HIDDEN,
+    HPARAMS_SET,
+    AttentionLayer,
+    Subject,
+    changed,
+    compare_search,
+    cost,
+)
 from rpr.models import declarations
+from rpr.positions.scheme import HOOKS
 from rpr.utils.errors import own_code_error
 from rpr.utils.interfaces import HParams
 
-HPARAMS_SET = "rpr_tiny"
 SIDES = {"inputs": "encoder", "targets": "decoder"}
-_WORDS, _HEADS, _HIDDEN = 6, 2, 16
+_WORDS, _HEADS = 6, 2
+_MORE_WORDS = 70                                      # beyond tables of 64, blocks, windows
 # float64 layers whose angles or sinusoids are float32, as in the models.
 _TOLERANCE = 1e-4
 _LONG = 300
 _LENGTHS = (1, 2, 3, 7, 64, _LONG)
-_COST_SHAPE = (8, 128)
 
 PairLogit = Callable[[np.ndarray, np.ndarray, int, int, int, bool, dict[str, np.ndarray]], float]
 
@@ -42,21 +48,6 @@ class Result:
     side: str
     problem: str = ""
     note: str = ""
-
-
-class Subject:
-    """A scheme on one side, with its layer in float64."""
-
-    def __init__(self, hparams: HParams, side: str) -> None:
-        self.hparams, self.side = hparams, side
-        self.layer = AttentionLayer(hparams, side)
-        self.random = np.random.RandomState(0)
-        self.layer.set_weights([                             # biases that are not all 0
-            value + 0.1 * self.random.randn(*value.shape) for value in self.layer.weights()])
-
-    def words(self, batch: int, length: int) -> np.ndarray:
-        """Random inputs, float64 [batch, length, hidden]."""
-        return self.random.randn(batch, length, _HIDDEN)
 
 
 def difference(got: np.ndarray, expected: np.ndarray, what: str, tolerance: float = _TOLERANCE
@@ -81,6 +72,21 @@ def _first(problems: Iterable[str]) -> str:
     return next(filter(None, problems), "")
 
 
+def effect(subject: Subject) -> str:
+    """The scheme does something; one that gives positions may do it through others of a sum."""
+    if subject.hparams.position == "none" or positions.build(
+            subject.hparams, subject.side).uses("place"):
+        return ""
+    plain = AttentionLayer(changed(subject.hparams, "none"), subject.side)
+    weights = subject.weights()
+    plain.set_weights([weights[name] for name in plain.variables])
+    x = subject.words(1, subject.longest(_LONG))             # blocks may have many words
+    if difference(subject.layer(x), plain(x), "", 1e-9):
+        return ""
+    return ("the output is that of position=none: is the name of each method one of "
+            f"{', '.join(HOOKS)}?")
+
+
 def finite(subject: Subject) -> str:
     """Outputs of all lengths are finite; a scheme with a limit refuses what is beyond it."""
     scheme = positions.build(subject.hparams, subject.side)
@@ -103,6 +109,8 @@ def gradients(subject: Subject) -> str:
     """Gradients by the input and the variables are those of finite differences."""
     x = subject.words(1, 4)
     dy, layer, step = subject.words(1, 4), subject.layer, 1e-4
+    if layer.out_of_reach():
+        return f"no gradient reaches {layer.out_of_reach()[0]}, so it would not be trained"
     weights = layer.weights()
     given = layer.gradients(x, dy)
 
@@ -110,6 +118,8 @@ def gradients(subject: Subject) -> str:
         return float((layer(values[0]) * dy).sum())
 
     for index, name in enumerate(["the input", *layer.variables]):
+        if index and name not in layer.trained:
+            continue
         values = [x.copy(), *map(np.array, weights)]         # also arrays of scalars
         target = values[index]
         places = list(np.ndindex(*target.shape))
@@ -133,25 +143,46 @@ def gradients(subject: Subject) -> str:
 
 def cached(subject: Subject) -> str:
     """Word by word with a cache, the output is that of the whole sentence."""
-    inputs = (subject.words(2, length) for length in range(1, _WORDS + 1))
+    lengths = (*range(1, _WORDS + 1), subject.longest(_MORE_WORDS))
+    inputs = (subject.words(2, length) for length in lengths)
     return _first(difference(subject.layer.cached(x), subject.layer(x), "with a cache")
                   for x in inputs)
 
 
 def future(subject: Subject) -> str:
-    """Later words change nothing."""
-    x = subject.words(1, _WORDS)
-    y = subject.layer(x)
-
-    def compare(length: int) -> str:
-        changed = x.copy()
-        changed[:, length:] = subject.words(1, _WORDS - length)
-        return (difference(subject.layer(changed)[:, :length], y[:, :length],
+    """Later words change nothing, also in training."""
+    def compare(x: np.ndarray, length: int) -> str:
+        y = subject.layer(x)[:, :length]
+        return (difference(subject.layer(_with_other_end(subject, x, length))[:, :length], y,
                            f"with other words from {length + 1} on", 1e-9)
-                or difference(subject.layer(x[:, :length]), y[:, :length],
-                              f"with only {length} words"))
+                or difference(subject.layer(x[:, :length]), y, f"with only {length} words"))
 
-    return _first(map(compare, range(1, _WORDS)))
+    x, longer = subject.words(1, _WORDS), subject.words(1, subject.longest(_MORE_WORDS))
+    half = _WORDS // 2
+    trained, other = (_in_training(subject, words)[:, :half] for words in (
+        x, _with_other_end(subject, x, half)))
+    return (_first(compare(x, length) for length in range(1, _WORDS))
+            or compare(longer, longer.shape[1] // 2)
+            or difference(other, trained, f"in training, with other words from {half + 1} on",
+                          1e-9))
+
+
+def _with_other_end(subject: Subject, x: np.ndarray, length: int) -> np.ndarray:
+    return np.concatenate([x[:, :length], subject.words(1, x.shape[1] - length)], axis=1)
+
+
+def _in_training(subject: Subject, x: np.ndarray) -> np.ndarray:
+    """The output in training. Each call draws the same random numbers."""
+    layer = AttentionLayer(subject.hparams, subject.side, training=True)
+    layer.set_weights(subject.layer.weights())
+    return layer(x)
+
+
+def in_training(subject: Subject) -> str:
+    """Whether the scheme does the same in training as in evaluation and decoding."""
+    x = subject.words(1, _WORDS)
+    found = difference(_in_training(subject, x), subject.layer(x), "")
+    return found and f"other output than in evaluation{found}"
 
 
 def padding(subject: Subject) -> str:
@@ -189,8 +220,7 @@ def packed(subject: Subject) -> str:
 
 def half_precision(subject: Subject) -> str:
     """In bfloat16 the output is that of float64, to rounding."""
-    longest = positions.build(subject.hparams, subject.side).longest or _LONG
-    x = subject.words(1, min(longest, _LONG))                # integers are exact up to 256 only
+    x = subject.words(1, subject.longest(_LONG))           # integers are exact up to 256 only
     half = AttentionLayer(subject.hparams, subject.side, tf.bfloat16)
     half.set_weights([value.astype(np.float32) for value in subject.layer.weights()])
     return difference(half(x.astype(np.float32)), subject.layer(x), "in bfloat16", 0.08)
@@ -218,18 +248,28 @@ def seeds(subject: Subject) -> str:
 
 
 def sums(subject: Subject) -> str:
-    """A sum with any other scheme is refused with a reason, or works with padding and a cache."""
+    """A sum with any other scheme is refused, or works with padding and a cache, and adds to it."""
     for name in positions.SCHEMES:
-        hparams = _changed(subject.hparams, f"{subject.hparams.position}+{name}")
+        hparams = changed(subject.hparams, f"{subject.hparams.position}+{name}")
         try:
-            positions.build(hparams, subject.side)
+            scheme = positions.build(hparams, subject.side)
         except ValueError:
             continue
         total = Subject(hparams, subject.side)
+        shapes, own_shapes = ({variable: value.shape for variable, value in each.weights().items()}
+                              for each in (total, subject))
+        # Other positions alone change nothing; they may be the same for all words.
+        is_comparable = shapes == own_shapes and not scheme.uses("place")
+        if is_comparable:
+            total.layer.set_weights(subject.layer.weights())
         x = total.words(1, 4)
         y = total.layer(x)
         problem = "" if np.isfinite(y).all() else "the output has a value that is not finite"
         problem = problem or padding(total)
+        if is_comparable and not problem:
+            longer = total.words(1, total.longest(_LONG))
+            if not difference(total.layer(longer), subject.layer(longer), "", 1e-9):
+                problem = f"{name} changes nothing"
         if subject.side == "targets":
             problem = problem or difference(total.layer.cached(x), y, "with a cache")
         if problem:
@@ -239,53 +279,14 @@ def sums(subject: Subject) -> str:
 
 def decoding(subject: Subject) -> str:
     """Greedy and beam search find hypotheses with the probability that the whole model gives."""
-    hparams = _changed(subject.hparams, "none")
+    hparams = changed(subject.hparams, "none")
     hparams.decoder_position = subject.hparams.position
     return compare_search(hparams)
 
 
-def compare_search(hparams: HParams) -> str:
-    """`decoding` for a model with random weights."""
-    inputs = np.random.RandomState(0).randint(2, VOCABULARY, [8, 5, 1, 1]).astype(np.int32)
-    for beams in (1, 3):
-        hypotheses, scores, weights = searched(hparams, inputs, beams)
-        log_probs = teacher_forced(hparams, inputs.repeat(beams, axis=0), hypotheses, weights)
-        for row, ids, score in zip(log_probs, hypotheses, scores, strict=True):
-            if score < -1e6:                                 # fewer were found
-                continue
-            # All sentences have one length: a hypothesis that does not end has the most words.
-            length = list(ids).index(1) + 1 if 1 in ids else len(ids)
-            if 1 in ids and beams > 1:
-                score *= ((5 + length) / 6) ** ALPHA
-            total = float(sum(row[t, ids[t]] for t in range(length)))
-            if abs(total - score) > 1e-3 * max(1.0, abs(total)):
-                return (f"beam {beams}: a hypothesis of {length} words has the log probability "
-                        f"{score:.4f} in the search and {total:.4f} in the whole model")
-    return ""
-
-
-def cost(subject: Subject) -> str:
-    """Parameters, and time and memory of a layer forward and backward, against no positions."""
-    plain = AttentionLayer(_changed(subject.hparams, "none"), subject.side, tf.float32)
-    own = AttentionLayer(subject.hparams, subject.side, tf.float32)
-    longest = positions.build(subject.hparams, subject.side).longest or _COST_SHAPE[1]
-    shape = _COST_SHAPE[0], min(longest, _COST_SHAPE[1]), _HIDDEN
-    x = np.random.RandomState(0).randn(*shape).astype(np.float32)
-    times: dict[AttentionLayer, list[float]] = {plain: [], own: []}
-    for layer in itertools.islice(itertools.cycle((plain, own)), 16):
-        start = time.perf_counter()
-        layer.gradients(x, x)
-        times[layer].append(time.perf_counter() - start)
-    first, second = (statistics.median(times[layer][2:]) for layer in (plain, own))
-    more = (sum(value.size for value in own.weights())
-            - sum(value.size for value in plain.weights()))
-    allocated = [layer.allocated_bytes(x) for layer in (plain, own)]
-    return (f"{more:+,} parameters, {second / first:.2f} times the time, "
-            f"{allocated[1] / allocated[0]:.2f} times the memory")
-
-
 CHECKS: dict[str, Callable[[Subject], str]] = {
     "finite at lengths 1 to 300": finite,
+    "changes the output": effect,
     "gradients": gradients,
     "padding": padding,
     "order and composition of batches": batches,
@@ -345,8 +346,8 @@ def check_scheme(position: str, hparams: str = "", logit: PairLogit | None = Non
       ValueError: the position names an unknown scheme, or an hparam is out of range.
     """
     values = registry.hparams(HPARAMS_SET)
-    values.parse(f"hidden_size={_HIDDEN},num_heads={_HEADS},num_hidden_layers=1,filter_size=16")
-    values = _changed(values, position)
+    values.parse(f"hidden_size={HIDDEN},num_heads={_HEADS},num_hidden_layers=1,filter_size=16")
+    values = changed(values, position)
     values.parse(hparams)
     declarations.check_ranges(values)
     sides = []
@@ -367,31 +368,26 @@ def check_scheme(position: str, hparams: str = "", logit: PairLogit | None = Non
         if logit is not None:
             checks["the author's formula"] = lambda subject: formula(subject, logit)
         for name, check in checks.items():
-            yield Result(name, SIDES[side], _problem(check, subject))
-        yield Result("cost", SIDES[side], note=cost(subject))
-    cross = _changed(values, "none")
+            yield _result(name, SIDES[side], check, subject)
+        for name, measure in (("in training", in_training), ("cost", cost)):
+            yield _result(name, SIDES[side], measure, subject, is_note=True)
+    cross = changed(values, "none")
     cross.set_hparam("cross_position", position)
     try:
         positions.build(cross, "cross")
     except ValueError:
         return
     for name, of_model in CROSS_CHECKS.items():
-        yield Result(name, "cross", _problem(of_model, cross))
+        yield _result(name, "cross", of_model, cross)
 
 
-def _problem(check: Callable[[Any], str], subject: Any) -> str:
+def _result(name: str, side: str, check: Callable[[Any], str], subject: Any,
+            is_note: bool = False) -> Result:
     try:
-        return check(subject)
+        text = check(subject)
     except Exception as error:                               # of a user's code
-        return _described(error)
-
-
-def _changed(hparams: HParams, position: str) -> HParams:
-    values = registry.hparams(HPARAMS_SET)
-    values.override_from_dict({name: value for name, value in hparams.values().items()
-                               if name in values})
-    values.position = position
-    return values
+        return Result(name, side, _described(error))
+    return Result(name, side, note=text) if is_note else Result(name, side, text)
 
 
 def _described(error: Exception) -> str:

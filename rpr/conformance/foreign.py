@@ -7,8 +7,8 @@ import tensorflow.compat.v1 as tf
 from tensor2tensor.utils import registry
 
 from rpr import positions
-from rpr.conformance.checks import HPARAMS_SET, Result, difference
-from rpr.conformance.layer import MASKED
+from rpr.conformance.checks import Result, difference
+from rpr.conformance.layer import HPARAMS_SET, MASKED
 from rpr.models import declarations
 from rpr.positions.layout import Layout
 from rpr.utils.errors import InvalidValue, UserError

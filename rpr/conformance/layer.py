@@ -1,5 +1,8 @@
 """An attention layer, and a small model, with a position scheme and random weights, on arrays."""
 import functools
+import itertools
+import statistics
+import time
 from typing import Any
 
 import numpy as np
@@ -13,8 +16,11 @@ from rpr.nn import attention
 from rpr.positions.layout import Layout
 from rpr.utils.interfaces import HParams
 
+HPARAMS_SET = "rpr_tiny"
 MASKED = -1e9
+HIDDEN = 16
 VOCABULARY = 11
+_COST_SHAPE = (8, 128)
 ALPHA = 2.0                                           # so that long hypotheses are found, too
 
 
@@ -22,14 +28,16 @@ class AttentionLayer:
     """Self-attention over whole sentences, and step by step with a cache.
 
     Attributes:
-      variables: names of its weights, without the scope.
+      variables: names of its weights, without the scope, those that are not trained included.
+      trained: those that are trained.
     """
 
-    def __init__(self, hparams: HParams, side: str, dtype: tf.DType = tf.float64, seed: int = 0
-                 ) -> None:
+    def __init__(self, hparams: HParams, side: str, dtype: tf.DType = tf.float64, seed: int = 0,
+                 training: bool = False) -> None:
         """Builds the layer: words of `inputs` see all others, those of `targets` earlier ones.
 
-        dtype is that of inputs and weights; half precision is returned as float32.
+        dtype is that of inputs and weights; half precision is returned as float32. `training`:
+        whether the scheme is told that the graph trains.
         """
         self._hparams, self._side, self._dtype = hparams, side, dtype
         with tf.Graph().as_default() as graph, tf.variable_scope(
@@ -42,13 +50,15 @@ class AttentionLayer:
                 tf.range(tf.shape(self._x)[1])[None], [None, None])
             length = tf.shape(self._x)[1]
             layout = Layout(length, length, causal=side == "targets", query_at=self._places,
-                            key_at=self._places)
+                            key_at=self._places, training=training)
             y = self._layer(tf.cast(self._x, dtype), self._mask, layout, None)
             self._y = tf.cast(y, self._x.dtype)
-            self._weights = trainable = tf.trainable_variables()
-            self.variables = [variable.op.name.split("/", 1)[1] for variable in trainable]
-            self._initial = [variable.initializer.inputs[1] for variable in trainable]
-            self._initializers = [variable.initializer for variable in trainable]
+            self._weights = weights = tf.global_variables()
+            self.variables = [variable.op.name.split("/", 1)[1] for variable in weights]
+            self.trained = [variable.op.name.split("/", 1)[1]
+                            for variable in tf.trainable_variables()]
+            self._initial = [variable.initializer.inputs[1] for variable in weights]
+            self._initializers = [variable.initializer for variable in weights]
         self.session = tf.Session(graph=graph)
         self.session.run(self._initializers)
 
@@ -90,14 +100,21 @@ class AttentionLayer:
         return self.session.run(self._y, self._feed(x, mask, places))
 
     def gradients(self, x: np.ndarray, dy: np.ndarray) -> list[np.ndarray]:
-        """The gradients of sum(dy * y) by x and by each variable."""
-        return self.session.run(self._gradients, {**self._feed(x, None, None), self._dy: dy})
+        """The gradients of sum(dy * y) by x and by each variable; 0 where none reaches it."""
+        reached = [dx for dx in self._gradients if dx is not None]
+        values = iter(self.session.run(reached, {**self._feed(x, None, None), self._dy: dy}))
+        return [np.zeros([]) if dx is None else next(values) for dx in self._gradients]
+
+    def out_of_reach(self) -> list[str]:
+        """Names of trained variables that no gradient of the output reaches."""
+        return [name for name, dx in zip(self.variables, self._gradients[1:], strict=True)
+                if dx is None and name in self.trained]
 
     @functools.cached_property
-    def _gradients(self) -> list[tf.Tensor]:
+    def _gradients(self) -> list[tf.Tensor | None]:
         """Built when asked for: many layers only compute an output."""
         with self.session.graph.as_default():
-            return [tf.zeros([]) if dx is None else tf.convert_to_tensor(dx)
+            return [dx if dx is None else tf.convert_to_tensor(dx)
                     for dx in tf.gradients(self._y, [self._x, *self._weights], self._dy)]
 
     def _feed(self, x: np.ndarray, mask: np.ndarray | None, places: np.ndarray | None) -> dict:
@@ -111,7 +128,8 @@ class AttentionLayer:
     def allocated_bytes(self, x: np.ndarray) -> int:
         """What TensorFlow allocates for the output and its gradients."""
         metadata = tf.RunMetadata()
-        self.session.run(self._gradients, {**self._feed(x, None, None), self._dy: x},
+        reached = [dx for dx in self._gradients if dx is not None]
+        self.session.run(reached, {**self._feed(x, None, None), self._dy: x},
                          tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE), metadata)
         return sum(memory.total_bytes for device in metadata.step_stats.dev_stats
                    for node in device.node_stats for memory in node.memory)
@@ -154,6 +172,58 @@ class AttentionLayer:
         return word, cache, (y, after)
 
 
+class Subject:
+    """A scheme on one side, with its layer in float64."""
+
+    def __init__(self, hparams: HParams, side: str) -> None:
+        self.hparams, self.side = hparams, side
+        self.layer = AttentionLayer(hparams, side)
+        self.random = np.random.RandomState(0)
+        self.layer.set_weights([                             # biases that are not all 0
+            value + 0.1 * self.random.randn(*value.shape) if name in self.layer.trained else value
+            for name, value in self.weights().items()])
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """The values of the layer's variables by name."""
+        return dict(zip(self.layer.variables, self.layer.weights(), strict=True))
+
+    def longest(self, length: int) -> int:
+        """The length, or the number of positions of the scheme if that is smaller."""
+        return min(length, positions.build(self.hparams, self.side).longest or length)
+
+    def words(self, batch: int, length: int) -> np.ndarray:
+        """Random inputs, float64 [batch, length, hidden]."""
+        return self.random.randn(batch, length, HIDDEN)
+
+
+def changed(hparams: HParams, position: str) -> HParams:
+    """A copy of the hparams with another value of `position`."""
+    values = registry.hparams(HPARAMS_SET)
+    values.override_from_dict({name: value for name, value in hparams.values().items()
+                               if name in values})
+    values.position = position
+    return values
+
+
+def cost(subject: Subject) -> str:
+    """Parameters, and time and memory of a layer forward and backward, against no positions."""
+    plain = AttentionLayer(changed(subject.hparams, "none"), subject.side, tf.float32)
+    own = AttentionLayer(subject.hparams, subject.side, tf.float32)
+    shape = _COST_SHAPE[0], subject.longest(_COST_SHAPE[1]), HIDDEN
+    x = np.random.RandomState(0).randn(*shape).astype(np.float32)
+    times: dict[AttentionLayer, list[float]] = {plain: [], own: []}
+    for layer in itertools.islice(itertools.cycle((plain, own)), 16):
+        start = time.perf_counter()
+        layer.gradients(x, x)
+        times[layer].append(time.perf_counter() - start)
+    first, second = (statistics.median(times[layer][2:]) for layer in (plain, own))
+    more = (sum(value.size for value in own.weights())
+            - sum(value.size for value in plain.weights()))
+    allocated = [layer.allocated_bytes(x) for layer in (plain, own)]
+    return (f"{more:+,} parameters, {second / first:.2f} times the time, "
+            f"{allocated[1] / allocated[0]:.2f} times the memory")
+
+
 def _model(hparams: HParams, mode: str) -> Any:
     problem = problem_hparams.test_problem_hparams(VOCABULARY, VOCABULARY, hparams)
     return registry.model("rpr_transformer")(hparams, mode, problem)
@@ -170,8 +240,8 @@ def searched(hparams: HParams, inputs: np.ndarray, beams: int
         found = _model(hparams, tf.estimator.ModeKeys.PREDICT).infer(
             {"inputs": tf.constant(inputs), "target_space_id": tf.constant(1)},
             beam_size=beams, top_beams=beams, alpha=ALPHA, decode_length=4)
-        variables, values = tf.trainable_variables(), {}
-        for variable in variables:
+        variables, values = tf.global_variables(), {}
+        for variable in tf.trainable_variables():
             # Large enough for words to matter; smaller symbols, else each one repeats itself.
             shape = variable.shape.as_list()
             scale = 0.1 if "symbol_modality" in variable.name else 2 * (shape or [1])[0] ** -0.5
@@ -190,7 +260,30 @@ def teacher_forced(hparams: HParams, inputs: np.ndarray, targets: np.ndarray,
         logits, _ = _model(hparams, tf.estimator.ModeKeys.EVAL)({
             "inputs": tf.constant(inputs), "targets": tf.constant(targets[:, :, None, None]),
             "target_space_id": tf.constant(1)})
-        variables = tf.trainable_variables()
+        variables = tf.global_variables()
         session.run([v.initializer for v in variables],
                     {v.initializer.inputs[1]: weights[v.op.name] for v in variables})
         return session.run(tf.nn.log_softmax(logits))[:, :, 0, 0]
+
+
+def compare_search(hparams: HParams) -> str:
+    """The first hypothesis whose probability in a search is not that of the whole model, in words.
+
+    The model has random weights.
+    """
+    inputs = np.random.RandomState(0).randint(2, VOCABULARY, [8, 5, 1, 1]).astype(np.int32)
+    for beams in (1, 3):
+        hypotheses, scores, weights = searched(hparams, inputs, beams)
+        log_probs = teacher_forced(hparams, inputs.repeat(beams, axis=0), hypotheses, weights)
+        for row, ids, score in zip(log_probs, hypotheses, scores, strict=True):
+            if score < -1e6:                                 # fewer were found
+                continue
+            # All sentences have one length: a hypothesis that does not end has the most words.
+            length = list(ids).index(1) + 1 if 1 in ids else len(ids)
+            if 1 in ids and beams > 1:
+                score *= ((5 + length) / 6) ** ALPHA
+            total = float(sum(row[t, ids[t]] for t in range(length)))
+            if abs(total - score) > 1e-3 * max(1.0, abs(total)):
+                return (f"beam {beams}: a hypothesis of {length} words has the log probability "
+                        f"{score:.4f} in the search and {total:.4f} in the whole model")
+    return ""

@@ -55,7 +55,7 @@ class OfTheBatch(positions.Scheme):
 
 class StoppedGradient(positions.Scheme):
     def logits(self, q, k, layout, product):
-        return product(q, tf.stop_gradient(k))
+        return product(q, k) + product(q, tf.stop_gradient(k))
 
 
 class AcrossSegments(positions.Scheme):
@@ -95,7 +95,95 @@ class NotASoftmax(positions.Scheme):
         return tf.sigmoid(logits)
 
 
+class Silent(positions.Scheme):
+    """A misspelt hook, which nobody calls."""
+
+    def biases(self, layout, dtype):
+        return -tf.cast(tf.abs(layout.relative_positions()), dtype)
+
+
+class RoundedSlope(positions.Scheme):
+    """A learned parameter that no gradient reaches."""
+
+    def bias(self, layout, dtype):
+        slope = tf.get_variable("slope", [], initializer=tf.ones_initializer())
+        slope = tf.round(tf.cast(slope, dtype))
+        return -slope * tf.cast(tf.abs(layout.relative_positions()), dtype)
+
+
+class SixteenSteps(positions.Scheme):
+    """Blocks of 16 words; with a cache a query stays in the first one."""
+
+    def bias(self, layout, dtype):
+        keys, queries = layout.key_positions() // 16, layout.query_positions() // 16
+        if layout.cache is not None:
+            queries *= 0
+        return -tf.cast(tf.abs(keys[:, None, None] - queries[:, None, :, None]), dtype)
+
+
+class LateLooking(positions.Scheme):
+    """From word 20 on, words see later ones."""
+
+    def logits(self, q, k, layout, product):
+        late = tf.cast(layout.query_positions() >= 20, q.dtype)[:, None, :, None]
+        return product(q, k) + late * tf.reduce_sum(k, axis=[2, 3])[:, :, None, None] * tf.cast(
+            tf.equal(layout.relative_positions(), 0), q.dtype)
+
+
+class TrainedAhead(positions.Scheme):
+    """In training a word sees later ones."""
+
+    def bias(self, layout, dtype):
+        if not layout.training:
+            return None
+        return tf.cast(tf.reduce_mean(layout.x, axis=2)[:, None, None] * tf.cast(
+            tf.range(layout.keys), layout.x.dtype) * tf.reduce_mean(layout.x), dtype)
+
+
+class HalvesOfAdjust(positions.Scheme):
+    """The biases of other schemes of a sum are lost."""
+
+    def adjust(self, logits, bias, layout):
+        return logits * 2
+
+
+class NumbersOfNumPy(positions.Scheme):
+    """float64 whatever is asked for, as NumPy's numbers are; only the encoder's layers show it."""
+    sides = ("inputs",)
+
+    def bias(self, layout, dtype):
+        return -tf.cast(tf.abs(layout.relative_positions()), tf.float64)
+
+
+class NoWeights(positions.Scheme):
+    def normalize(self, logits, layout):
+        layout.softmax(logits)
+
+
+class Singles(positions.Scheme):
+    def adjust(self, logits, bias, layout):
+        return tf.cast(logits, tf.float32) * 2
+
+
+class FlatPlaces(positions.Scheme):
+    sides = ("inputs", "targets")
+
+    def place(self, layout):
+        return tf.range(layout.queries)[None, None]
+
+
 FAULTS = {
+    Silent: ("encoder", "changes the output", "the output is that of position=none"),
+    RoundedSlope: ("encoder", "gradients", "no gradient reaches multihead_attention/slope"),
+    SixteenSteps: ("decoder", "cached = whole", "with a cache: sentence 1, word 17 of 70 is"),
+    LateLooking: ("decoder", "the future is not seen", "from 36 on: sentence 1, word 21 of 35"),
+    TrainedAhead: ("decoder", "the future is not seen", "in training, with other words from 4 on"),
+    HalvesOfAdjust: ("encoder", "sums with other schemes", r"position=bad\+(alibi|sandwich): \1 "
+                     "changes nothing"),
+    NumbersOfNumPy: ("encoder", "cost", r"bias\(\) returned float64 .* not float32"),
+    NoWeights: ("encoder", "finite at lengths 1 to 300", r"normalize\(\) returned NoneType None"),
+    Singles: ("encoder", "finite at lengths 1 to 300", r"adjust\(\) returned float32 .*float64"),
+    FlatPlaces: ("encoder", "finite at lengths 1 to 300", r"place\(\) returned int32 \(1, 1, "),
     PlacesInHalf: ("decoder", "bfloat16", "in bfloat16: sentence 1, word 25[0-9] of 300 is"),
     FromTheEnd: ("decoder", "the future is not seen", "with only 2 words: sentence 1, word 2"),
     Leaking: ("decoder", "cached = whole", "with a cache: sentence 1, word 2 of 2 is"),
@@ -124,12 +212,36 @@ def test_the_kit_finds_the_fault(scheme, registered, monkeypatch):
     registered(scheme)
     side, check, problem = FAULTS[scheme]
     every = checks.CHECKS | checks.DECODER_CHECKS
-    monkeypatch.setattr(checks, "CHECKS", {check: every[check]})
+    monkeypatch.setattr(checks, "CHECKS", {check: every[check]} if check in every else {})
     monkeypatch.setattr(checks, "DECODER_CHECKS", {})
     monkeypatch.setattr(checks, "CROSS_CHECKS", {})
-    monkeypatch.setattr(checks, "cost", lambda subject: "")
+    if check != "cost":
+        monkeypatch.setattr(checks, "cost", lambda subject: "")
     found = [result for result in checks.check_scheme("bad") if result.side == side]
     assert any(re.search(problem, result.problem) for result in found), found
+
+
+class Frozen(positions.Scheme):
+    """Random slopes that are not trained, and others in training."""
+
+    def bias(self, layout, dtype):
+        slopes = tf.get_variable("slopes", [1, 2, 1, 1], trainable=False)
+        numbers = tf.get_variable("numbers", [1, 2, 1, 1], tf.int32, trainable=False,
+                                  initializer=tf.ones_initializer())
+        slope = tf.cast(slopes, dtype) + tf.cast(numbers, dtype) * (1 + layout.training)
+        return -tf.cast(tf.abs(layout.relative_positions()), dtype) * slope
+
+
+def test_weights_that_are_not_trained_are_weights(registered, monkeypatch):
+    registered(Frozen)
+    for table in (checks.CHECKS, checks.DECODER_CHECKS):
+        monkeypatch.delitem(table, "sums with other schemes", raising=False)
+        monkeypatch.delitem(table, "bfloat16", raising=False)
+    monkeypatch.setattr(checks, "cost", lambda subject: "")
+    results = list(checks.check_scheme("bad"))
+    assert not [result for result in results if result.problem]
+    notes = [result.note for result in results if result.check == "in training"]
+    assert [note.split(": ")[0] for note in notes] == ["other output than in evaluation"] * 2
 
 
 def test_the_kit_compares_cached_steps_of_sums(registered):
