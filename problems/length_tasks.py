@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rpr.problems import toy
+from rpr.utils.errors import UserError
 
 TRAINED_LENGTHS = (10, 20, 40)
 TIMES_LONGER = 3                                      # the longest test source
@@ -50,10 +51,26 @@ class LengthTask(toy.GeneratedProblem):
         return {**super().settings(),
                 "lengths": (self.shortest, self.trained_length, self.tested_length)}
 
+    def check_attributes(self) -> None:
+        super().check_attributes()
+        if self.shortest > min(self.trained_length, self.tested_length):
+            raise UserError(f"{self.name}: shortest = {self.shortest}: must be at most "
+                            f"trained_length = {self.trained_length} and tested_length = "
+                            f"{self.tested_length}")
+
     def example(self, rng: random.Random, split: str) -> tuple[str, str]:
         longest = self.tested_length if split == "test" else self.trained_length
-        source = self.source(rng, rng.randint(self.shortest, longest))
-        return " ".join(source), " ".join(self.answer(source))
+        length = rng.randint(self.shortest, longest)
+        source = self._tokens(self.source(rng, length), f"source(rng, {length})")
+        text = " ".join(source)                       # `answer` may sort the list itself
+        return text, " ".join(self._tokens(self.answer(source), f"answer({text.split()})"))
+
+    def _tokens(self, given: Any, call: str) -> list[str]:
+        """What a call of a function of the task gave, as a list; refuses what is no tokens."""
+        tokens = [*given] if isinstance(given, Iterable) else [given]
+        if not all(isinstance(token, str) for token in tokens):
+            raise UserError(f"{self.name}: {call:.80} gave {given!r:.80}, not a list of tokens")
+        return tokens
 
 
 _SYMBOLS = tuple(string.digits + string.ascii_letters + string.punctuation)

@@ -57,7 +57,7 @@ class GeneratedProblem(translation.TranslationProblem):
 
     def text_pairs(self, split: str, tmp_dir: str) -> Iterator[tuple[str, str]]:
         del tmp_dir
-        self._check_sizes()
+        self.check_attributes()
         held_out: set[str] = set()
         for name in ("test", "dev", "train"):
             rng, made, refused = random.Random(f"{self.name} {name}"), 0, 0
@@ -80,7 +80,7 @@ class GeneratedProblem(translation.TranslationProblem):
 
     def sources(self, tmp_dir: str) -> dict[str, str]:
         del tmp_dir
-        self._check_sizes()
+        self.check_attributes()
         first, again = (repr({
             split: [self._checked_example(rng, split) for _ in range(_COMPARED)]
             for split in checks.SPLITS for rng in (random.Random(f"{self.name} {split}"),)})
@@ -91,10 +91,19 @@ class GeneratedProblem(translation.TranslationProblem):
         return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in (
             ("settings", repr(sorted(self.settings().items()))), (EXAMPLES, first))}
 
-    def _check_sizes(self) -> None:
+    def check_attributes(self) -> None:
+        """Refuses class attributes from which no examples can be made."""
         lacking = [split for split in checks.SPLITS if split not in self.sizes]
         if lacking:
             raise UserError(f"{self.name}: sizes = {self.sizes} lacks {', '.join(lacking)}")
+        if not (isinstance(self.tokens, Sequence) and self.tokens):
+            # The order of a set differs between processes, and with it the ids of the words.
+            raise UserError(f"{self.name}: tokens = {self.tokens!r:.80}: must be a tuple")
+        for place, token in enumerate(self.tokens):
+            if not isinstance(token, str) or token.split() != [token]:
+                raise UserError(f"{self.name}: tokens: {token!r} is not a text without white space")
+            if token in self.tokens[:place]:
+                raise UserError(f"{self.name}: tokens: {token!r} occurs twice")
 
     def _checked_example(self, rng: random.Random, split: str) -> tuple[str, str]:
         pair: Any = self.example(rng, split)

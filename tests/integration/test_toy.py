@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tensor2tensor.utils import registry
 
 from rpr.evaluation import scoring
-from rpr.problems import toy
+from rpr.problems import length_tasks, toy
 from rpr.utils.errors import UserError
 
 
@@ -114,6 +114,52 @@ def test_a_task_without_the_size_of_a_set_is_refused(monkeypatch):
     for call in (Own().sources, lambda tmp_dir: list(Own().text_pairs("train", tmp_dir))):
         with pytest.raises(UserError, match="own: sizes = {'train': 100, 'dev': 10} lacks test"):
             call("")
+
+
+@pytest.mark.parametrize("tokens, says", [
+    ({"a", "b"}, "must be a tuple"),
+    ((), "must be a tuple"),
+    ((1, 2), "1 is not a text without white space"),
+    (("a", "b c"), "'b c' is not a text without white space"),
+    (("a", ""), "'' is not a text without"),
+    (("a", "b", "a"), "'a' occurs twice"),
+])
+def test_tokens_that_are_no_vocabulary_are_refused(monkeypatch, tokens, says):
+    monkeypatch.setattr(Own, "tokens", tokens)
+    with pytest.raises(UserError, match=f"own: tokens.*: {says}"):
+        Own().sources("")
+
+
+class OwnLengths(length_tasks.LengthTask):
+    """A task of a user's own with sources of any length."""
+
+    name = "own_lengths"
+    tokens = tuple("0123456789")
+    sizes = {"train": 100, "dev": 10, "test": 10}
+
+    def answer(self, source):
+        return source
+
+
+def test_an_answer_may_be_any_iterable(monkeypatch):
+    monkeypatch.setattr(OwnLengths, "answer", lambda self, source: reversed(source))
+    source, target = OwnLengths().example(random.Random(1), "train")
+    assert target.split() == source.split()[::-1] and len(source.split()) >= 5
+
+
+@pytest.mark.parametrize("attributes, says", [
+    ({"answer": lambda self, source: source.sort()},
+     r"own_lengths: answer\(\['.*\) gave None, not a list of tokens"),
+    ({"answer": lambda self, source: [len(source)]}, r"answer\(.*\) gave \[\d+\], not a list"),
+    ({"source": lambda self, rng, length: range(length)}, r"source\(rng, \d+\) gave range"),
+    ({"shortest": 30}, "own_lengths: shortest = 30: must be at most trained_length = 20 and "
+     "tested_length = 60"),
+    ({"tested_length": 4}, "shortest = 5: must be at most"),
+])
+def test_a_length_task_that_gives_no_tokens_is_refused(attributes, says):
+    task = type("Other", (OwnLengths,), attributes)()
+    with pytest.raises(UserError, match=says):
+        task.sources("")
 
 
 def test_every_setting_is_the_recipes():
