@@ -103,8 +103,9 @@ def with_usr_dir(run: Run, usr_dir: str | None, gin_file: str) -> Run:
     """
     if not usr_dir:
         if run.usr_dir and gin_files.is_record(gin_file):
-            raise InvalidValue("t2t_usr_dir", None, f"{gin_file} was made with code of your own, "
-                               f"in {run.usr_dir}")
+            raise InvalidValue("t2t_usr_dir", None, f"a file named {os.path.basename(gin_file)} is "
+                               "a record, which may not choose what code is imported; that of "
+                               f"{gin_file} is in {run.usr_dir}")
         usr_dir = run.usr_dir
     if not usr_dir:
         return run
