@@ -1,6 +1,7 @@
 """The registry of position schemes, and how the hparam `position` becomes a scheme."""
 import copy
 import functools
+import inspect
 import re
 from collections.abc import Callable
 
@@ -63,6 +64,14 @@ def _problem(name: str, scheme: type[Scheme]) -> str:
     if name != "none" and not any(getattr(scheme, hook) is not getattr(Scheme, hook)
                                   for hook in HOOKS):
         return f"{scheme.__name__} overrides none of the methods {', '.join(HOOKS)}"
+    for method in ("__init__", "states", *HOOKS):
+        own = inspect.getattr_static(scheme, method)
+        taken = [*inspect.signature(getattr(Scheme, method)).parameters]
+        try:
+            if inspect.isfunction(own):
+                inspect.signature(own).bind(*taken)
+        except TypeError:
+            return f"{method}() must take {', '.join(taken[1:]) or 'nothing'}"
     return ""
 
 

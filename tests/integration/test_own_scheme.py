@@ -100,6 +100,8 @@ def some(attributes, base=positions.bias.Alibi):
     (some({}, object), "Some must derive from rpr.positions.Scheme"),
     (some({"biases": lambda self, layout, dtype: None}, positions.Scheme),
      "overrides none of the methods place, embed, rotate, logits, bias, "),
+    (some({"bias": lambda self, layout: None}), r"bias\(\) must take layout, dtype"),
+    (some({"__init__": lambda self, hparams: None}), r"__init__\(\) must take hparams, side"),
     (some({"sides": "targets"}), "sides = 'targets': must be a tuple of inputs, targets and "),
     (some({"sides": ("decoder",)}), r"sides = \('decoder',\): must be"),
     (some({"settings": positions.Setting("some_c", 1.0)}), "settings: must be a tuple of Setting"),
