@@ -96,7 +96,7 @@ class GeneratedProblem(translation.TranslationProblem):
         lacking = [split for split in checks.SPLITS if split not in self.sizes]
         if lacking:
             raise UserError(f"{self.name}: sizes = {self.sizes} lacks {', '.join(lacking)}")
-        if not (isinstance(self.tokens, Sequence) and self.tokens):
+        if not isinstance(self.tokens, Sequence):
             # The order of a set differs between processes, and with it the ids of the words.
             raise UserError(f"{self.name}: tokens = {self.tokens!r:.80}: must be a tuple")
         for place, token in enumerate(self.tokens):
