@@ -324,7 +324,7 @@ def _packed_language_models() -> None:
 
 def _evaluation_without_batches() -> None:
     """Estimator's loss of an evaluation is the mean of the batches' means, and T2T's approximate
-    BLEU and ROUGE count padding. So all three change with batch_size."""
+    BLEU, ROUGE and accuracy per sentence count padding. So all four change with batch_size."""
     from tensor2tensor.utils import metrics
     from tensorflow_estimator.python.estimator import estimator
 
@@ -342,6 +342,7 @@ def _evaluation_without_batches() -> None:
         per_token = evaluation_metrics.loss_per_token(metrics_with_loss)
         return metrics_with_loss | ({"loss": per_token} if per_token else {})
 
+    metrics.METRICS_FNS["accuracy_per_sequence"] = evaluation_metrics.accuracy_per_sequence
     metrics.create_evaluation_metrics = create_evaluation_metrics
     estimator._verify_and_create_loss_metric = verify_and_create_loss_metric
 

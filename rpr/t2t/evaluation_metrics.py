@@ -3,6 +3,7 @@
 Approximate BLEU and ROUGE compare the most probable symbol at each position, given the expected
 symbols before it, with the expected one. T2T's functions count padding and average over batches.
 Those here ignore padding; BLEU counts n-grams of all sentences, ROUGE is the mean over sentences.
+The accuracy per sentence leaves out rows that only fill a batch.
 """
 import collections
 import math
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from tensor2tensor.utils import metrics as t2t_metrics
 from tensor2tensor.utils import rouge
 
 MetricFunction = Callable[[tf.Tensor, dict[str, tf.Tensor], tf.Tensor], tuple[tf.Tensor, Any]]
@@ -25,6 +27,20 @@ def loss_per_token(metrics: dict[str, tuple[tf.Tensor, Any]]) -> tuple[tf.Tensor
     """
     found = [metric for name, metric in metrics.items() if name.endswith("/neg_log_perplexity")]
     return (-found[0][0], found[0][1]) if len(found) == 1 else None
+
+
+def accuracy_per_sequence(predictions: tf.Tensor, labels: tf.Tensor,
+                          weights_fn: Callable[[tf.Tensor], tf.Tensor]
+                          ) -> tuple[tf.Tensor, tf.Tensor]:
+    """T2T's `padded_sequence_accuracy`, float32 [batch], and its weights: 0 for a row of padding.
+
+    T2T takes such a row for a correct sentence. `predictions` are logits [batch, length, 1, 1,
+    vocabulary], `labels` ids [batch, length, 1, 1]; `weights_fn` gives the weight of each id.
+    """
+    correct, _ = t2t_metrics.padded_sequence_accuracy(predictions, labels, weights_fn)
+    weights = weights_fn(labels)
+    counted = tf.reduce_any(tf.not_equal(weights, 0), axis=list(range(1, weights.shape.rank)))
+    return correct, tf.to_float(counted)
 
 
 def _approximate_bleu(logits: tf.Tensor, features: dict[str, tf.Tensor], labels: tf.Tensor

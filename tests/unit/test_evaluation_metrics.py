@@ -6,7 +6,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensor2tensor.layers import common_layers
 from tensor2tensor.utils import bleu_hook, rouge
+from tensor2tensor.utils import metrics as t2t_metrics
 
 from rpr.t2t import evaluation_metrics
 
@@ -63,6 +65,17 @@ def test_they_are_those_of_t2t_without_padding(pairs):
                                            for a, b in pairs])}
     for name, value in expected.items():
         assert evaluate(name, [(pairs, 12)]) == pytest.approx(value, abs=1e-6), name
+
+
+@pytest.mark.parametrize("weights_fn, expected", [
+    (common_layers.weights_nonzero, 1 / 2), (common_layers.weights_all, 1 / 3)])
+def test_a_row_of_padding_is_no_correct_sentence(weights_fn, expected):
+    labels = padded([[3, 2], [4, 1], []], 3)
+    with tf.Graph().as_default(), tf.Session() as session:
+        logits = tf.one_hot(padded([[3, 2], [4, 4], [2]], 3), SYMBOLS)[:, :, None, None]
+        scores, weights = session.run(t2t_metrics.METRICS_FNS["accuracy_per_sequence"](
+            logits, tf.constant(labels)[:, :, None, None], weights_fn))
+    assert np.average(scores, weights=weights * np.ones(3)) == pytest.approx(expected)
 
 
 def test_the_loss_per_token_needs_one_perplexity():
