@@ -93,6 +93,12 @@ def _model(flags: FlagValues, rest: Sequence[str]) -> ModelRequest:
 def _request(flags: FlagValues, model: ModelRequest, hparams: HParams) -> TrainingRequest:
     """The training that the flags ask for, checked, after making the data with --generate_data."""
     problem = registration.find_problem(model.problem)
+    on_devices = devices.DeviceRequest(
+        flags.cpu_devices or flags.worker_gpu, flags.cpu_devices, flags.optionally_use_dist_strat,
+        flags.intra_op_parallelism_threads, flags.inter_op_parallelism_threads,
+        devices.training_cluster(), flags.xla_compile)
+    devices.check(on_devices, hparams, flags.save_checkpoints_secs)
+    _check_combinations(flags, bool(on_devices.machines))
     if flags.generate_data:
         tmp_dir = os.path.expanduser(flags.tmp_dir)
         # As in `rpr datagen`, NAME_rev and NAME_copy share the data of NAME.
@@ -117,12 +123,6 @@ def _request(flags: FlagValues, model: ModelRequest, hparams: HParams) -> Traini
         if metrics_log.last(metrics_file) and not preflight.trained_with(model.output_dir):
             raise InvalidValue("metrics_file", flags.metrics_file, "holds the records of another "
                                "training; name another file or move it")
-    on_devices = devices.DeviceRequest(
-        flags.cpu_devices or flags.worker_gpu, flags.cpu_devices, flags.optionally_use_dist_strat,
-        flags.intra_op_parallelism_threads, flags.inter_op_parallelism_threads,
-        devices.training_cluster(), flags.xla_compile)
-    devices.check(on_devices, hparams, flags.save_checkpoints_secs)
-    _check_combinations(flags)
     launcher.set_t2t_flags({"hparams": model.hparams, "worker_gpu": on_devices.per_machine})
     return TrainingRequest(
         output_dir=model.output_dir, data_dir=model.data_dir, made_with=made_with,
@@ -133,17 +133,31 @@ def _request(flags: FlagValues, model: ModelRequest, hparams: HParams) -> Traini
         max_loss_rise=flags.max_loss_rise, log_batches=flags.log_batches, profile=flags.profile)
 
 
-def _check_combinations(flags: FlagValues) -> None:
-    """Refuses flags that another flag would leave without effect."""
-    if flags.eval_frequency and flags.schedule == "train":
-        raise InvalidValue("eval_frequency", flags.eval_frequency,
-                           "--schedule=train does not evaluate")
-    if flags.cpu_devices and flags["worker_gpu"].present and flags.worker_gpu > 1:
-        raise InvalidValue("worker_gpu", flags.worker_gpu, "--cpu_devices takes its place")
-    if flags.save_checkpoints_secs and flags.keep_checkpoint_every_n_steps:
-        raise InvalidValue("save_checkpoints_secs", flags.save_checkpoints_secs,
-                           "--keep_checkpoint_every_n_steps needs checkpoints at known steps; "
-                           "use --local_eval_frequency")
+def _check_combinations(flags: FlagValues, on_machines: bool) -> None:
+    """Refuses flags that another flag, or a training on several machines, leaves without effect."""
+    by_time, unevaluated = flags.save_checkpoints_secs, flags.schedule == "train"
+    every = max(flags.local_eval_frequency, flags.iterations_per_loop)
+    evaluations = ("eval_frequency", "eval_throttle_seconds")
+    for name, useless, why in (
+            *((name, unevaluated, "--schedule=train does not evaluate")
+              for name in (*evaluations, "eval_steps", "eval_use_test_set")),
+            *((name, on_machines, "a training on several machines evaluates once, at its end")
+              for name in evaluations),
+            ("eval_throttle_seconds", flags.eval_frequency, "--eval_frequency takes its place"),
+            ("worker_gpu", flags.cpu_devices and flags.worker_gpu > 1,
+             "--cpu_devices takes its place"),
+            ("local_eval_frequency", by_time, "--save_checkpoints_secs takes its place"),
+            ("keep_checkpoint_every_n_steps", by_time,
+             "it needs checkpoints at known steps; use --local_eval_frequency in place of "
+             "--save_checkpoints_secs"),
+            ("keep_checkpoint_every_n_steps", flags.keep_checkpoint_every_n_steps % every,
+             f"must be a multiple of {every}, the steps between checkpoints (the larger of "
+             "--local_eval_frequency and --iterations_per_loop)")):
+        if useless and flags[name].present and flags[name].value != flags[name].default:
+            raise InvalidValue(name, flags[name].value, why)
+    if flags["local_eval_frequency"].present and flags.local_eval_frequency < every:
+        say(f"rpr train: checkpoints are {every} steps apart (--iterations_per_loop), not "
+            f"{flags.local_eval_frequency}", style="yellow")
 
 
 def _check_start(flags: FlagValues, model: ModelRequest, hparams: HParams) -> str | None:

@@ -42,7 +42,7 @@ def repeat_training(run: Run, run_dir: RunDirectory, steps: int | None = None) -
     repeated = RunDirectory(temporary_directory("verify"), run_dir.data_dir)
     train = next(stage for stage in stages(run, repeated) if stage.name == "train")
     threads = files.read_json(os.path.join(run_dir.model, "rpr.json")).get("threads", 0)
-    argv = [*(arg for arg in train.argv if not arg.startswith("--eval_frequency=")),
+    argv = [*(arg for arg in train.argv if not arg.startswith("--eval_")),
             "--schedule=train", f"--stop_at_step={steps}",
             f"--intra_op_parallelism_threads={threads}"]
     code, reason = run_command(argv, run.environment())

@@ -81,10 +81,12 @@ def test_more_steps_give_the_same_bits_as_if_asked_for_at_once(undisturbed, tmp_
     assert json.loads((longer / "scores.json").read_text())["step"] == 80
     assert checkpoints(longer) == ["model.ckpt-60.index", "model.ckpt-80.index",
                                    "model.ckpt-80.index"]
-    rpr_command("train", "--problem=translate_text_files", f"--data_dir={tmp_path}/runs/data",
-                "--model=rpr_transformer", "--hparams_set=rpr_tiny", f"--output_dir={at_once}",
-                "--hparams=num_hidden_layers=1", "--train_steps=80", "--local_eval_frequency=20",
-                "--schedule=train")
+    done = rpr_command(
+        "train", "--problem=translate_text_files", f"--data_dir={tmp_path}/runs/data",
+        "--model=rpr_transformer", "--hparams_set=rpr_tiny", f"--output_dir={at_once}",
+        "--hparams=num_hidden_layers=1", "--train_steps=80", "--local_eval_frequency=20",
+        "--schedule=train")
+    assert "checkpoints are 100 steps apart (--iterations_per_loop), not 20" in done.stderr
     assert (metrics_log.read_checksums(str(at_once))[80]
             == metrics_log.read_checksums(str(longer / "model"))[80])
     losses = [[event["loss"] for event in metrics_log.events(str(path / "metrics.jsonl"))
