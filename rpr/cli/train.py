@@ -19,7 +19,7 @@ from rpr.training import devices, trainer
 from rpr.training.trainer import TrainingRequest
 from rpr.utils import files, locks, metrics_log
 from rpr.utils.console import keep_log, say
-from rpr.utils.errors import InvalidValue, UserError
+from rpr.utils.errors import InvalidPath, InvalidValue, UserError
 from rpr.utils.interfaces import HParams, ModelRequest
 
 
@@ -47,6 +47,7 @@ def main(argv: list[str]) -> None:
         if repaired:                                  # whatever a power cut left
             say(f"rpr train: the newest checkpoint was damaged or not recorded; resuming from "
                 f"{repaired}")
+        warm_start = flags.warm_start_from
         start = _check_start(flags, model, hparams)
         launcher.set_t2t_flags({"warm_start_from": start})
 
@@ -63,6 +64,11 @@ def main(argv: list[str]) -> None:
 
         try:
             trainer.run(request, hparams, prepare)
+        except ValueError as error:
+            line = warm_start and checkpoints.explain(error)
+            if line:
+                raise InvalidPath(warm_start, line) from None
+            raise
         except OSError as error:                      # a failed write does not say where
             error.filename = error.filename or output_dir
             raise
@@ -168,6 +174,8 @@ def _check_start(flags: FlagValues, model: ModelRequest, hparams: HParams) -> st
             say(f"rpr train: resuming from {resumed}; --warm_start_from is for a new --output_dir",
                 style="yellow")
         return flags.warm_start_from
+    if hparams.get("warm_start_from_second"):         # T2T's hparam
+        checkpoints.find_checkpoint(hparams.warm_start_from_second, model.model)
     pretrained_embeddings.check(hparams, registration.find_problem(model.problem), model.data_dir)
     return flags.warm_start_from and checkpoints.find_checkpoint(
         os.path.expanduser(flags.warm_start_from), model.model)

@@ -54,14 +54,20 @@ def parse_hparams(hparams: HParams | DecodeHParams, overrides: str, setting: str
     return {name: value for name, value in hparams.values().items() if name in dict(given)}
 
 
-def check_supported(model: str, hparams: HParams) -> None:
-    """Refuses hparams that are out of range or that a model of this project does not support."""
+def check_supported(model: str, hparams: HParams, decoding: bool = False) -> None:
+    """Refuses hparams that are out of range or that a model of this project does not support.
+
+    `decoding`: the model is trained, and its batches are not packed.
+    """
     check = getattr(registry.model(model), "check_hparams", None)
     if check:
         try:
             check(hparams)
         except ValueError as error:
             raise UserError(str(error)) from None
+    if not decoding and hparams.get("pack_dataset") and hparams.get("use_custom_ops"):
+        raise UserError("use_custom_ops=True with pack_dataset=True: T2T's package does not "
+                        "contain its operation; add use_custom_ops=False")
 
 
 def say_what_has_no_effect(model: str, hparams: HParams, overrides: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ def build_hparams(request: ModelRequest, decoding: bool = False) -> HParams:
         hparams = hparams_lib.create_hparams_from_json(
             os.path.join(output_dir, "hparams.json"), hparams)
         hparams.parse(request.hparams)
-    preflight.check_supported(request.model, hparams)
+    preflight.check_supported(request.model, hparams, decoding)
     if not decoding:
         preflight.say_what_has_no_effect(request.model, hparams, overrides)
     return hparams

@@ -136,6 +136,9 @@ def check(request: DeviceRequest, hparams: HParams, save_checkpoints_secs: int =
     if mode and hparams.clip_grad_norm:
         raise UserError(f"clip_grad_norm={hparams.clip_grad_norm} with {mode}: the gradient of "
                         "each batch would be clipped, not their sum; towers clip the sum")
+    if hparams.no_data_parallelism and request.per_machine > 1:
+        raise UserError(f"no_data_parallelism=True with {request.per_machine} devices: only one of "
+                        "them would train")
     if accumulates and save_checkpoints_secs:
         raise InvalidValue("save_checkpoints_secs", save_checkpoints_secs, "with "
                            "optimizer=multistep_adam a checkpoint could fall between the batches "

@@ -64,6 +64,8 @@ def reproducible_input(problem: Problem, hparams: HParams, data_dir: str,
             raise UserError("xla_compile: packed and split examples, several problems at once and "
                             "problems with their own input have batches of too many shapes")
         else:
+            if hparams.split_to_length:
+                _check_split(problem, hparams.split_to_length, paths, config.session_config)
             dataset = _sequential(problem, hparams, data_dir, stream(), config)
         options = tf.data.Options()
         if not config.train_distribute:               # a strategy schedules its input itself
@@ -229,6 +231,22 @@ def _scan(paths: Sequence[str], length: Callable[[tf.Tensor], tf.Tensor], sessio
             pass
     table = np.concatenate(rows)
     return table[:, 1], table[:, 2:], np.bincount(table[:, 0], minlength=len(paths))
+
+
+def _check_split(problem: Problem, length: int, paths: Sequence[str], session_config: Any) -> None:
+    """Refuses training examples of which T2T cannot make examples of one length."""
+    fields = {name: field for name, field in problem.example_reading_spec()[0].items()
+              if name in _SIDES and field == tf.VarLenFeature(tf.int64)}
+    if not fields:
+        return
+    _, lengths, _ = _scan(paths, lambda serialized: _lengths(serialized, fields, problem),
+                          session_config)
+    unequal = (len(fields) == 2) & (lengths[:, 1] != lengths[:, 2])
+    bad = int(np.count_nonzero(unequal | (lengths[:, 1:] % length).any(axis=1)))
+    if bad:
+        raise UserError(f"split_to_length={length}: the lengths of {bad:,} of {len(lengths):,} "
+                        "training examples are not multiples of it, or those of source and target "
+                        "differ")
 
 
 def _order(problem: Problem, hparams: HParams, lengths: np.ndarray, towers: int, seed: int,

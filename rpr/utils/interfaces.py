@@ -169,6 +169,7 @@ class HParams(Protocol):
     # Batches; lengths in sub-words.
     batch_size: int
     use_fixed_batch_size: bool
+    no_data_parallelism: bool
     pack_dataset: bool
     min_length: int
     max_length: int

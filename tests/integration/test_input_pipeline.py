@@ -1,4 +1,5 @@
 """The batches that a training reads from T2T's files, by number."""
+import contextlib
 import json
 import types
 
@@ -161,3 +162,16 @@ def test_a_decoder_alone_counts_source_and_target_together(text):
     for batch in read(text, 5, few_shapes=True, decoder_only=True, max_length=50, batch_size=200):
         assert batch["inputs"].shape[0] * (
             batch["inputs"].shape[1] + batch["targets"].shape[1]) <= 200
+
+
+def test_examples_that_cannot_be_split_are_refused(text, monkeypatch):
+    with pytest.raises(UserError, match="split_to_length=1: .* of 300 .* source and target"):
+        read(text, 1, split_to_length=1)
+    side = input_pipeline._SIDES[1]
+    for lengths, bad in (([4, 8], 0), ([4, 6], 1)):          # of a language model
+        monkeypatch.setattr(input_pipeline, "_scan", lambda *_, lengths=lengths: (
+            None, np.array([[length, 0, length] for length in lengths]), None))
+        problem = types.SimpleNamespace(
+            example_reading_spec=lambda: ({side: tf.VarLenFeature(tf.int64)}, None))
+        with pytest.raises(UserError, match="of 1 of 2") if bad else contextlib.nullcontext():
+            input_pipeline._check_split(problem, 4, [], None)

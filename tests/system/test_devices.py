@@ -248,3 +248,10 @@ def test_what_replicas_would_each_do_alone_is_refused(hparams):
                                     optimizer_multistep_accumulate_steps=2))
     with pytest.raises(UserError, match="only one device and towers accumulate"):
         devices.check(mirrored, hparams)
+
+
+def test_towers_of_which_one_would_train_are_refused(hparams):
+    hparams.no_data_parallelism = True
+    devices.check(DeviceRequest(), hparams)
+    with pytest.raises(UserError, match="no_data_parallelism=True with 2 devices"):
+        devices.check(DeviceRequest(2, cpu_devices=2), hparams)

@@ -82,6 +82,7 @@ REFUSED = [
     ("scheduled_sampling_prob=0.5", "scheduled_sampling_prob=0.5: must be one of 0.0, 1.0"),
     ("sampling_method=foo", "sampling_method=foo: must be one of argmax"),
     ("loss_per_sentence=True,pack_dataset=True", "loss_per_sentence=True with pack_dataset=True"),
+    ("pack_dataset=True", "use_custom_ops=True with pack_dataset=True: .* use_custom_ops=False"),
     ("answer_symbol=2,pack_dataset=True", "answer_symbol=2 with pack_dataset=True"),
     ("position=graph,pack_dataset=True", "position=graph with pack_dataset=True: .* no edges"),
     ("decoder_position=randomized+alibi,pack_dataset=True,max_length=513",
