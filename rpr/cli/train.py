@@ -174,8 +174,9 @@ def _check_start(flags: FlagValues, model: ModelRequest, hparams: HParams) -> st
             say(f"rpr train: resuming from {resumed}; --warm_start_from is for a new --output_dir",
                 style="yellow")
         return flags.warm_start_from
-    if hparams.get("warm_start_from_second"):         # T2T's hparam
-        checkpoints.find_checkpoint(hparams.warm_start_from_second, model.model)
+    second = hparams.get("warm_start_from_second")    # T2T's hparam
+    if second:
+        checkpoints.find_checkpoint(second, model.model)
     pretrained_embeddings.check(hparams, registration.find_problem(model.problem), model.data_dir)
     return flags.warm_start_from and checkpoints.find_checkpoint(
         os.path.expanduser(flags.warm_start_from), model.model)

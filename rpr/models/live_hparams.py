@@ -45,21 +45,33 @@ _SCHEDULED_SAMPLING = tuple(f"scheduled_sampling_{name}" for name in (
 # Hparams of other models of T2T. {name: what has the effect that the name promises}
 _NEVER = dict.fromkeys((
     "area_key_mode", "area_value_mode", "compress_steps", "conv_first_kernel",
-    "gumbel_noise_weight", "kernel_height", "kernel_width", "learning_rate_minimum",
-    "max_area_height", "max_area_width", "memory_height", "moe_hidden_sizes", "moe_k",
+    "gumbel_noise_weight", "kernel_height", "learning_rate_minimum", "max_area_height",
+    "max_area_width", "memory_height", "mixed_precision_optimizer_init_loss_scale",
+    "mixed_precision_optimizer_loss_scaler", "mlperf_mode", "moe_hidden_sizes", "moe_k",
     "moe_loss_coef", "moe_num_experts", "moe_overhead_eval", "moe_overhead_train",
     "nbr_decoder_problems", "parameter_attention_key_channels",
-    "parameter_attention_value_channels", "position_features", "tpu_enable_host_call",
-    "video_num_input_frames", "video_num_target_frames"), "")
-_NEVER["add_relative_to_values"] = "relative_values"
-_NEVER["dropout"] = "layer_prepostprocess_dropout, attention_dropout and relu_dropout"
+    "parameter_attention_value_channels", "position_features", "pretrained_model_dir",
+    "tpu_enable_host_call", "video_num_input_frames", "video_num_target_frames"), "")
+# {model: the same, of this model alone}
+_NEVER_IN = {
+    "rpr_transformer": {
+        "add_relative_to_values": "relative_values", "kernel_width": "",
+        "dropout": "layer_prepostprocess_dropout, attention_dropout and relu_dropout"},
+    "qkv_seq2seq": {
+        "num_hidden_layers": "num_encoder_layers and num_decoder_layers",
+        "layer_prepostprocess_dropout": "dropout",
+        **dict.fromkeys(("add_relative_to_values", "heads_share_relative_embedding",
+                         "layer_postprocess_sequence", "layer_preprocess_sequence",
+                         "layer_prepostprocess_dropout_broadcast_dims", "max_relative_position",
+                         "norm_epsilon", "norm_type", "num_area_layers"), "")}}
+_DROPOUTS = ("attention_dropout", "layer_prepostprocess_dropout", "relu_dropout")
 _OWN = ("position", "encoder_position", "decoder_position", "cross_position", "compatibility")
 
 
 def without_effect(model: str, hparams: HParams, has_source: bool = True) -> dict[str, str]:
     """The hparams that a training of a model, by its registered name, does not read.
 
-    The values are valid. For models other than `rpr_transformer` only the learning rate, the
+    The values are valid. For models that are not of this project only the learning rate, the
     optimizer and, if they are T2T's, the schemes are considered. `has_source`: the problem has one;
     else it is a language model. Returns {name: why, in words that continue "... has no effect"}.
     """
@@ -72,11 +84,16 @@ def without_effect(model: str, hparams: HParams, has_source: bool = True) -> dic
     optimizer = misc_utils.camelcase_to_snakecase(hparams.optimizer)
     if optimizer in _OPTIMIZERS:
         dead |= _others(_OPTIMIZERS.values(), _OPTIMIZERS[optimizer], f"optimizer={optimizer}")
-    if model == "rpr_transformer":
+    if model in _NEVER_IN:
         dead |= {name: f"with {model}" + (f"; it has {instead}" if instead else "")
-                 for name, instead in _NEVER.items()} | _positions(hparams, has_source)
-        if not hparams.scheduled_sampling_prob:
-            dead |= dict.fromkeys(_SCHEDULED_SAMPLING, "with scheduled_sampling_prob=0")
+                 for name, instead in (_NEVER | _NEVER_IN[model]).items()} | _switched_off(hparams)
+    if model == "rpr_transformer":
+        dead |= _positions(hparams, has_source)
+    elif model == "qkv_seq2seq":
+        if hparams.encoder != "cnn":
+            dead["kernel_width"] = f"with encoder={hparams.encoder}"
+        if hparams.encoder_position and hparams.decoder_position:
+            dead["position"] = "with encoder_position and decoder_position"
     elif registry.model(model).__module__.startswith("tensor2tensor."):
         dead |= dict.fromkeys((*_OWN, *(setting.name for setting in declared_settings())),
                               f"with {model}, a model of T2T")
@@ -87,6 +104,23 @@ def _others(groups: Iterable[Iterable[str]], read: Iterable[str], setting: str) 
     read = tuple(dict.fromkeys(read))
     why = f"with {setting}" + (f", which reads {', '.join(read)}" if read else "")
     return {name: why for group in groups for name in group if name not in read}
+
+
+def _switched_off(hparams: HParams) -> dict[str, str]:
+    """The details of what is not switched on."""
+    return {name: why for names, useless, why in (
+        (_SCHEDULED_SAMPLING, not hparams.scheduled_sampling_prob,
+         "with scheduled_sampling_prob=0"),
+        *(((f"{dropout}_broadcast_dims",), not hparams.get(dropout), f"with {dropout}=0")
+          for dropout in _DROPOUTS),
+        (("split_targets_max_chunks", "split_targets_strided_training"),
+         not hparams.get("split_targets_chunk_length"), "with split_targets_chunk_length=0"),
+        (("use_custom_ops",), not hparams.get("pack_dataset"), "with pack_dataset=False"),
+        (("shared_embedding",), hparams.shared_embedding_and_softmax_weights,
+         "with shared_embedding_and_softmax_weights=True"),
+        (("initializer_gain",), hparams.get("initializer") in ("", "xavier"),
+         f"with initializer={hparams.get('initializer')}"),
+    ) if useless for name in names}
 
 
 def _positions(hparams: HParams, has_source: bool) -> dict[str, str]:

@@ -9,6 +9,7 @@ from tensor2tensor.utils import registry
 from rpr.cli import run
 from rpr.experiments import config, gin_files, run_directory
 from rpr.models import declarations, live_hparams, transformer
+from rpr.models import seq2seq as _seq2seq  # noqa: F401  registers qkv_seq2seq
 from rpr.t2t import preflight, trained_model
 from rpr.utils import console, interfaces
 from rpr.utils.errors import UserError
@@ -20,7 +21,11 @@ OTHER = {"learning_rate_decay_scheme": "exp", "learning_rate_boundaries": [3],
          "area_key_mode": "mean", "area_value_mode": "sum", "rotary_scaling": "linear",
          "rotary_scaling_factor": 2.0, "rotary_long_factors": "1;2", "alibi_directions": "heads",
          "abacus_symbols": "3-4", "coupling_symbols": "3-4", "bipe_separators": "5",
-         "parameter_attention_key_channels": 8,
+         "parameter_attention_key_channels": 8, "num_hidden_layers": 3, "norm_type": "noam",
+         "layer_preprocess_sequence": "d", "layer_postprocess_sequence": "a",
+         "layer_prepostprocess_dropout_broadcast_dims": "1", "pretrained_model_dir": "x",
+         "attention_dropout_broadcast_dims": "0", "relu_dropout_broadcast_dims": "1",
+         "mixed_precision_optimizer_loss_scaler": "none", "position": "sinusoid",
          "heads_share_relative_embedding": None, "position_features": "x",
          "max_relative_position_left": 3, "max_relative_position_right": 3}
 
@@ -58,8 +63,8 @@ def rate_graph(hparams):
     return graph.as_graph_def()
 
 
-def new_hparams(**values):
-    hparams = registry.hparams("rpr_tiny")
+def new_hparams(hparams_set="rpr_tiny", **values):
+    hparams = registry.hparams(hparams_set)
     hparams.add_hparam("train_steps", 100)
     for name, value in values.items():
         hparams.set_hparam(name, value)
@@ -91,13 +96,13 @@ def test_a_decay_scheme_reads_exactly_what_is_said(scheme):
         assert rate_graph(changed(new_hparams(**settings), [name])) != graph, name
 
 
-def training_graph(hparams):
+def training_graph(hparams, model="rpr_transformer"):
     """The operations of a training step, without texts: hparams and addresses of objects."""
     ids = tiny_models.sentences([4, 3])
     with tf.Graph().as_default() as graph:
         tf.set_random_seed(1)
         tf.train.create_global_step()
-        model = tiny_models.make(hparams, "train")
+        model = tiny_models.make(hparams, "train", model)
         _, losses = model(tiny_models.features(ids, ids))
         model.optimize(losses["training"])
     nodes = graph.as_graph_def().node
@@ -111,7 +116,9 @@ def training_graph(hparams):
 def test_what_has_no_effect_leaves_the_graph_of_a_training_alone(position, optimizer):
     settings = {"position": position, "optimizer": optimizer, "num_hidden_layers": 1}
     dead = live_hparams.without_effect("rpr_transformer", new_hparams(**settings))
-    assert {"dropout", "t5_num_buckets", "scheduled_sampling_num_passes"} <= dead.keys()
+    assert {"dropout", "t5_num_buckets", "scheduled_sampling_num_passes", "mlperf_mode",
+            "attention_dropout_broadcast_dims", "shared_embedding", "use_custom_ops",
+            "mixed_precision_optimizer_init_loss_scale"} <= dead.keys()
     assert ("max_relative_position" in dead) == (position != "relative")
     assert ("optimizer_adam_beta1" in dead) == (optimizer != "adam")
     before = training_graph(new_hparams(**settings))
@@ -135,6 +142,19 @@ def test_a_setting_that_another_one_makes_useless_is_named(settings, names):
     assert set(names) <= dead.keys()
     before = training_graph(new_hparams(**settings))
     assert training_graph(changed(new_hparams(**settings), names)) == before
+
+
+def test_a_recurrent_model_names_the_settings_of_a_transformer():
+    settings = {"hparams_set": "qkv_seq2seq_tiny", "num_encoder_layers": 1,
+                "encoder_position": "none", "decoder_position": "none"}
+    dead = live_hparams.without_effect("qkv_seq2seq", new_hparams(**settings))
+    assert {"num_hidden_layers", "kernel_width", "position", "norm_type",
+            "layer_prepostprocess_dropout"} <= dead.keys()
+    assert not {"dropout", "num_encoder_layers", "hidden_size"} & dead.keys()
+    before = training_graph(new_hparams(**settings), "qkv_seq2seq")
+    assert training_graph(changed(new_hparams(**settings), dead), "qkv_seq2seq") == before
+    assert "kernel_width" not in live_hparams.without_effect(
+        "qkv_seq2seq", new_hparams(**settings, encoder="cnn"))
 
 
 def test_without_a_decoder_the_position_of_the_encoder_decides():
