@@ -101,6 +101,9 @@ def parse(argv: list[str], program: str, hidden: str = "$", example: str = ""
     for name, setting in _RANGES.items():
         if name in FLAGS and not setting.accepts(FLAGS[name].value):
             raise UserError(f"--{setting.error(FLAGS[name].value)}{setting.help}")
+    order = FLAGS["gpu_order"].value if "gpu_order" in FLAGS else None
+    if order and not re.fullmatch(r"[0-9]+( [0-9]+)*", order):
+        raise InvalidValue("gpu_order", order, "must be numbers of GPUs, separated by spaces")
     refused = _REFUSED | {hidden: f"{program.partition(' (')[0]} does not use it"}
     for name, flag in FLAGS._flags().items():
         for names, reason in refused.items():

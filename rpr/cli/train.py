@@ -15,7 +15,7 @@ from rpr.models import pretrained_embeddings
 from rpr.problems import datagen, download, translation
 from rpr.problems.checks import check_data
 from rpr.t2t import checkpoints, preflight, registration, trained_model
-from rpr.training import devices, trainer
+from rpr.training import averaging, devices, trainer
 from rpr.training.trainer import TrainingRequest
 from rpr.utils import files, locks, metrics_log
 from rpr.utils.console import keep_log, say
@@ -122,6 +122,10 @@ def _request(flags: FlagValues, model: ModelRequest, hparams: HParams) -> Traini
                  "random_seed": flags.random_seed, "xla_compile": flags.xla_compile,
                  "vocabulary": preflight.vocabularies(problem, model.data_dir)}
     preflight.check_same_training(model.output_dir, made_with)
+    resumed = checkpoints.newest_complete(model.output_dir)
+    if resumed and averaging.is_average(resumed):
+        raise InvalidPath(model.output_dir, "holds averages or kept weights, from which no "
+                          "training resumes; give them as --warm_start_from of another one")
     metrics_file = os.path.expanduser(flags.metrics_file or "") or os.path.join(
         model.output_dir, launcher.METRICS_FILE)
     if flags.metrics_file:

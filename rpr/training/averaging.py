@@ -113,6 +113,11 @@ def averaged_variables(paths: Sequence[str]) -> list[str]:
     return sorted(first)
 
 
+def is_average(path: str) -> bool:
+    """Whether a checkpoint, as those of `write_mean`, has no variable that only training needs."""
+    return not any(name.startswith(_TRAINING_SCOPES) for name, _ in tf.train.list_variables(path))
+
+
 def _mean(readers: Sequence[Any], name: str) -> np.ndarray:
     """The mean of one variable, summed in float64."""
     total: Any = 0.0

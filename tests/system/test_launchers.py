@@ -70,6 +70,10 @@ def test_the_launchers_do_what_t2t_users_type(trained, tmp_path):
     np.testing.assert_allclose(average.get_tensor(name),
                                sum(reader.get_tensor(name) for reader in readers) / 2, rtol=1e-5)
     assert average.get_tensor("global_step") == 20
+    before = sorted(os.listdir(tmp_path / "average"))
+    assert "average: holds averages or kept weights, from which no training resumes" in refused(
+        "train", *trained.flags, f"--output_dir={tmp_path}/average", "--hp_num_hidden_layers", "1")
+    assert sorted(os.listdir(tmp_path / "average")) == before
     rpr_command("decode", *trained.flags, f"--decode_from_file={source}",
                 f"--decode_to_file={tmp_path}/out2",
                 f"--checkpoint_path={tmp_path}/average/model.ckpt-20")
