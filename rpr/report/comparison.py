@@ -75,6 +75,10 @@ def score_runs(results: StudyResults, path: str, measure: Measure | None = None,
                 arm.looked = verdict.seeds
                 arm.answer = {True: "yes", False: "no", None: "open"}[verdict.answer]
     runs = {name: gin_files.load_run(run_dir.config) for name, run_dir in run_dirs.items()}
+    kinds = {run.is_language_model: run_dirs[name].path for name, run in runs.items()}
+    if len(kinds) > 1:
+        raise UserError(f"{kinds[True]} is a language model and {kinds[False]} is not: report them "
+                        "separately")
     if len({run.metrics or DEFAULT_METRICS for run in runs.values()}) > 1:
         say("run.metrics differs between the runs; all are scored by "
             f"{', '.join(results.metrics)}", style="yellow")

@@ -222,3 +222,11 @@ def test_runs_with_other_metrics_get_a_note(tmp_path, capsys):
         capsys.readouterr().err)
     with pytest.raises(UserError, match="tokenize=x: is for bleu alone"):
         read_scored(tmp_path, "a", measure=comparison.Measure(tokenize="x"))
+
+
+def test_language_models_are_not_compared_with_translations(tmp_path):
+    write_run(tmp_path, "a")
+    with open(write_run(tmp_path, "b") / "config.gin", "a") as config:
+        config.write("run.metrics = ('perplexity',)\n")
+    with pytest.raises(UserError, match="b is a language model and .*a is not: report them separ"):
+        read_scored(tmp_path, "a")
