@@ -66,7 +66,7 @@ class LengthTask(toy.GeneratedProblem):
         return text, " ".join(self._tokens(self.answer(source), f"answer({text.split()})"))
 
     def _tokens(self, given: Any, call: str) -> list[str]:
-        """What a call of a function of the task gave, as a list; refuses what is no tokens."""
+        """The tokens that `call`, a function of the task, returned; refuses anything else."""
         tokens = [*given] if isinstance(given, Iterable) else [given]
         if not all(isinstance(token, str) for token in tokens):
             raise UserError(f"{self.name}: {call:.80} gave {given!r:.80}, not a list of tokens")

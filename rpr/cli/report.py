@@ -8,7 +8,7 @@ from rpr.evaluation import test_sets
 from rpr.experiments import gin_files, studies
 from rpr.experiments.config import file_name
 from rpr.utils import files
-from rpr.utils.console import PIPE_WIDTH, say
+from rpr.utils.console import for_tables, say
 from rpr.utils.errors import InvalidValue, UserError
 
 if TYPE_CHECKING:
@@ -66,9 +66,7 @@ def main(argv: list[str]) -> None:
                               comparison.SAMPLES if samples is None else samples)
         os.makedirs(target, exist_ok=True)
     chosen = columns.choose(results, args.columns.split(",")) if args.columns else []
-    console = Console()
-    if not console.is_terminal:
-        console.width = PIPE_WIDTH                    # a file or pipe gets every column unwrapped
+    console = for_tables(Console())
     tables.write_tables(results, target, chosen)
     page = html_page.write_page(results, target, arms)
     if not is_record and target == path:

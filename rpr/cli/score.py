@@ -16,7 +16,7 @@ from rpr.evaluation.significance import LEVEL, p_text
 from rpr.evaluation.test_sets import read_lines
 from rpr.inference.file_checks import check_input, check_output
 from rpr.utils import files
-from rpr.utils.console import PIPE_WIDTH, printable
+from rpr.utils.console import for_tables, printable
 from rpr.utils.errors import InvalidValue, UserError
 
 if TYPE_CHECKING:
@@ -261,9 +261,7 @@ def judge(argv: list[str]) -> None:
                            "seeds each, which the test needs")
     pairs = judging.judge(scores)
     from rich.console import Console
-    console = Console()
-    if not console.is_terminal:
-        console.width = PIPE_WIDTH
+    console = for_tables(Console())
     for table, arms in scores.items():
         _print(console, table or args.file, ["arm", "seeds", "mean", "deviation"], [
             [name, str(len(seeds)), f"{statistics.fmean(seeds.values()):.4g}",

@@ -21,7 +21,7 @@ from rpr.experiments import (
 from rpr.experiments.config import Run, Study
 from rpr.experiments.run_directory import RunDirectory
 from rpr.utils import files, locks
-from rpr.utils.console import print_table, say
+from rpr.utils.console import for_tables, say, terminal
 from rpr.utils.errors import InvalidValue, UserError
 
 _SMOKE_LINES = 8                                      # of each test set
@@ -76,7 +76,7 @@ def main(argv: list[str]) -> None:
             measured = (studies.study_runs(*studies.shortened(study, run), smoke_dir)
                         if studies.is_study(smoke_dir) else [])
             table, line = progress.plan(runs, max_parallel, measured)
-            print_table(table)
+            for_tables(terminal).print(table)
             say(line + ("; at most, since study.looks may stop arms" if study.looks else ""))
             return
         _complete(args, study, run, runs, machine, max_parallel)

@@ -109,8 +109,8 @@ def gradients(subject: Subject) -> str:
     """Gradients by the input and the variables are those of finite differences."""
     x = subject.words(1, 4)
     dy, layer, step = subject.words(1, 4), subject.layer, 1e-4
-    if layer.out_of_reach():
-        return f"no gradient reaches {layer.out_of_reach()[0]}, so it would not be trained"
+    if lost := layer.out_of_reach():
+        return f"no gradient reaches {lost[0]}, so it would not be trained"
     weights = layer.weights()
     given = layer.gradients(x, dy)
 

@@ -139,9 +139,10 @@ def score(systems: Mapping[str, Sequence[str]], references: Mapping[str, Sequenc
     elif test:
         _add_sacrebleu_test(scores, made, statistics, test, samples or SAMPLES[test], seed, source)
     count = len(set(documents)) if documents and test == "jackknife" else None
-    lines_of = list(references.values())
-    return [System(name, len(lines), _exact(lines, lines_of), scores[name], count,
-                   digest(lines_of)) for name, lines in systems.items()]
+    expected = list(references.values())
+    hashed = digest(expected)
+    return [System(name, len(lines), _exact(lines, expected), scores[name], count, hashed)
+            for name, lines in systems.items()]
 
 
 def score_losses(systems: Mapping[str, Sequence[np.ndarray]], metrics: Sequence[str]

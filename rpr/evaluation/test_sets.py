@@ -48,9 +48,9 @@ def read_lines(path: str) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-def digest(references: Iterable[Sequence[str]]) -> str:
-    """SHA-256 of the lines of references, by which they are recognized later."""
-    text = "\n\n".join("\n".join(lines) for lines in references)
+def digest(texts: Iterable[Sequence[str]]) -> str:
+    """SHA-256 of the lines of one or several texts, by which they are recognized later."""
+    text = "\n\n".join("\n".join(lines) for lines in texts)
     return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
 
 

@@ -14,7 +14,7 @@ from rpr.experiments.run_directory import state as state_of
 from rpr.experiments.sharing import training
 from rpr.experiments.studies import StudyRun
 from rpr.utils import metrics_log
-from rpr.utils.console import print_table, printable, say, terminal
+from rpr.utils.console import for_tables, printable, say, terminal
 from rpr.utils.errors import UserError
 
 _ORDER = ("running", "failed", "done", "waiting")     # in a table that does not show all runs
@@ -221,7 +221,7 @@ def show(runs: list[StudyRun]) -> None:
     """Prints how far the runs are, once."""
     progress = {study_run.name: of(study_run) for study_run in runs}
     running = sum(p.state == "running" for p in progress.values())
-    print_table(table(runs, progress))
+    for_tables(terminal).print(table(runs, progress))
     say(summary(runs, progress, running))
     for study_run in runs:
         if progress[study_run.name].reason:

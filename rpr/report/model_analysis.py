@@ -11,7 +11,6 @@
 TensorFlow's graphs are process-wide, so each model is analysed in a process of its own:
 `python -m rpr.report.model_analysis RUN USR_DIR`.
 """  # noqa: E501
-import hashlib
 import os
 import subprocess
 import sys
@@ -80,7 +79,7 @@ def source_lengths(source: Sequence[str],
 
     Sub-words include the end-of-sentence symbol, as T2T's max_length does.
     """
-    digest = _digest(source)
+    digest = test_sets.digest([source])
     for run_dir in run_dirs:
         arrays = load(run_dir)
         lengths = arrays.get("source_lengths")
@@ -88,10 +87,6 @@ def source_lengths(source: Sequence[str],
                 and str(arrays.get("source_sha256", "")) == digest):
             return lengths, "sub-words"
     return np.array([len(line.split()) for line in source]), "words"
-
-
-def _digest(lines: Sequence[str]) -> str:
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def analyse_models(run_dirs: Iterable[RunDirectory], usr_dir: str | None = None) -> None:
@@ -179,7 +174,7 @@ def _analyse(run_dir: RunDirectory, usr_dir: str | None) -> dict[str, np.ndarray
         source, target = map(test_sets.read_lines, (run_dir.source, run_dir.reference))
     encoder = trained.hparams.problem_hparams.vocabulary["inputs"]
     arrays["source_lengths"] = np.array([len(encoder.encode(line)) + 1 for line in source])
-    arrays["source_sha256"] = np.array(_digest(source))
+    arrays["source_sha256"] = np.array(test_sets.digest([source]))
     try:
         attention = attention_by_distance(Inspector(trained, beam_size=1), source, target,
                                           trained.hparams.max_length or sys.maxsize)

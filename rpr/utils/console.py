@@ -14,13 +14,12 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from rpr.utils.files import named_errors, open_append
 
 terminal = Console(stderr=True, markup=False, highlight=False, emoji=False)
 
-PIPE_WIDTH = 200                                      # of tables that no terminal shows
+_PIPE_WIDTH = 200                                     # of tables that no terminal shows
 
 # C0 and C1 control codes, DEL, line separators, and marks that reorder text.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -41,11 +40,11 @@ def say(text: str, style: str | None = None) -> None:
                    highlight=False, emoji=False)
 
 
-def print_table(table: Table) -> None:
-    """Prints a table on the error stream; a file or pipe gets every column unwrapped."""
-    if not terminal.is_terminal:
-        terminal.width = PIPE_WIDTH
-    terminal.print(table)
+def for_tables(console: Console) -> Console:
+    """The console, wide enough for tables in a file or pipe, which gets every column unwrapped."""
+    if not console.is_terminal:
+        console.width = _PIPE_WIDTH
+    return console
 
 
 def write_traceback(error: BaseException) -> str:

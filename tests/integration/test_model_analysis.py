@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import rpr
+from rpr.evaluation import test_sets
 from rpr.experiments.run_directory import RunDirectory
 from rpr.inference import inspector
 from rpr.report import model_analysis
@@ -59,7 +60,7 @@ def test_lengths_of_other_sources_are_not_used(tmp_path):
     (run / "scores.json").write_text("{}")
     source = ["one two", "three"]
     np.savez(run / "learned.npz", source_lengths=np.array([7, 8]),
-             source_sha256=np.array(model_analysis._digest(source)))
+             source_sha256=np.array(test_sets.digest([source])))
     run_dirs = [RunDirectory(str(run))]
     lengths, unit = model_analysis.source_lengths(source, run_dirs)
     assert (lengths.tolist(), unit) == ([7, 8], "sub-words")
@@ -67,6 +68,6 @@ def test_lengths_of_other_sources_are_not_used(tmp_path):
     assert (lengths.tolist(), unit) == ([1, 3], "words")
     for arrays in ({}, {"source_lengths": np.array([7])}):
         np.savez(run / "learned.npz", **arrays,
-                 source_sha256=np.array(model_analysis._digest(source)))
+                 source_sha256=np.array(test_sets.digest([source])))
         lengths, unit = model_analysis.source_lengths(source, run_dirs)
         assert (lengths.tolist(), unit) == ([2, 1], "words")

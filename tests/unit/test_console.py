@@ -71,13 +71,12 @@ def test_a_log_has_a_name_only_if_it_is_kept(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_a_file_gets_a_table_with_all_of_its_text(monkeypatch, is_terminal):
+def test_a_file_gets_a_table_with_all_of_its_text(is_terminal):
     out = io.StringIO()
-    monkeypatch.setattr(console, "terminal",
-                        Console(file=out, force_terminal=is_terminal, width=80))
+    terminal = Console(file=out, force_terminal=is_terminal, width=80)
     table = Table("run", "stage")
     table.add_row(Text("k=16," * 20, no_wrap=True, overflow="ellipsis"), "done")
-    console.print_table(table)
+    console.for_tables(terminal).print(table)
     assert ("k=16," * 20 in out.getvalue()) == (not is_terminal)
 
 

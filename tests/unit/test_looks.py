@@ -168,7 +168,7 @@ def write_looks(folder, arms):
 
 
 def test_runs_after_a_failed_one_do_not_count(tmp_path):
-    """Decisions leave them out, so the interval and p beside a decision must do so, too."""
+    """A decision leaves such runs out, and so must the interval and p that are shown with it."""
     clear = {"base": [0.1] * 4, "x": [0.3] * 4}
     whole, cut = (write_looks(tmp_path / name, clear | {"failed": shares}) for name, shares in (
         ("whole", [0.1, None, 0.9, 0.1]), ("cut", [0.1, None])))

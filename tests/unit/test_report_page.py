@@ -17,6 +17,7 @@ from test_report_figures import TABLE_NAMES, learned_arrays
 from test_report_tables import CONTROL
 
 from rpr.cli import report
+from rpr.evaluation import test_sets
 from rpr.experiments.run_directory import RunDirectory
 from rpr.report import html_page, model_analysis, results, tables
 from rpr.utils.errors import UserError
@@ -30,7 +31,7 @@ def clipping(tmp_path_factory):
     write_clipping_study(folder)
     run = folder / "runs/k16-1"
     np.savez(run / "learned.npz", source_lengths=np.arange(len(SOURCE)) % 30 + 1,
-             source_sha256=np.array(model_analysis._digest(SOURCE)),
+             source_sha256=np.array(test_sets.digest([SOURCE])),
              **learned_arrays(1))
     (run / "data.json").write_text(json.dumps({"problem": "p", "sources": {"train source": {
         "path": "/corpus/<x>.en", "lines": 26607, "sha256": "ab" * 32}}}))
