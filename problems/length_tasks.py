@@ -13,8 +13,8 @@ test set takes many of them and training has fewer.
 - counting is a plain form of that of Golovneva et al. 2024 (arXiv:2405.18719, section 5.2),
   variables1, variables3 and variables5 are that with so many variables.
 - mqar is multi-query associative recall (Arora et al. 2024, arXiv:2312.04927).
-- blocks3 to blocks6 ask for the languages of alternating blocks of Yang et al. 2025
-  (arXiv:2506.16055), whose depth hierarchy is for attention to the left without positions.
+- alternating3 to alternating6 ask which prefixes are in the language of so many alternating blocks,
+  as Yang et al. 2025 do (arXiv:2506.16055, github.com/pentagonalize/CRASP_depth).
 """
 import itertools
 import random
@@ -158,14 +158,15 @@ def _passkey(rng: random.Random, length: int) -> list[str]:
 
 
 def _mqar_source(rng: random.Random, length: int) -> list[str]:
-    keys, values = (rng.sample(kind, length // 3) for kind in (_KEYS, _VALUES))
-    return [*itertools.chain(*zip(keys, values, strict=True)), *rng.sample(keys, len(keys))]
+    keys, values = (rng.sample(kind, (length - 1) // 3) for kind in (_KEYS, _VALUES))
+    pairs = itertools.chain(*zip(keys, values, strict=True))
+    return [*pairs, toy.PLACE, *rng.sample(keys, len(keys))]
 
 
 def _mqar_values(source: list[str]) -> list[str]:
-    pairs = source[:len(source) // 3 * 2]
-    value = dict(zip(pairs[::2], pairs[1::2], strict=True))
-    return [value[key] for key in source[len(pairs):]]
+    end = source.index(toy.PLACE)
+    value = dict(zip(source[:end:2], source[1:end:2], strict=True))
+    return [toy.PLACE, *(value[key] for key in source[end + 1:])]
 
 
 def _variables(names: str) -> None:
@@ -184,17 +185,18 @@ def _variables(names: str) -> None:
               value)
 
 
-def _blocks(count: int) -> None:
+def _alternating(blocks: int) -> None:
     def source(rng: random.Random, length: int) -> list[str]:
-        blocks = count + rng.choice((0, 0, -1, 1))
-        ends = {*rng.sample(range(1, length - 1), blocks - 1)}
-        block = itertools.accumulate(int(place in ends) for place in range(length - 1))
-        return [*("ab"[index % 2] for index in block), toy.PLACE]
+        starts = {*rng.sample(range(1, length - 1), blocks - 1)}
+        block = itertools.accumulate(int(place in starts) for place in range(length - 1))
+        return [toy.PLACE, *("ab"[index % 2] for index in block)]
 
-    _register(f"blocks{count}", f"Whether a and b alternate in {count} blocks, not in one less or "
-              "more", toy.PLACE + "ab01", source,
-              lambda tokens: [str(int(len([*itertools.groupby(tokens[:-1])]) == count))],
-              shortest=12, least_trained=20)
+    def answer(source: list[str]) -> list[str]:
+        change = (int(a != b) for a, b in itertools.pairwise(source))
+        return [str(int(count == blocks)) for count in itertools.accumulate(change, initial=0)]
+
+    _register(f"alternating{blocks}", f"For each prefix, whether a and b alternate in {blocks} "
+              "blocks", toy.PLACE + "ab01", source, answer, shortest=12, least_trained=20)
 
 
 _register("copy", "The digits of the source", string.digits, _any_of(string.digits),
@@ -235,10 +237,10 @@ _register("scan", "The actions of SCAN commands, joined by and",
           (*_VERBS, *_TIMES, "and", "opposite", "around", "left", "right", "WALK", "LOOK", "RUN",
            "JUMP", "LEFT", "RIGHT"), _scan_source, _scan_actions)
 _register("mqar", "The values of keys in another order, after pairs of key and value",
-          (*_KEYS, *_VALUES), _mqar_source, _mqar_values)
+          (toy.PLACE, *_KEYS, *_VALUES), _mqar_source, _mqar_values)
 _register("passkey", "The three digits among letters", string.ascii_lowercase + string.digits,
           _passkey, lambda source: [*filter(str.isdigit, source)])
 for _names in ("a", "abc", "abcde"):
     _variables(_names)
 for _count in (3, 4, 5, 6):
-    _blocks(_count)
+    _alternating(_count)
