@@ -322,13 +322,13 @@ class Study:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise UserError(f"study.seeds = {shown(self.seeds)}: different whole numbers are "
                             "needed")
-        self._check_looks(count)
         for length in self.length_buckets:
             _check_value(length, Setting("study.length_buckets: length", 1, minimum=1))
         if sorted(set(self.length_buckets)) != list(self.length_buckets):
             raise UserError(f"study.length_buckets = {shown(self.length_buckets)}: rising whole "
                             "numbers are needed")
         changes = self.changes()
+        self._check_looks(len(changes))
         for name, settings in [*changes.items(), *(("study.tune", each) for each in self.tuned())]:
             _check_arm(name, settings)
         for name in self.tune:

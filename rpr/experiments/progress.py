@@ -11,8 +11,8 @@ from rich.text import Text
 from rpr.evaluation import ALL_METRICS, LOSS_METRICS
 from rpr.experiments.run_directory import last_stage
 from rpr.experiments.run_directory import state as state_of
-from rpr.experiments.sharing import training
-from rpr.experiments.studies import StudyRun
+from rpr.experiments.sharing import obstacle, training
+from rpr.experiments.studies import StudyRun, trainings
 from rpr.utils import metrics_log
 from rpr.utils.console import for_tables, printable, say, terminal
 from rpr.utils.errors import UserError
@@ -142,13 +142,16 @@ def plan(runs: list[StudyRun], max_parallel: int, measured: list[StudyRun]) -> t
     shown = Table("arm", "settings", box=None, pad_edge=False)
     for name in ("seeds", "done", "to train", "hours"):
         shown.add_column(name, justify="right", no_wrap=True)
+    on_disk = trainings(runs[0].study_dir)            # those without an obstacle are shared
     trained, hours = set(), []
     for arm in dict.fromkeys(study_run.arm for study_run in runs):
         of_arm = [study_run for study_run in runs if study_run.arm == arm]
         states = [study_run.state() for study_run in of_arm]
         new = [study_run.run for study_run, state in zip(of_arm, states, strict=True)
                if state != "done" and not study_run.run_dir.is_trained()]
-        own = [run for run in new if (training(run), run.train_steps) not in trained]
+        own = [run for run in new if (training(run), run.train_steps) not in trained and not any(
+            there.train_steps == run.train_steps and not obstacle(run, there, run_dir)
+            for there, run_dir in on_disk.get(training(run), []))]
         trained |= {(training(run), run.train_steps) for run in own}
         per_step = speeds.get(arm, usual)
         needed = [per_step * run.train_steps / 3600 for run in own] if per_step else []

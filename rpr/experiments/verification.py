@@ -82,4 +82,4 @@ def _nothing_up_to(steps: int) -> InvalidValue:
 
 def _losses(run_dir: RunDirectory) -> dict[int, float]:
     return {event["step"]: event["loss"] for event in metrics_log.events(run_dir.metrics)
-            if event["event"] == "train"}
+            if event["event"] == "train" and {"step", "loss"} <= event.keys()}

@@ -148,4 +148,4 @@ class Task:
             self._last_plain = time.time()
             total = f"/{self._total:,}" if self._total else ""
             left = f", {seconds_left / 60:.1f} min left" if seconds_left is not None else ""
-            say(f"{self._name}: {count:,}{total} {self._unit} {note}{left}")
+            say(f"{self._name}: {count:,}{total} {self._unit} {note}".rstrip() + left)

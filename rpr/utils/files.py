@@ -61,14 +61,18 @@ def refuse_pipe(path: str) -> None:
 def atomic_path(path: str) -> Iterator[str]:
     """An empty file in the same directory that replaces `path` when the block ends without error.
 
-    A symbolic link at `path` is replaced, not followed. A device such as /dev/stdout is written
-    directly.
+    A symbolic link at `path` is replaced, not followed. A device or pipe such as /dev/stdout is
+    written directly; of one that leads to a file, that file is replaced.
     """
     path = os.fspath(path)
     with named_errors(path):
-        if _is_device(path):
-            yield path
-            return
+        absolute = os.path.abspath(path)
+        if absolute.startswith("/dev/") and os.path.exists(path):
+            if not os.path.isfile(path):
+                yield path
+                return
+            if os.path.dirname(absolute) in ("/dev", "/dev/fd"):
+                path = os.path.realpath(path)
         temporary, number = _create_beside(path)
         try:
             yield temporary
@@ -108,11 +112,6 @@ def remove_temporary_files(directory: str) -> None:
                 os.unlink(entry.path)
             finally:
                 os.close(number)
-
-
-def _is_device(path: str) -> bool:
-    return os.path.abspath(path).startswith("/dev/") and os.path.exists(path) and not (
-        stat.S_ISREG(os.stat(path).st_mode))
 
 
 def _create_beside(path: str) -> tuple[str, int]:
@@ -190,7 +189,8 @@ def refuse_unusable(path: str) -> None:
     """
     absolute = os.path.abspath(path)
     for what, text, most in (("path", absolute, _LONGEST_PATH),
-                             ("name", max(absolute.split(os.sep), key=len), _LONGEST_NAME)):
+                             ("name", max(absolute.split(os.sep), key=lambda name: len(
+                                 os.fsencode(name))), _LONGEST_NAME)):
         if len(os.fsencode(text)) > most:
             raise UserError(f"{path[:60]}...: a {what} of {len(os.fsencode(text)):,} bytes; at "
                             f"most {most:,} are possible")

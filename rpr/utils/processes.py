@@ -3,6 +3,7 @@ import atexit
 import ctypes
 import functools
 import importlib.util
+import itertools
 import os
 import shutil
 import signal
@@ -88,10 +89,11 @@ def temporary_directory(purpose: str) -> str:
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs in CUDA_VISIBLE_DEVICES; if it is not set, all that the driver lists."""
+    """The GPUs in CUDA_VISIBLE_DEVICES up to a -1; if it is not set, all that the driver lists."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
-        return [name.strip() for name in chosen.split(",") if name.strip() not in ("", "-1")]
+        names = map(str.strip, chosen.split(","))
+        return list(filter(None, itertools.takewhile(lambda name: name != "-1", names)))
     if not shutil.which("nvidia-smi"):
         return []
     listed = subprocess.run(["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"],

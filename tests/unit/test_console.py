@@ -51,6 +51,16 @@ def test_printable_text_stays_and_has_no_controls(text):
     assert console.printable("a\tb\nc", lines=True) == "a\tb\nc"
 
 
+@pytest.mark.parametrize("update, line", [
+    ((3,), "x: 3/10 lines"), ((3, "", 30), "x: 3/10 lines, 0.5 min left"),
+    ((3, "2/s", 30), "x: 3/10 lines 2/s, 0.5 min left")])
+def test_progress_in_a_pipe(monkeypatch, update, line):
+    monkeypatch.setattr(console, "terminal", Console(file=io.StringIO(), width=80))
+    monkeypatch.setattr(console.Task, "PLAIN_SECONDS", 0)
+    console.Task("x", 10, "lines").update(*update)
+    assert console.terminal.file.getvalue() == f"{line}\n"
+
+
 def shell(command, **env):
     return subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120,
                           env={**os.environ, **env})

@@ -76,6 +76,17 @@ def test_a_device_is_written_to_and_stays_a_device():
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
 
 
+def test_a_standard_stream_that_is_a_file_is_written_and_stays_a_link(shared):
+    with open(shared / "out", "wb") as out:           # as /dev/stdout of `rpr ... > out`
+        files.write_atomically(f"/dev/fd/{out.fileno()}", "x")
+    assert (shared / "out").read_text() == "x" and os.listdir(shared) == ["out"]
+
+
+def test_the_longest_name_of_a_path_is_that_of_the_most_bytes():
+    with pytest.raises(UserError, match="a name of 300 bytes"):
+        files.refuse_unusable(f"/tmp/{'x' * 200}/{'中' * 100}")
+
+
 def test_what_a_killed_writer_left_is_removed_and_no_file_of_a_living_one(shared, private):
     (shared / ".x.0123456789abcdef.tmp").touch()
     (shared / "other.tmp").write_text("stays")

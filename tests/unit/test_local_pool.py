@@ -18,6 +18,8 @@ def test_gpus_are_what_cuda_visible_devices_leaves(monkeypatch):
     with pytest.raises(UserError, match="worker_gpu = 4: at most 2 here"):
         local_pool.this_machine().check(
             [config.Run("p", "h", 100, checkpoint_steps=50, worker_gpu=4)])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,-1,1")      # CUDA stops there
+    assert local_pool.this_machine().names == ["0"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     cores = sorted(os.sched_getaffinity(0))
     assert local_pool.this_machine() == ("core", cores, len(cores))

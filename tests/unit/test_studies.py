@@ -92,6 +92,8 @@ def test_what_may_change_in_a_run_does_not_change_its_directory():
     (dict(seeds=(1, 2), looks=(1, 2)), ["study.looks", "1: must be", "at least 2"]),
     (dict(seeds=(1, 2), looks=(2,), tune={"a": (1,)}), ["study.looks", "not with study.tune"]),
     (dict(seeds=(1, 2), looks=(2,), arms={"absolute": {}}), ["study.looks", "a single arm"]),
+    (dict(baseline="a=1", seeds=(1, 2), looks=(2,), arms={}, grid={"a": (1, 1)}),
+     ["study.looks", "a single arm"]),
     (dict(margin=0.5), ["study.margin = 0.5", "study.looks"]),
     (dict(seeds=(1, 2), looks=(2,), margin=-1), ["study.margin = -1", "at least 0"]),
 ])

@@ -46,6 +46,13 @@ def test_losses_that_are_nan_in_both_are_equal(tmp_path):
     assert verification._compare(*runs, 10) == verification.Comparison(1, [], 0, "")
 
 
+def test_a_record_without_a_step_or_a_loss_is_left_out(tmp_path):
+    run_dir = recorded(tmp_path / "run", {10: 3.5}, {})
+    metrics_log.append(run_dir.metrics, "train", step=20)
+    metrics_log.append(run_dir.metrics, "train", loss=3.25)
+    assert verification._losses(run_dir) == {10: 3.5}
+
+
 def test_a_run_that_did_not_come_so_far_is_refused(tmp_path):
     run = recorded(tmp_path / "run", {}, {0: {"a": "1"}, 20: {"a": "2"}})
     with pytest.raises(UserError, match="recorded 20 steps.*step 30"):
