@@ -16,7 +16,7 @@ from rpr.utils import files
 from rpr.utils.console import QuietLogs, say
 from rpr.utils.errors import InvalidValue, UserError, own_code_error
 from rpr.utils.interfaces import ModelRequest, Problem
-from rpr.utils.processes import with_parent
+from rpr.utils.processes import die_with
 
 
 def main(argv: list[str]) -> None:
@@ -117,7 +117,7 @@ def check_new_runs(runs: Iterable[tuple[Run, RunDirectory]]) -> None:
         if own in run.test_sets:                      # a report of older runs refuses `all` instead
             raise UserError(f"run.test_sets: {own} is run.test_set already")
     context = multiprocessing.get_context("fork")     # TensorFlow stays in a process of its own
-    with futures.ProcessPoolExecutor(1, context, with_parent()) as process:
+    with futures.ProcessPoolExecutor(1, context, die_with, (os.getpid(),)) as process:
         read, unread = process.submit(_check, [run for run, _ in new]).result()
     if unread and len(new) == len(runs):
         raise UserError(f"hparams: {unread[0]}; leave it out, or take another model or "

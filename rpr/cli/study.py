@@ -89,9 +89,7 @@ def _complete(args: argparse.Namespace, study: Study, run: Run, planned: list[st
     workers = local_pool.Pool(machine) if machine else slurm.Cluster(
         args.cluster, os.path.join(study_dir, "jobs"), args.submitit_option)
     is_new = not studies.is_study(study_dir)
-    lacking = studies.without_test_text(planned)      # which `study.looks` compares
-    studies.make_data(lacking, study_dir)
-    studies.restore_test_texts(lacking)
+    studies.restore_test_texts(planned, study_dir)    # which `study.looks` compares
     runs = studies.prepare(study, run, study_dir, _needed(study, planned, args.retry_failed))
     outside = studies.runs_outside(study_dir, [study_run.directory for study_run in planned])
     if outside:

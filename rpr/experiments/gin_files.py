@@ -136,17 +136,18 @@ def _load_with_gin(path: str, changes: Mapping[str, Any], is_study: bool
                    ) -> tuple[Run, Study | None]:
     gin.clear_config()
     gin.add_config_file_search_path(os.path.dirname(os.path.abspath(path)))
-    with _quiet_search(), open(path, encoding="utf-8-sig") as text:
-        gin.parse_config(text)
+    with _quiet_search(), open(path, encoding="utf-8-sig") as file:
+        gin.parse_config(file)
     _check_macros()
     for name, value in changes.items():
         gin.bind_parameter(name, value)
-    scoped = re.search(r"^[\w/.]+/((?:run|study)\.\w+) =", gin.config_str(), re.MULTILINE)
+    text = gin.config_str()
+    scoped = re.search(r"^[\w/.]+/((?:run|study)\.\w+) =", text, re.MULTILINE)
     if scoped:
         raise UserError(f"{shown(scoped[0].removesuffix(' ='))}: gin's scopes have no effect; the "
                         f"setting is {scoped[1]}")
     gin.finalize()
-    _check_kind(any(_bound(name) for name in _SETTINGS if name.startswith("study.")), is_study)
+    _check_kind("\nstudy." in text, is_study)
     run = _configured_run()
     if is_study and run.seed != Run.seed:
         raise UserError(f"run.seed = {run.seed}: the seeds of a study are study.seeds")
@@ -169,17 +170,9 @@ def _check_macros() -> None:
     text = gin.config_str()
     for name in re.findall(r"^([\w/]+) =", text, re.MULTILINE):
         if not re.search(rf"%{name}\b", text):
-            value, = _bound(f"{name}/gin.macro.value")
+            value = gin.query_parameter(f"{name}/gin.macro.value")
             raise UserError(f"{name} = {shown(value)} has no effect: nothing uses %{name}"
                             f"{nearest(name, _SETTINGS)}")
-
-
-def _bound(parameter: str) -> tuple[Any, ...]:
-    """What a gin file sets a parameter to, or nothing if it does not."""
-    try:
-        return (gin.query_parameter(parameter),)
-    except ValueError:
-        return ()
 
 
 def _check_kind(describes_study: bool, is_study: bool) -> None:

@@ -108,8 +108,6 @@ def _check_config(run: Run, run_dir: RunDirectory) -> None:
     """
     if os.path.exists(run_dir.config):
         there = gin_files.load_run(run_dir.config)
-        if there == run:
-            return
         if run_dir.is_trained():
             sharing.refuse_another(run, there, run_dir.path)
             if run.train_steps > there.train_steps:
@@ -323,17 +321,16 @@ def copy_test_texts(run: Run, run_dir: RunDirectory) -> None:
         source, reference, _ = run_dir.test_files(test_set)
         for kind, target in (("source", source), ("reference", reference),
                              ("documents", run_dir.documents_file(test_set))):
+            if os.path.exists(target):
+                continue
             text = os.path.join(run_dir.data_dir, f"{run.problem}.{test_set}.{kind}.txt")
-            if not os.path.exists(target):
-                files.check_recorded(text, recorded.get(os.path.basename(text)))
-            if not os.path.exists(text):
-                if kind == "documents":
-                    continue
-                raise UserError(f"run.test_sets: {run.problem} has no test set {test_set} (there "
-                                f"is no {text})")
-            if not os.path.exists(target):
+            files.check_recorded(text, recorded.get(os.path.basename(text)))
+            if os.path.exists(text):
                 with files.atomic_path(target) as temporary:
                     shutil.copyfile(text, temporary)
+            elif kind != "documents":
+                raise UserError(f"run.test_sets: {run.problem} has no test set {test_set} (there "
+                                f"is no {text})")
 
 
 def _recorded_texts(run: Run, run_dir: RunDirectory) -> dict[str, Any]:

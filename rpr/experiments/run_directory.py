@@ -147,8 +147,8 @@ def stages(run: Run, run_dir: RunDirectory) -> Iterator[Stage]:
     for test_set in ("", *run.test_sets):
         name = f" {test_set}" if test_set else ""
         source, reference, hypotheses = run_dir.test_files(test_set)
-        text, references = [f"--decode_from_file={source}"], [f"--reference={reference}"]
-        references += _language_pair(run)
+        text = [f"--decode_from_file={source}"]
+        references = [f"--reference={reference}", *_flag("language_pair", run.language_pair)]
         of_sacrebleu, pair = sacrebleu_test_set(run, test_set)
         if pair:
             text = references = [f"--test_set={of_sacrebleu}", f"--language_pair={pair}"]
@@ -163,9 +163,8 @@ def stages(run: Run, run_dir: RunDirectory) -> Iterator[Stage]:
             yield Stage(f"decode{name}", _decode(run, run_dir, text, checkpoint, hypotheses,
                                                 metrics), hypotheses)
         scores = run_dir.record_of("scores.json", test_set)
-        chosen = [f"--metrics={','.join(run.metrics)}"] if run.metrics else []
-        yield Stage(f"score{name}", ["score", hypotheses, *references, *chosen,
-                                     f"--json={scores}"], scores)
+        yield Stage(f"score{name}", ["score", hypotheses, *references, *_flag(
+            "metrics", ",".join(run.metrics)), f"--json={scores}"], scores)
 
 
 def dev_stages(run: Run, run_dir: RunDirectory, step: int) -> list[Stage]:
@@ -180,13 +179,8 @@ def dev_stages(run: Run, run_dir: RunDirectory, step: int) -> list[Stage]:
                    hypotheses, run_dir.file("dev", "metrics.jsonl"))
     return [Stage(f"decode step {step}", argv, hypotheses),
             Stage(f"score step {step}", ["score", hypotheses, f"--reference={reference}",
-                                         *_language_pair(run), "--metrics=bleu",
-                                         f"--json={scores}"], scores)]
-
-
-def _language_pair(run: Run) -> list[str]:
-    """The flag by which `rpr score` chooses the tokenizer for the problem's own texts."""
-    return [f"--language_pair={run.language_pair}"] if run.language_pair else []
+                                         *_flag("language_pair", run.language_pair),
+                                         "--metrics=bleu", f"--json={scores}"], scores)]
 
 
 def dev_texts(run: Run, run_dir: RunDirectory) -> tuple[str, str]:
@@ -196,9 +190,13 @@ def dev_texts(run: Run, run_dir: RunDirectory) -> tuple[str, str]:
     return source, reference
 
 
+def _flag(name: str, value: str) -> list[str]:
+    return [f"--{name}={value}"] if value else []
+
+
 def _problem_flags(run: Run, run_dir: RunDirectory) -> list[str]:
     return [f"--problem={run.problem}", f"--data_dir={run_dir.data_dir}",
-            *([f"--t2t_usr_dir={run.usr_dir}"] if run.usr_dir else [])]
+            *_flag("t2t_usr_dir", run.usr_dir)]
 
 
 def _model_flags(run: Run, run_dir: RunDirectory, devices: bool = True) -> list[str]:

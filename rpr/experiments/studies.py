@@ -300,15 +300,12 @@ def make_data(runs: list[StudyRun], study_dir: str) -> None:
                                 + ("" if reason else f" with exit code {code}"))
 
 
-def without_test_text(runs: list[StudyRun]) -> list[StudyRun]:
-    """The finished runs that were copied without their test text."""
-    return [study_run for study_run in runs if study_run.state() == "done"
-            and pipeline.lacks_test_text(study_run.run, study_run.run_dir)]
-
-
-def restore_test_texts(runs: list[StudyRun]) -> None:
-    """Copies the test text to finished runs, from data that has been made; refuses other text."""
-    for study_run in runs:
+def restore_test_texts(runs: list[StudyRun], study_dir: str) -> None:
+    """Gives finished runs that were copied without their test text it again; refuses other text."""
+    lacking = [study_run for study_run in runs if study_run.state() == "done"
+               and pipeline.lacks_test_text(study_run.run, study_run.run_dir)]
+    make_data(lacking, study_dir)
+    for study_run in lacking:
         provenance.check_corpus(study_run.run, study_run.run_dir)
         pipeline.copy_test_texts(study_run.run, study_run.run_dir)
 

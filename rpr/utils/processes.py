@@ -1,7 +1,6 @@
 """Processes and temporary directories that end with the process that made them."""
 import atexit
 import ctypes
-import functools
 import importlib.util
 import itertools
 import os
@@ -37,10 +36,10 @@ def spawn(argv: Sequence[str], *, module: str = "rpr.cli.__main__",
     becomes Python. `options` are those of `subprocess.Popen`; by default, the standard input is
     empty.
     """
-    end_with_parent = with_parent()
+    parent = os.getpid()
 
     def prepare() -> None:
-        end_with_parent()
+        die_with(parent)
         if before:
             before()
 
@@ -67,11 +66,6 @@ def reason_of(pipe: BinaryIO) -> str:
     with pipe:
         os.set_blocking(pipe.fileno(), False)         # a process that it left may hold it
         return (pipe.read(4 * LONGEST_REASON) or b"").decode(errors="replace")
-
-
-def with_parent() -> Callable[[], None]:
-    """A `preexec_fn` that has the new process killed when the current one dies."""
-    return functools.partial(die_with, os.getpid())
 
 
 def die_with(parent: int) -> None:

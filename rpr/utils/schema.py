@@ -87,10 +87,8 @@ def convert(value: Any, schema: Schema, at: str = "") -> Any:
     origin, arguments = typing.get_origin(schema), typing.get_args(schema)
     if dataclasses.is_dataclass(schema):
         return _instance(value, schema, at)
-    if isinstance(schema, tuple):
-        return _one_of(value, schema, at)
-    if origin in (typing.Union, types.UnionType, typing.Literal):
-        return _one_of(value, arguments, at)
+    if isinstance(schema, tuple) or origin in (typing.Union, types.UnionType, typing.Literal):
+        return _one_of(value, arguments or schema, at)
     if isinstance(schema, list) or origin is list:
         if not isinstance(value, list):
             raise _differs(value, at, "a list")

@@ -74,7 +74,7 @@ class Setting:
         """
         is_numpy = isinstance(value, numbers.Number) and hasattr(value, "item")
         if not self.accepts(value.item() if is_numpy else value):
-            raise InvalidValue(self.name, value, f"must be {self.allowed()}")
+            raise InvalidValue(self.name, value, self.required(value))
 
     def error(self, value: Any) -> str | None:
         """One line that says what is wrong with a value; None if it is allowed."""

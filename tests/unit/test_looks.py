@@ -199,7 +199,7 @@ def test_the_command_looks_and_trains_until_all_is_decided(tmp_path, monkeypatch
         return []
 
     for owner, name in ((study_command, "check_new_runs"), (studies, "make_data"),
-                        (studies, "without_test_text")):
+                        (studies, "restore_test_texts")):
         monkeypatch.setattr(owner, name, lambda *_: [])
     monkeypatch.setattr(scheduler, "run_all", run_all)
     gin = tmp_path / "x.gin"

@@ -9,9 +9,9 @@ import time
 from rpr.utils import processes
 
 PARENT = """
-import subprocess, sys
+import os
 from rpr.utils import processes
-child = subprocess.Popen(["sleep", "60"], preexec_fn=processes.with_parent())
+child = processes.spawn([], before=lambda: os.execvp("sleep", ["sleep", "60"]))
 print(child.pid, flush=True)
 child.wait()
 """

@@ -77,7 +77,10 @@ def test_the_problems_test_texts_are_copied_with_their_documents(run_dir):
         "documents.more.txt", "reference.more.txt", "reference.test.txt", "source.more.txt",
         "source.test.txt"]
     assert Path(run_dir.documents_file("more")).read_text() == "more.documents"
-    Path(run_dir.data_dir, f"{RUN.problem}.more.reference.txt").unlink()
+    for path in (Path(run_dir.data_dir, f"{RUN.problem}.more.reference.txt"),
+                 Path(run_dir.file("reference.more.txt"))):
+        pipeline.copy_test_texts(settings, run_dir)   # a run that has its own needs no other
+        path.unlink()
     with pytest.raises(UserError, match=f"{RUN.problem} has no test set more"):
         pipeline.copy_test_texts(settings, run_dir)
 
