@@ -33,8 +33,9 @@ def translate(argv: list[str]) -> None:
                      "token. In a pipe a line has the translation, the score and\nthe "
                      "probabilities, separated by tabs. rpr decode is faster for a whole file.")
     _add_search_flags(parser)
-    parser.add_argument("--show_attention", metavar="DIR", help="draw the attention weights of "
-                        "every layer and head for each sentence: DIR/1.encoder.png, ...")
+    parser.add_argument("--show_attention", metavar="DIR", type=os.path.expanduser,
+                        help="draw the attention weights of every layer and head for each "
+                        "sentence: DIR/1.encoder.png, ...")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON object per line")
     form.add_argument("--one_line", action="store_true", help="print the translation, the "
@@ -185,7 +186,8 @@ def export_parser() -> arguments.Parser:
     parser.add_argument("--format", required=True, help="ctranslate2: fast translation; "
                         "saved_model: TensorFlow, every model that translates; safetensors: "
                         "the weights", choices=tuple(_READ))
-    parser.add_argument("--to", required=True, metavar="DIR", help="a new directory")
+    parser.add_argument("--to", required=True, metavar="DIR", type=os.path.expanduser,
+                        help="a new directory")
     parser.add_argument("--quantization", choices=QUANTIZATIONS,
                         help="type of the weights for ctranslate2 (default float32)")
     _add_search_flags(parser)

@@ -173,7 +173,8 @@ def benchmark_parser() -> Parser:
     parser = _parser("benchmark", "Checks a position scheme, trains it with "
                      "the settings of gin/small_schemes.gin, and compares it with the recorded "
                      "runs of the other schemes. Run the same command again to resume.")
-    parser.add_argument("--study_dir", help="default: runs/benchmark-NAME")
+    parser.add_argument("--study_dir", type=os.path.expanduser,
+                        help="default: runs/benchmark-NAME")
     parser.add_argument("--cores", type=number(1), help="without a GPU: cores to use at "
                         "most, one for each run (default: all)")
     parser.add_argument("--recipe", type=gin_files.resolve, default=gin_files.resolve(_RECIPE),

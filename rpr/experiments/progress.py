@@ -59,13 +59,13 @@ def seconds_left(runs: list[StudyRun], progress: dict[str, Progress], max_parall
 
     It is the duration of whole runs, with decoding and scoring, scaled by training steps.
     """
-    per_step = [_seconds_spent(p) / study_run.run.train_steps for study_run in runs
-                for p in (progress[study_run.name],) if p.state == "done" and p.seconds]
+    pairs = [(progress[study_run.name], study_run.run.train_steps) for study_run in runs]
+    per_step = [_seconds_spent(p) / steps for p, steps in pairs if p.state == "done" and p.seconds]
     if not per_step:
         return None
     whole = statistics.median(per_step)
-    left = [max(whole * study_run.run.train_steps - _seconds_spent(p), 0.0) for study_run in runs
-            for p in (progress[study_run.name],) if p.state in ("waiting", "running")]
+    left = [max(whole * steps - _seconds_spent(p), 0.0) for p, steps in pairs
+            if p.state in ("waiting", "running")]
     return max(sum(left) / max(max_parallel, 1), max(left, default=0.0))
 
 

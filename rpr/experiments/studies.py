@@ -86,7 +86,8 @@ def _run_of(arm: str, run: Run, changes: dict[str, Any], seed: int) -> Run:
 
 def hparam_values(hparams: str) -> dict[str, str]:
     """{name: value} of NAME=VALUE,NAME=[VALUE,VALUE]."""
-    return dict(pair.split("=", 1) for pair in _BETWEEN.split(hparams) if "=" in pair)
+    pairs = (pair.split("=", 1) for pair in _BETWEEN.split(hparams) if "=" in pair)
+    return {name.strip(): value for name, value in pairs}
 
 
 def run_id(arm: str, run: Run) -> str:

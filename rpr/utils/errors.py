@@ -14,6 +14,7 @@ REASON_PIPE = "RPR_REASON_PIPE"
 LONGEST_REASON = 2000                                 # characters
 STOPPED = 130                                         # exit code of a command that SIGINT ended
 
+_KEPT = "finished stages and checkpoints are kept"
 _CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
 _IN_THE_WAY = {errno.EEXIST: "is a file; expected a directory",
                errno.EISDIR: "is a directory; expected a file",
@@ -109,25 +110,20 @@ def resource_error(error: BaseException) -> str | None:
     It is None for an error of Python or TensorFlow that has another cause.
     """
     if _is_out_of_memory(error):
-        return "out of memory; finished stages and checkpoints are kept"
+        return f"out of memory; {_KEPT}"
     if isinstance(error, OSError):
         if error.errno in _CANNOT_WRITE:
-            cause = f"{error.filename or 'cannot write'}: {os.strerror(error.errno)}"
-        elif error.filename and error.errno:
+            return f"{error.filename or 'cannot write'}: {os.strerror(error.errno)}; {_KEPT}"
+        if error.filename and error.errno:
             return f"{error.filename}: {_IN_THE_WAY.get(error.errno) or os.strerror(error.errno)}"
-        else:
-            return None
-    else:                                             # TensorFlow has its own classes of errors
-        causes = ("OOM when allocating", *map(os.strerror, _CANNOT_WRITE))
-        lines = (line.strip() for line in str(error).splitlines()
-                 if any(cause in line for cause in causes))
-        cause = next(lines, "")
-        if not cause:
-            line = _PATH_ERROR.match(str(error))
-            return f"{line[1]}: {line[2]}" if line else None
-        if causes[0] in cause:
-            return f"out of memory: {cause}; a smaller batch_size needs less"
-    return f"{cause}; finished stages and checkpoints are kept"
+        return None
+    for line in str(error).splitlines():              # TensorFlow has its own classes of errors
+        if "OOM when allocating" in line:
+            return f"out of memory: {line.strip()}; a smaller batch_size needs less"
+        if any(os.strerror(number) in line for number in _CANNOT_WRITE):
+            return f"{line.strip()}; {_KEPT}"
+    path = _PATH_ERROR.match(str(error))
+    return f"{path[1]}: {path[2]}" if path else None
 
 
 def _is_out_of_memory(error: BaseException | None) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from conftest import refused, rpr_command
 
 from rpr import cli
-from rpr.cli import schemes, track
+from rpr.cli import models, schemes, track
 from rpr.cli.arguments import Parser
 from rpr.experiments import gin_files, provenance, studies
 from rpr.experiments.run_directory import RunDirectory
@@ -116,6 +116,14 @@ def test_a_wrong_argument_is_refused_without_tensorflow(argv, says, capsys, monk
 def test_a_wrong_flag_is_refused_before_the_checks(command, flag, says, tmp_path):
     assert says in refused(command, "alibi", flag, cwd=tmp_path)
     assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("parser, argv, name", [
+    (schemes.benchmark_parser, ["alibi"], "study_dir"),
+    (models.export_parser, ["--format=safetensors"], "to")])
+def test_a_directory_that_is_made_may_begin_with_a_tilde(parser, argv, name):
+    args = parser().parse_args([*argv, f"--{name}=~/x"])
+    assert getattr(args, name) == os.path.expanduser("~/x")
 
 
 @pytest.mark.parametrize("scheme, given, name", [

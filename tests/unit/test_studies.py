@@ -35,6 +35,11 @@ def test_a_setting_is_a_field_of_the_run_or_a_hparam():
                            "relative_keys=False,widths=[1,2]")
 
 
+def test_a_space_after_a_comma_is_no_part_of_a_hparams_name():
+    base = dataclasses.replace(BASE, hparams="num_heads=2, hidden_size=8")
+    assert studies.resolve(base, {"hidden_size": 16}, 1).hparams == "hidden_size=16,num_heads=2"
+
+
 def test_an_arm_may_set_hparams_as_text_and_by_name():
     text = "position=alibi,dropout=0.1"
     assert studies.resolve(BASE, {"hparams": text}, 1).hparams == text
