@@ -48,10 +48,7 @@ _LARGEST = 2**63 - 1                                  # number that an arm sets
 
 def setting(meaning: str, default: Any = dataclasses.MISSING, *, low: float | None = None,
             high: float | None = None) -> Any:
-    """A field of a dataclass of settings, with its meaning for `--help` and its range.
-
-    A setting without a default must be given.
-    """
+    """A field of a dataclass of settings, with its range; it is required without a default."""
     value = {"default_factory": dict} if isinstance(default, dict) else {"default": default}
     return dataclasses.field(metadata={"help": meaning, "minimum": low, "maximum": high}, **value)
 
@@ -109,10 +106,7 @@ def describe(kinds: Iterable[tuple[str, type]]) -> str:
 
 
 def declarations(kind: type, prefix: str) -> Iterator[tuple[dataclasses.Field, Setting]]:
-    """The fields that `setting` made, and their declarations, whose names begin with `prefix`.
-
-    The default of a required one is empty.
-    """
+    """Fields and declarations, called PREFIX.FIELD; the default of a required one is empty."""
     for field in dataclasses.fields(kind):
         default: Any = field.default
         if default is dataclasses.MISSING:
@@ -132,11 +126,7 @@ def file_name(test_set: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """The settings of a run; everything else about it follows from them.
-
-    Raises:
-      UserError: a value is out of range, or two do not fit together.
-    """
+    """The settings of a run. `UserError`: a value is out of range, or two do not fit together."""
     problem: str = setting("T2T problem: the data (rpr list problems)")
     hparams_set: str = setting("T2T hparams set (rpr list hparams)")
     train_steps: int = setting("optimizer steps", low=1, high=10**9)
@@ -273,10 +263,7 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """What a study compares: arms, each a base run with some settings changed, and seeds.
-
-    Raises:
-      UserError: an arm, a seed or a name is not allowed.
+    """Arms, each a base run with some settings changed, and seeds. `UserError`: one is not allowed.
     """
     baseline: str = setting("the arm that all others are compared with")
     grid: dict[str, Any] = setting("{setting: (value, ...)}: an arm for each combination, called "

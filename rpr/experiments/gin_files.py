@@ -40,9 +40,7 @@ def load_run(path: str, overrides: Sequence[str] = ()) -> Run:
 
 
 def load_study(path: str, overrides: Sequence[str] = ()) -> tuple[Study, Run]:
-    """The study that a gin file describes, and its base run; see `load_run`.
-
-    `study.NAME` are the fields of `Study`.
+    """The study that a gin file describes in lines `study.NAME`, and its base run; see `load_run`.
     """
     run, study = _load(path, overrides, is_study=True)
     assert study is not None

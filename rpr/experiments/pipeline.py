@@ -180,10 +180,7 @@ class Pipeline:
         self._complete_scores()
 
     def _input_hash(self, stage: Stage, before: str) -> str:
-        """Identifies what a stage does, wherever the directories are.
-
-        `before` is the hash of the stage before it.
-        """
+        """Identifies what a stage does, wherever the directories are, after the stage `before`."""
         argv = [arg for arg in stage.argv if arg.split("=")[0] not in _MUTABLE_FLAGS]
         for path, name in ((self.run_dir.path, "RUN"), (self.run_dir.data_dir, "DATA")):
             argv = [re.sub(rf"{re.escape(path)}(?=/|$)", name, arg) for arg in argv]

@@ -225,10 +225,7 @@ def sacrebleu_test_set(run: Run, test_set: str = "") -> tuple[str, str]:
 
 
 def new_test_sets(run: Run, run_dir: RunDirectory) -> set[str]:
-    """The test sets that a finished run gets by this configuration.
-
-    Refuses new ones if the run's checkpoints are gone.
-    """
+    """The test sets that a finished run gets by this configuration; refused without checkpoints."""
     if not (os.path.exists(run_dir.config) and os.path.exists(run_dir.scores)):
         return set()
     known = gin_files.load_run(run_dir.config).test_sets

@@ -17,7 +17,7 @@ def run_all(runs: list[StudyRun], workers: Pool | Cluster, max_parallel: int, fl
             retry_failed: bool) -> list[StudyRun]:
     """Completes the runs of a study, with further `flags` of `rpr run`; returns those not done.
 
-    Failed runs are tried again only with `retry_failed`. `max_parallel` is for estimates of time.
+    `max_parallel` is for estimates of time.
     """
     queue = _Queue(runs, workers, flags, retry_failed)
     with progress.View(runs, max_parallel) as view, workers:

@@ -40,10 +40,7 @@ _SCHEMA = {"problem": str, "state": ("running", "done", "failed"), "started": fl
 
 
 class StudyRun:
-    """One run of a study: its arm, what that changes, all settings, and its directory.
-
-    `tuned` is what it tries of `study.tune`.
-    """
+    """One run of a study: what its arm changes, and what it tries of `study.tune` (`tuned`)."""
 
     def __init__(self, study_dir: str, arm: str, changes: dict[str, Any], run: Run,
                  tuned: dict[str, Any]) -> None:
@@ -61,10 +58,7 @@ class StudyRun:
 
 
 def resolve(run: Run, changes: dict[str, Any], seed: int) -> Run:
-    """The run of an arm: a base run with {setting: value} and a seed.
-
-    A setting is a field of `Run` or, failing that, a hparam.
-    """
+    """The run of an arm: a base run with {field of `Run` or else hparam: value}, and a seed."""
     fields = {name: value for name, value in changes.items() if name in _FIELDS}
     own = {name: value if isinstance(value, str) else            # T2T's lists have brackets
            str(list(value) if isinstance(value, tuple) else value).replace(" ", "")

@@ -32,10 +32,7 @@ def printable(text: str, lines: bool = False) -> str:
 
 
 def say(text: str, style: str | None = None) -> None:
-    """Prints lines on the terminal (the error stream) without markup or control codes.
-
-    `style` is one of rich's, such as "bold green".
-    """
+    """Prints lines on the error stream, without markup or control codes, in a style of rich."""
     terminal.print(printable(text, lines=True), style=style, soft_wrap=True, markup=False,
                    highlight=False, emoji=False)
 
@@ -110,11 +107,7 @@ class QuietLogs:
 class Task:
     """Progress of one task: a bar on a terminal, else a line every 30 seconds.
 
-    Args:
-      name: what is being done.
-      total: the final count; None: unknown.
-      unit: what is counted.
-      begun: the count at the start.
+    It begins with the count `begun` and ends with `total` (None: unknown).
     """
 
     PLAIN_SECONDS = 30.0

@@ -37,10 +37,7 @@ class UserError(Exception):
 class InvalidValue(UserError):
     """A setting that is missing (value None) or has a value that is not allowed.
 
-    Args:
-      name: such as "data_dir"; `rpr.cli` turns it into the flag.
-      value: the value; None: missing.
-      problem: what is wrong with the value, or what is allowed.
+    `rpr.cli` turns its name into the flag. `problem` is what is wrong, or what is allowed.
     """
 
     def __init__(self, name: str, value: object, problem: str = "") -> None:
@@ -105,10 +102,7 @@ def own_code_error(error: BaseException) -> str | None:
 
 
 def resource_error(error: BaseException) -> str | None:
-    """One line on a full or read-only disk, an unusable path, or too little memory.
-
-    It is None for an error of Python or TensorFlow that has another cause.
-    """
+    """One line on a full or read-only disk, an unusable path, or too little memory; else None."""
     if _is_out_of_memory(error):
         return f"out of memory; {_KEPT}"
     if isinstance(error, OSError):

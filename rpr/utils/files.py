@@ -115,10 +115,7 @@ def remove_temporary_files(directory: str) -> None:
 
 
 def _create_beside(path: str) -> tuple[str, int]:
-    """Creates an empty file with an unpredictable name in the directory of `path`, and locks it.
-
-    Returns its path and the descriptor that holds the lock.
-    """
+    """Path and locked descriptor of a new empty file, of an unpredictable name, beside `path`."""
     directory, name = os.path.split(path)
     name = name.encode(errors="surrogateescape")[:100].decode(errors="ignore")
     while True:                                       # mkstemp would ignore the umask
@@ -220,10 +217,7 @@ def describe(path: str) -> dict[str, Any]:
 
 
 def check_recorded(path: str, recorded: Mapping[str, Any] | None) -> None:
-    """Refuses a file that is missing, or is not the one that a record describes; None: no record.
-
-    `recorded` is what `describe` returned.
-    """
+    """Refuses a file that is missing or not what `describe` recorded; None: there is no record."""
     if recorded is None:
         return
     changed = "is missing" if not os.path.isfile(path) else "has changed" if (

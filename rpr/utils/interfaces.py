@@ -12,24 +12,15 @@ EXAMPLES = "examples"
 
 @dataclasses.dataclass(frozen=True)
 class ModelRequest:
-    """A trained model, by T2T's flags of these names; empty: not given.
-
-    Attributes:
-      model, problem, hparams_set: registered names.
-      hparams: overrides, "name=value,...".
-      data_dir: the directory of the vocabulary and the TFRecords.
-      output_dir: the directory in which the model was trained.
-      checkpoint_path: path without suffix, or a directory; empty: `output_dir`.
-      t2t_usr_dir: the directory of the user's code.
-    """
-    model: str = ""
+    """A trained model, by T2T's flags of these names; empty: not given."""
+    model: str = ""                                   # registered names
     problem: str = ""
     hparams_set: str = ""
-    hparams: str = ""
-    data_dir: str = ""
-    output_dir: str = ""
-    checkpoint_path: str = ""
-    t2t_usr_dir: str = ""
+    hparams: str = ""                                 # overrides, "name=value,..."
+    data_dir: str = ""                                # of the vocabulary and the TFRecords
+    output_dir: str = ""                              # in which the model was trained
+    checkpoint_path: str = ""                         # no suffix; empty: that of `output_dir`
+    t2t_usr_dir: str = ""                             # of the user's code
 
     @classmethod
     def of(cls, flags: object) -> "ModelRequest":

@@ -39,9 +39,7 @@ CHECKSUMS = "checksums.jsonl"
 
 
 def events(path: str, every: int = 1) -> Iterator[Event]:
-    """The events of a metrics file, oldest first; none if there is no file.
-
-    Of the `train` events only every n-th is returned, n being `every`.
+    """The events of a metrics file, oldest first, but only every n-th of `train`; none if no file.
     """
     count = 0
     with contextlib.suppress(FileNotFoundError), open_regular(path) as lines:

@@ -30,11 +30,10 @@ def command(argv: Sequence[str], module: str = "rpr.cli.__main__") -> list[str]:
 
 def spawn(argv: Sequence[str], *, module: str = "rpr.cli.__main__",
           before: Callable[[], None] | None = None, **options: Any) -> subprocess.Popen:
-    """Starts `rpr ARGV`, or another module, as a process that is killed when this one dies.
+    """Starts `rpr ARGV`, or another module, as a process that dies with this one, even by kill -9.
 
-    It is killed even if this one dies by kill -9. `before` is called in the new process before it
-    becomes Python. `options` are those of `subprocess.Popen`; by default, the standard input is
-    empty.
+    `before` is called in the new process before it becomes Python. `options` are those of
+    `subprocess.Popen`; by default, the standard input is empty.
     """
     parent = os.getpid()
 

@@ -18,28 +18,17 @@ _KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """One setting.
-
-    Attributes:
-      name: such as "beam_size" or "run.seed".
-      default: its default, whose type is the setting's type; None: another library has them.
-      help: what it does, in one line.
-      minimum, maximum: inclusive bounds of a number.
-      above, below: exclusive bounds of a number.
-      choices: the allowed values; empty: every value within the bounds.
-      or_none: whether None is allowed too.
-      after_training: whether decoding and evaluation may give a trained model another value.
-    """
-    name: str
-    default: Any
-    help: str = ""
-    minimum: float | None = None
+    """One setting; its type is that of its default."""
+    name: str                                         # such as "beam_size" or "run.seed"
+    default: Any                                      # None: another library has it
+    help: str = ""                                    # what it does, in one line
+    minimum: float | None = None                      # inclusive bounds of a number
     maximum: float | None = None
-    above: float | None = None
+    above: float | None = None                        # exclusive bounds of a number
     below: float | None = None
-    choices: tuple[Any, ...] = ()
-    or_none: bool = False
-    after_training: bool = False
+    choices: tuple[Any, ...] = ()                     # empty: every value within the bounds
+    or_none: bool = False                             # whether None is allowed too
+    after_training: bool = False                      # whether decoding may take another value
 
     def allowed(self) -> str:
         """The allowed values in words, for help texts and messages."""
