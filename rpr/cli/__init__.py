@@ -83,8 +83,8 @@ def _version() -> str:
     from rpr.experiments.provenance import describe_environment
     environment = describe_environment()
     own = environment["rpr"]
-    commit = f" (commit {own['commit'][:12]}" + (
-        ")" if own["clean"] else ", with changes)") if "commit" in own else ""
+    changes = "" if own.get("clean") else ", with changes"
+    commit = f" (commit {own['commit'][:12]}{changes})" if "commit" in own else ""
     return (f"rpr {own['version']}{commit}, Python {environment['python']}, TensorFlow "
             f"{environment['tensorflow'] or 'not installed'}")
 

@@ -207,7 +207,7 @@ def _export(args: argparse.Namespace, run: Run | None, request: ModelRequest) ->
                                  if getattr(args, name) is not None})
     with bundle.new_directory(args.to) as directory, terminal.status("exporting"):
         trained = find_trained_model(request)
-        longest, translates = None, args.format != "safetensors"
+        longest = None
         if args.format == "safetensors":
             bundle.save_safetensors(trained, directory)
         elif args.format == "saved_model":
@@ -216,7 +216,7 @@ def _export(args: argparse.Namespace, run: Run | None, request: ModelRequest) ->
             longest = session.longest_source
         else:
             longest = to_ctranslate2.save(trained, directory, args.quantization or "float32")
-        translates = translates and bundle.add_translator(
+        translates = args.format != "safetensors" and bundle.add_translator(
             trained, directory, search, args.format, longest)
     say(f"{args.to}: {args.format} of {trained.checkpoint}")
     if translates:

@@ -66,7 +66,7 @@ def complete_run(run: Run, run_dir: RunDirectory, skip_datagen: bool = False,
         if not skip_datagen:
             provenance.check_corpus(run, run_dir)
         if not run_dir.is_trained():                  # these describe the training that counts
-            _unlink(run_dir.file("environment.json"), run_dir.file("code.json"))
+            files.remove(run_dir.file("environment.json"), run_dir.file("code.json"))
         provenance.record_code(run, run_dir)
         if "step" not in run_dir.read_scores():
             provenance.record_environment(run_dir)
@@ -117,12 +117,12 @@ def _check_config(run: Run, run_dir: RunDirectory) -> None:
                                     f"run.train_steps = {run.train_steps}: {problem}; take another "
                                     "directory")
                 Pipeline(run, run_dir, 0).take_dev_scores(Pipeline(there, run_dir, 0))
-                _unlink(run_dir.scores)               # of the old last step, as are the averages
+                files.remove(run_dir.scores)          # of the old last step, as are the averages
                 shutil.rmtree(run_dir.file("average"), ignore_errors=True)
         elif there.identity() != run.identity():
             texts = [path for kind in ("source", "reference", "documents")
                      for path in glob.glob(f"{glob.escape(run_dir.path)}/{kind}.*.txt")]
-            _unlink(*texts, run_dir.data, run_dir.status, run_dir.metrics)
+            files.remove(*texts, run_dir.data, run_dir.status, run_dir.metrics)
             shutil.rmtree(run_dir.model, ignore_errors=True)
     update_config(run, run_dir)
 
@@ -138,14 +138,8 @@ def update_config(run: Run, run_dir: RunDirectory) -> None:
             return
         if new_test_sets(run, run_dir) or (there.metrics != run.metrics
                                            and "average" in Pipeline(run, run_dir, 0).removable()):
-            _unlink(run_dir.scores)
+            files.remove(run_dir.scores)
     files.write_atomically(run_dir.config, gin_files.as_gin(run))
-
-
-def _unlink(*paths: str) -> None:
-    for path in paths:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
 
 
 class Pipeline:
@@ -255,7 +249,7 @@ class Pipeline:
                 continue
             for stage in planned:
                 self._do(stage)
-            _unlink(*glob.glob(glob.escape(checkpoint) + ".*"))
+            files.remove(*glob.glob(glob.escape(checkpoint) + ".*"))
         with contextlib.suppress(OSError):            # what is not empty stays
             os.rmdir(os.path.dirname(self.run_dir.kept_checkpoint(0)))
         if gone:

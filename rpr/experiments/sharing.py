@@ -3,7 +3,6 @@
 A run that shares a training begins with copies of what the other one left in model/. Checkpoints
 are hard links, which take no space. `rpr train` then goes on as after a kill.
 """
-import contextlib
 import dataclasses
 import glob
 import os
@@ -122,8 +121,7 @@ def link(source: str, target: str) -> None:
     """Makes a hard link of a file that no writer changes; a copy where that is not possible."""
     if os.path.islink(source):
         raise UserError(f"{source} is a symbolic link; expected a file")
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(target)
+    files.remove(target)
     try:
         os.link(source, target)
     except OSError:                                   # another file system, or one without links

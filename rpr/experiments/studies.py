@@ -235,11 +235,9 @@ def discard(runs: list[StudyRun], study_dir: str) -> None:
     if os.path.isdir(data_dir) and not set(os.listdir(data_dir)) <= {
             "download", *map(os.path.basename, traces)}:
         return
-    for path in (*traces, *(study_run.run_dir.config for study_run in runs),
+    files.remove(*traces, *(study_run.run_dir.config for study_run in runs),
                  *(os.path.join(study_dir, name) for name in (
-                     gin_files.STUDY_FILE, "study.json", ".lock", _DATAGEN, _DATAGEN_LOCK))):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+                     gin_files.STUDY_FILE, "study.json", ".lock", _DATAGEN, _DATAGEN_LOCK)))
     for directory in (*(study_run.run_dir.path for study_run in runs),
                       os.path.join(study_dir, "runs"), os.path.join(data_dir, "download"), data_dir,
                       study_dir):

@@ -98,6 +98,13 @@ def write_json(path: str, value: Any) -> None:
     write_atomically(path, json.dumps(value, indent=1) + "\n")
 
 
+def remove(*paths: str) -> None:
+    """Removes those of the files that are there."""
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
 def remove_temporary_files(directory: str) -> None:
     """Removes the files of killed writers in a directory. Those of living writers are locked."""
     if os.path.islink(directory) or not os.path.isdir(directory):
@@ -185,12 +192,12 @@ def refuse_unusable(path: str) -> None:
     escaping does not help.
     """
     absolute = os.path.abspath(path)
-    for what, text, most in (("path", absolute, _LONGEST_PATH),
-                             ("name", max(absolute.split(os.sep), key=lambda name: len(
-                                 os.fsencode(name))), _LONGEST_NAME)):
-        if len(os.fsencode(text)) > most:
-            raise UserError(f"{path[:60]}...: a {what} of {len(os.fsencode(text)):,} bytes; at "
-                            f"most {most:,} are possible")
+    encoded = os.fsencode(absolute)
+    for what, length, most in (("path", len(encoded), _LONGEST_PATH),
+                               ("name", max(map(len, encoded.split(b"/"))), _LONGEST_NAME)):
+        if length > most:
+            raise UserError(f"{path[:60]}...: a {what} of {length:,} bytes; at most {most:,} are "
+                            "possible")
     for character in _PATTERN:
         if character in absolute:
             raise InvalidPath(path, f"TensorFlow takes {character} in a path for a pattern; take "
