@@ -52,10 +52,10 @@ def main(argv: list[str]) -> None:
     if flags.score_file and not request.is_ensemble:
         t2t_decoder.main(None)
         return
-    event = _decode(request, models)
+    event = _decode(request, models)                  # none of a part for another process
     if event and request.metrics_file:
         metrics_log.append(request.metrics_file, "decode", **event)
-    if request.to_terminal:
+    if event and request.to_terminal:
         with open(request.output, "rb") as text:
             shutil.copyfileobj(text, sys.stdout.buffer)
         sys.stdout.flush()

@@ -253,7 +253,8 @@ def run(trained, lively, tmp_path_factory):
 
 def test_a_run_directory_decodes_without_flags(command, by_t2t, run, tmp_path):
     folder, _ = command
-    done = rpr_command("decode", run, f"--input={folder}/in", "--decode_hparams=extra_length=9")
+    done = rpr_command("decode", run, f"--input={folder}/in", "--decode_hparams=extra_length=9",
+                       f"--worker_gpu={min(2, len(os.sched_getaffinity(0)))}")
     assert done.stdout.encode() == by_t2t
     rpr_command("decode", run, f"--input={folder}/in", f"--output={tmp_path}/out",
                 "--decode_hparams=extra_length=9")
