@@ -81,6 +81,8 @@ def _define_flags() -> None:
 
 def _request(flags: FlagValues, words: Sequence[str]) -> tuple[DecodeRequest, list[TrainedModel]]:
     """What the command line asks for, checked, and its models."""
+    if words and flags.ensemble:
+        raise UserError(f"{words[0]!r}: not with --ensemble, which names all run directories")
     run, model = arguments.find_model(flags, words)
     models = _find_members(flags.ensemble, model) if flags.ensemble else [
         trained_model.find_trained_model(model)]
@@ -252,8 +254,8 @@ def _decode(request: DecodeRequest, models: Sequence[TrainedModel]) -> dict[str,
         logging.getLogger("tensorflow").addHandler(_HypothesisPrinter())
         try:
             t2t_decoder.decode(estimator, hparams, decode_hparams)
-        except tf.errors.UnknownError as error:
-            if "EOFError" not in str(error):          # the end of the input, Ctrl-D
+        except (EOFError, tf.errors.UnknownError) as error:
+            if "EOFError" not in f"{error!r}: {error}":       # the end of the input, Ctrl-D
                 raise
         return None
     counted = ProgressEstimator(estimator)

@@ -83,7 +83,7 @@ def _model(flags: FlagValues, rest: Sequence[str]) -> ModelRequest:
     data_dir, output_dir = map(os.path.expanduser, (flags.data_dir, flags.output_dir))
     files.refuse_unusable(output_dir)
     files.refuse_unusable(data_dir)
-    if len(rest) % 2 or not all(name.startswith("--hp_") for name in rest[::2]):
+    if len(rest) % 2 or not all(name.startswith("--hp_") and "=" not in name for name in rest[::2]):
         raise UserError(f"{' '.join(rest)[:80]!r}: rpr train takes flags only; hparams are "
                         "--hparams=NAME=VALUE,... or --hp_NAME VALUE")
     given = [flags.hparams, *(f"{name.removeprefix('--hp_')}={value}"

@@ -196,3 +196,4 @@ def test_bad_ensembles_are_refused_in_one_line(trained, tmp_path):
     with pytest.raises(UserError, match=f"{tmp_path}: neither a run directory"):
         ensemble.find_members([str(trained.output_dir), str(tmp_path)], data_dir)
     assert "--output_dir=" in refused("decode", *trained.flags, "--ensemble=x")
+    assert "'run': not with --ensemble, which names" in refused("decode", "run", "--ensemble=x")

@@ -274,9 +274,10 @@ def test_a_run_directory_is_evaluated_and_the_command_ends(run, trained, tmp_pat
 
 
 def test_interactive_decoding_prints_hypotheses_and_no_warnings(trained, lively):
-    done = rpr_command("decode", *trained.flags, f"--checkpoint_path={lively}",
-                       "--decode_interactive", "--decode_hparams=beam_size=2,extra_length=9",
-                       stdin="Click the button.\nq\n")
+    command = ["decode", *trained.flags, f"--checkpoint_path={lively}", "--decode_interactive",
+               "--decode_hparams=beam_size=2,extra_length=9"]
+    rpr_command(*command, stdin="")                   # ends at once
+    done = rpr_command(*command, stdin="Click the button.\nq\n")
     hypothesis = re.sub(r"INTERACTIVE MODE.*?\n>", "", done.stdout, flags=re.DOTALL).strip()
     assert hypothesis and "INTERACTIVE MODE" in done.stdout
     assert not done.stderr.strip()
