@@ -8,17 +8,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rpr.utils import errors
 from rpr.utils.console import printable, write_traceback
-from rpr.utils.errors import (
-    STOPPED,
-    InvalidPath,
-    InvalidValue,
-    UserError,
-    nearest,
-    own_code_error,
-    resource_error,
-    send_failure_reason,
-)
+from rpr.utils.errors import STOPPED, InvalidPath, InvalidValue, UserError, nearest
 
 Command = Callable[[list[str]], Any]
 
@@ -114,11 +106,11 @@ def run_command(name: str, command: Command, argv: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
     except Exception as error:
-        line = resource_error(error)
+        line = errors.resource_error(error)
         if line:
             return _refuse(name, line)
-        own = own_code_error(error)
-        send_failure_reason(own or error)
+        own = errors.own_code_error(error)
+        errors.send_failure_reason(own or error)
         first = (str(error).strip().splitlines() or [""])[0][:300]
         line = own or f"unexpected {type(error).__name__}: {first}"
         print(f"{name}: " + printable(f"{line}; the traceback is in {write_traceback(error)}"),
@@ -148,7 +140,7 @@ def _spelled(error: UserError, command: str, argv: Sequence[str]) -> str:
 
 def _refuse(name: str, line: str) -> int:
     line = printable(" ".join(line.splitlines()))
-    send_failure_reason(line)
+    errors.send_failure_reason(line)
     print(f"{name}: {line}", file=sys.stderr)
     return 1
 

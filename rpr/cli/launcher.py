@@ -82,14 +82,9 @@ def parse(argv: list[str], program: str, hidden: str = "$", example: str = ""
           ) -> tuple[FlagValues, list[str]]:
     """Parses the flags that the modules imported so far define; registers names with T2T.
 
-    Args:
-      argv: arguments, without the program's name.
-      program: the first lines of --help.
-      hidden: regular expression of the beginnings of flags that the program does not use.
-      example: a flag, for a command that takes flags only.
-
-    Returns:
-      the flags, and the other arguments: words, and T2T's `--hp_name value`.
+    `program` is the beginning of --help, `hidden` a regular expression of the beginnings of flags
+    that it does not use, `example` a flag, for a command that takes flags only. Returns the flags,
+    and the other arguments: words, and T2T's `--hp_name value`.
     """
     if any(arg in ("-h", "--help", "-help", "--helpfull") for arg in argv):
         print("\n".join([program, "", "Flags, besides --verbose:", *_shown(hidden).values()]))

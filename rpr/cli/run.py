@@ -8,8 +8,8 @@ from concurrent import futures
 
 from rpr.cli.arguments import Parser, number
 from rpr.evaluation import test_sets
-from rpr.experiments import config, gin_files, local_pool, provenance, studies, verification
-from rpr.experiments.config import Run
+from rpr.experiments import gin_files, local_pool, provenance, studies, verification
+from rpr.experiments.config import Run, describe
 from rpr.experiments.pipeline import complete_run
 from rpr.experiments.run_directory import RunDirectory, find_model, sacrebleu_test_set
 from rpr.utils import files
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> None:
 def main_parser() -> Parser:
     """The flags of `rpr run`."""
     parser = Parser(
-        prog="rpr run", epilog=config.describe([("run", Run)]),
+        prog="rpr run", epilog=describe([("run", Run)]),
         description="One run: datagen, train, average, decode, score. It can be stopped at any "
         "time:\nthe same command resumes from the last checkpoint.")
     parser.add_argument("gin", type=gin_files.resolve,

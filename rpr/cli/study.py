@@ -7,19 +7,9 @@ import shutil
 from rpr.cli import report
 from rpr.cli.arguments import Parser, number
 from rpr.cli.run import check_new_runs
-from rpr.experiments import (
-    config,
-    gin_files,
-    local_pool,
-    progress,
-    provenance,
-    run_directory,
-    scheduler,
-    slurm,
-    studies,
-)
-from rpr.experiments.config import Run, Study
-from rpr.experiments.run_directory import RunDirectory
+from rpr.experiments import gin_files, local_pool, progress, provenance, scheduler, slurm, studies
+from rpr.experiments.config import Run, Study, describe
+from rpr.experiments.run_directory import RunDirectory, new_test_sets
 from rpr.utils import files, locks
 from rpr.utils.console import for_tables, say, terminal
 from rpr.utils.errors import InvalidValue, UserError
@@ -110,7 +100,7 @@ def _complete(args: argparse.Namespace, study: Study, run: Run, planned: list[st
     rest = scheduler.run_all(runs, workers, max_parallel, flags, args.retry_failed)
     # Runs that another command had under way get their further test sets now.
     while len(needed := _needed(study, planned)) > len(runs) or any(
-            run_directory.new_test_sets(study_run.run, study_run.run_dir) for study_run in needed):
+            new_test_sets(study_run.run, study_run.run_dir) for study_run in needed):
         runs = studies.prepare(study, run, study_dir, needed)
         rest = scheduler.run_all(runs, workers, max_parallel, flags, retry_failed=False)
     if rest:
@@ -172,7 +162,7 @@ def _note_missing_curves(runs: list[studies.StudyRun]) -> None:
 def main_parser() -> Parser:
     """The flags of `rpr study`."""
     parser = Parser(
-        prog="rpr study", epilog=config.describe([("study", Study), ("run", Run)]),
+        prog="rpr study", epilog=describe([("study", Study), ("run", Run)]),
         description="All runs of a study, on the GPUs or cores of this machine. It can be stopped "
         "at any\ntime: the same command resumes; finished runs are not repeated.")
     parser.add_argument("gin", nargs="?", type=gin_files.resolve,

@@ -18,18 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rpr.evaluation import length_warnings
-from rpr.experiments import gin_files, provenance, sharing
+from rpr.experiments import gin_files, provenance, run_directory, sharing
 from rpr.experiments.config import Run
-from rpr.experiments.run_directory import (
-    RunDirectory,
-    Stage,
-    data_record,
-    dev_stages,
-    dev_texts,
-    new_test_sets,
-    sacrebleu_test_set,
-    stages,
-)
+from rpr.experiments.run_directory import RunDirectory, Stage, data_record, dev_texts
 from rpr.utils import files, locks, metrics_log
 from rpr.utils.console import say
 from rpr.utils.errors import STOPPED, UserError
@@ -136,7 +127,7 @@ def update_config(run: Run, run_dir: RunDirectory) -> None:
         there = gin_files.load_run(run_dir.config)
         if there == run:
             return
-        if new_test_sets(run, run_dir) or (there.metrics != run.metrics
+        if run_directory.new_test_sets(run, run_dir) or (there.metrics != run.metrics
                                            and "average" in Pipeline(run, run_dir, 0).removable()):
             files.remove(run_dir.scores)
     files.write_atomically(run_dir.config, gin_files.as_gin(run))
@@ -148,7 +139,7 @@ class Pipeline:
     def __init__(self, run: Run, run_dir: RunDirectory, lock: int) -> None:
         self.run, self.run_dir, self._lock = run, run_dir, lock
         self.status = run_dir.read_status()
-        self.stages = list(stages(run, run_dir))
+        self.stages = list(run_directory.stages(run, run_dir))
         self.hashes: dict[str, str] = {}              # of the input of each stage
         before = ""
         for stage in self.stages:
@@ -259,7 +250,8 @@ class Pipeline:
 
     def _dev_stages(self, step: int) -> list[Stage]:
         """Decoding and scoring of the development set; fills in the hashes of their input."""
-        planned, before = dev_stages(self.run, self.run_dir, step), self.hashes["train"]
+        planned = run_directory.dev_stages(self.run, self.run_dir, step)
+        before = self.hashes["train"]
         for stage in planned:
             before = self.hashes[stage.name] = self._input_hash(stage, before)
         return planned
@@ -333,7 +325,7 @@ def _recorded_texts(run: Run, run_dir: RunDirectory) -> dict[str, Any]:
 def _test_sets_of_problem(run: Run) -> list[str]:
     """The test sets whose text is the problem's, not sacreBLEU's."""
     return [test_set or "test" for test_set in ("", *run.test_sets)
-            if not any(sacrebleu_test_set(run, test_set))]
+            if not any(run_directory.sacrebleu_test_set(run, test_set))]
 
 
 def check_dev_texts(run: Run, run_dir: RunDirectory) -> None:

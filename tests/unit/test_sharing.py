@@ -6,16 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rpr.experiments import (
-    config,
-    gin_files,
-    pipeline,
-    progress,
-    run_directory,
-    scheduler,
-    sharing,
-    studies,
-)
+from rpr.experiments import config, gin_files, pipeline, run_directory, scheduler, sharing, studies
+from rpr.experiments.progress import plan
 from rpr.utils.errors import UserError
 
 BASE = config.Run("p", "h", 40, checkpoint_steps=10, average_checkpoints=2)
@@ -98,11 +90,11 @@ def test_arms_that_differ_in_decoding_wait_for_one_training(tmp_path):
 
 def test_a_plan_counts_no_training_that_is_there(tmp_path):
     runs = studies.prepare(config.Study("wide", arms=ARMS), BASE, str(tmp_path))
-    assert progress.plan(runs, 1, [])[1].startswith("4 runs, 2 trainings to do")
+    assert plan(runs, 1, [])[1].startswith("4 runs, 2 trainings to do")
     train(runs[0].run_dir, runs[0].run)               # its one checkpoint is too few for others
-    assert progress.plan(runs, 1, [])[1].startswith("4 runs, 2 trainings to do")
+    assert plan(runs, 1, [])[1].startswith("4 runs, 2 trainings to do")
     train(runs[2].run_dir, runs[2].run)               # its four checkpoints serve the second arm
-    assert progress.plan(runs, 1, [])[1].startswith("4 runs, 1 trainings to do")
+    assert plan(runs, 1, [])[1].startswith("4 runs, 1 trainings to do")
 
 
 def test_another_run_trains_if_the_one_that_should_has_failed(tmp_path):
