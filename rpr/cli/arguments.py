@@ -44,10 +44,7 @@ def number(low: float, high: float | None = None, kind: type = int) -> Callable[
 
 
 def find_model(flags: object, words: Sequence[str]) -> tuple[Run | None, ModelRequest]:
-    """The run, if any, and the model that a command line asks for.
-
-    `words` are a run directory, or nothing: then flags, T2T's or argparse's, name the model.
-    """
+    """The run, if any, and the model: that of the run directory in `words`, else of the flags."""
     given = ModelRequest.of(flags)
     for name in (word.partition("=")[0] for word in words if word.startswith("--hp_")):
         raise UserError(f"{name}: only rpr train takes it; give --hparams="

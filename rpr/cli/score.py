@@ -26,10 +26,7 @@ MOST_SAMPLES = 1_000_000                              # of sacreBLEU's tests
 
 
 def as_text(systems: Sequence[System], test: str | None = None, samples: int | None = None) -> str:
-    """Lines for a terminal: the scores of each system, then the signature of each metric.
-
-    `test` is the paired test, `samples` the number of its resamples or trials.
-    """
+    """Lines for a terminal: scores, signatures, and what the test of `samples` trials means."""
     lines = []
     width = max(len(system.name) for system in systems)
     for system in systems:

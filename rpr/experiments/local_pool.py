@@ -157,10 +157,7 @@ def _close(leases: list[socket.socket]) -> None:
 
 
 def lease(kind: str, name: Any) -> socket.socket | None:
-    """Leases a device, see `Machine`; None if another process holds its lease.
-
-    A lease is held until it is closed. Child processes may inherit it.
-    """
+    """The lease of a device, held until it is closed; None if another process has it."""
     held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         held.bind(_address(kind, name))

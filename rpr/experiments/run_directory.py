@@ -214,10 +214,7 @@ def _decode(run: Run, run_dir: RunDirectory, text: list[str], checkpoint: str, h
 
 
 def sacrebleu_test_set(run: Run, test_set: str = "") -> tuple[str, str]:
-    """Name and language pair of a test set of sacreBLEU; both empty for one of the problem.
-
-    `test_set` is one of `run.test_sets`, or empty for `run.test_set`.
-    """
+    """Name and language pair of a test set ("": run.test_set) of sacreBLEU; empty for another."""
     if not test_set:
         return (run.test_set, run.language_pair) if run.test_set else ("", "")
     name, _, pair = test_set.partition(":")

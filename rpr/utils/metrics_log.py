@@ -54,10 +54,7 @@ def events(path: str, every: int = 1) -> Iterator[Event]:
 
 
 def read(path: str, most_train: int | None = None) -> list[Event]:
-    """The events of a metrics file, oldest first; none if there is no file.
-
-    A damaged file is refused. With more than `most_train` `train` events, only evenly spaced ones
-    are returned.
+    """Does what `events` does, with at most `most_train` events of `train`; refuses a damaged file.
     """
     if not os.path.exists(path):
         return []
