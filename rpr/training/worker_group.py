@@ -122,7 +122,7 @@ class WorkerGroup:
         secret = _write_secret(self._secret_path)
         introductions: queue.Queue[tuple[int, str, _Peer]] = queue.Queue()    # see `_meet`
         pending = threading.BoundedSemaphore(_MOST_PENDING)
-        strangers, reminded = [], time.monotonic()
+        fingerprints, reminded = {0: self._fingerprint}, time.monotonic()
         family = socket.getaddrinfo(*self._meeting, type=socket.SOCK_STREAM)[0][0]
         with socket.create_server(self._meeting, family=family) as server:
             server.settimeout(_POLL)
@@ -135,16 +135,16 @@ class WorkerGroup:
                     else:
                         connection.close()
                 while not introductions.empty():
-                    worker, fingerprint, peer = introductions.get()
-                    self._peers[worker] = peer
-                    if fingerprint != self._fingerprint:
-                        strangers.append(self._addresses[worker])
+                    worker, fingerprints[worker], self._peers[worker] = introductions.get()
                 if time.monotonic() - reminded > _REMINDER:
                     reminded = time.monotonic()
                     _say("waiting for " + ", ".join(
                         address for index, address in enumerate(self._addresses)
                         if index and index not in self._peers))
-        if strangers:                                 # only now: all processes are to be told
+        # Only now: all processes are to be told, and one may have been started again.
+        strangers = [self._addresses[worker] for worker, fingerprint in fingerprints.items()
+                     if fingerprint != self._fingerprint]
+        if strangers:
             reason = (f"{', '.join(strangers)}: started with other flags or hparams, or does not "
                       "see the same output_dir")
             self.fail(reason)

@@ -179,6 +179,25 @@ def test_one_that_was_started_for_another_training_is_refused_by_all(group):
     assert all("started with other flags" in line for line in told)
 
 
+def test_one_that_was_started_again_with_the_right_flags_is_not_refused(monkeypatch, tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    addresses = tuple(f"127.0.0.1:{port + 2 * index}" for index in range(3))
+    chief = worker_group.WorkerGroup(addresses, 0, "same", str(tmp_path / "secret"))
+    monkeypatch.setattr(chief, "_watch", lambda *_: None)     # it would start this process over
+    joining = threading.Thread(target=chief.join, daemon=True)
+    joining.start()
+    others = {}
+    for index, fingerprint in ((1, "other"), (1, "same"), (2, "same")):
+        wait_for(lambda index=index: connect(others, index, port + 1))
+        secret = (tmp_path / "secret").read_text().strip()
+        others[index].sendall(f"join {index} {fingerprint} {secret}\n".encode())
+        time.sleep(0.5)
+    assert [others[index].recv(100) for index in (1, 2)] == [b"go\n", b"go\n"]
+    joining.join()
+
+
 def test_the_launcher_starts_a_killed_worker_again_and_passes_the_rest_on(tmp_path):
     program = """
 import json, os, signal, sys, time
