@@ -45,8 +45,8 @@ def training_cluster() -> TrainingCluster | None:
     try:
         config = json.loads(text)
         jobs = {job: list(addresses) for job, addresses in config["cluster"].items() if addresses}
-        task, index = config["task"]["type"], int(config["task"].get("index", 0))
-    except (ValueError, KeyError, TypeError, AttributeError):
+        task, index = str(config["task"]["type"]), int(config["task"].get("index", 0))
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         raise UserError(f"TF_CONFIG={text}: expected JSON such as " + json.dumps(
             {"cluster": {"chief": ["host:port"], "worker": ["host:port"]},
              "task": {"type": "worker", "index": 0}})) from None

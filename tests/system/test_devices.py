@@ -201,6 +201,10 @@ def cluster_of(**jobs):
     (cluster_of(worker=["b:1"]), "one chief"),
     (cluster_of(chief=["a:1"], evaluator=["b:1"]), "one chief"),
     (cluster_of(chief=["a:1"], worker=["b:1"]).replace('"index": 0', '"index": 1'), "no chief 1"),
+    (cluster_of(chief=["a:1"], worker=["b:1"]).replace('"chief", "index"', '["chief"], "index"'),
+     r"no \['chief'\] 0"),
+    (cluster_of(chief=["a:1"], worker=["b:1"]).replace('"index": 0', '"index": Infinity'),
+     "expected JSON"),
     (cluster_of(chief=["a"], worker=["b:1"]), "address 'a'; expected host:port"),
     (cluster_of(chief=["a:1"], worker=["b:x"]), "address 'b:x'; expected host:port"),
     (cluster_of(chief=["a:65535"], worker=["b:1"]), "a port from 1 to 65534")])
