@@ -87,3 +87,5 @@ def check_search(decode_hparams: DecodeHParams) -> None:
         if not setting.accepts(value):
             raise InvalidValue("decode_hparams", f"{setting.name}={value}", "must be "
                                f"{setting.allowed()}")
+    if not decode_hparams.delimiter:
+        raise InvalidValue("decode_hparams", "delimiter=", "must not be empty")

@@ -6,6 +6,7 @@ import types
 import numpy as np
 import pytest
 from tensor2tensor.data_generators import text_encoder
+from tensor2tensor.utils import decoding
 
 import rpr.problems  # noqa: F401  registers them
 from rpr.inference import file_checks, file_decoder
@@ -67,6 +68,12 @@ def test_every_line_is_decoded_most_words_first(tmp_path, text, lines):
     assert [sentences[positions[number]] for number in range(len(lines))] == lines
     words = [len(sentence.split()) for sentence in sentences]
     assert len(sentences) == len(lines) and words == sorted(words, reverse=True)
+
+
+def test_an_empty_delimiter_is_refused():
+    search = decoding.decode_hparams("beam_size=4,delimiter=")
+    with pytest.raises(UserError, match="decode_hparams=delimiter=: must not be empty"):
+        file_checks.check_search(search)
 
 
 def test_a_pipe_is_refused_as_input(tmp_path):
