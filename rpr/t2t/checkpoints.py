@@ -88,7 +88,7 @@ def repair_state(directory: str) -> str | None:
             os.unlink(os.path.join(directory, STATE_FILE))
         return None
     write_state(directory, [other for other in every
-                            if _step(other) < _step(path) and not damage(other)] + [path])
+                            if step_of(other) < step_of(path) and not damage(other)] + [path])
     return path
 
 
@@ -118,12 +118,14 @@ def _is_read_by_tensorflow(path: str) -> bool:
 def by_step(directory: str) -> list[str]:
     """All checkpoints of a directory, complete or not, by step."""
     return sorted((path.removesuffix(".index") for path in glob.glob(
-        os.path.join(glob.escape(directory), "model.ckpt-*.index"))), key=_step)
+        os.path.join(glob.escape(directory), "model.ckpt-*.index"))), key=step_of)
 
 
-def _step(path: str) -> int:
+def step_of(path: str) -> int:
+    """The step in the name of a checkpoint, or -1 if it has another name, such as model.ckpt-best.
+    """
     digits = path.rpartition("-")[2]
-    return int(digits) if digits.isdigit() else -1
+    return int(digits) if digits.isdecimal() else -1
 
 
 def damage(path: str) -> str | None:

@@ -214,7 +214,7 @@ class TrainingHook(tf.train.SessionRunHook):
         cause, last_good = str(error), self.detector.good_step
         state = tf.train.get_checkpoint_state(self._model_dir)
         for path in reversed(state.all_model_checkpoint_paths if state else ()):
-            if int(path.rsplit("-", 1)[1]) <= last_good and not checkpoints.damage(path):
+            if checkpoints.step_of(path) <= last_good and not checkpoints.damage(path):
                 reader = tf.train.load_checkpoint(path)
                 if all(np.isfinite(reader.get_tensor(name)).all() for name, dtype
                        in reader.get_variable_to_dtype_map().items() if dtype.is_floating):
@@ -305,9 +305,9 @@ class KeepingListener(tf.train.CheckpointSaverListener):
     def keep(self) -> None:
         """Keeps the newest checkpoint, and earlier ones if a kill prevented that."""
         for path in checkpoints.by_step(self._model_dir) if self._frequency else ():
-            step = int(path.rpartition("-")[2])
+            step = checkpoints.step_of(path)
             kept = os.path.join(self._model_dir, "kept", os.path.basename(path))
-            if step and step % self._frequency == 0 and not (
+            if step > 0 and step % self._frequency == 0 and not (
                     os.path.exists(kept + ".index") or checkpoints.damage(path)):
                 os.makedirs(os.path.dirname(kept), exist_ok=True)
                 # The mean of one checkpoint: its weights, unchanged, written whole or not at all.

@@ -1,4 +1,6 @@
 """Hooks of a training: which checkpoints are evaluated, and which are kept for development BLEU."""
+import shutil
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 from conftest import killed_before_the_index
@@ -22,6 +24,9 @@ def kept(model_dir):
 
 def test_weights_of_multiples_are_kept_bit_for_bit(tmp_path):
     weights = {step: save(tmp_path, step) for step in (0, 10, 20, 30, 40)}
+    save(tmp_path, 20)
+    for path in tmp_path.glob("model.ckpt-20.*"):     # a copy that somebody made
+        shutil.copy(path, str(path).replace("-20.", "-best."))
     hooks.KeepingListener(str(tmp_path), 20).after_save(None, 40)
     assert kept(tmp_path) == ["model.ckpt-20", "model.ckpt-40"]
     for step in (20, 40):
