@@ -9,17 +9,16 @@ from tensor2tensor.utils.hparam import HParams
 from rpr.models.declarations import add_position_hparams
 
 
-def shaw2018(position: str, max_relative_position: int,
-             heads_share_relative_embedding: bool) -> HParams:
-    """The Transformer of Vaswani et al. 2017 with a choice of positions, on which all sets build.
+def shaw2018() -> HParams:
+    """The Transformer of Vaswani et al. 2017 with relative positions, on which all sets build.
 
     T2T's transformer_base_v1 has the paper's normalisation after each sub-layer, Adam with beta2
     0.98 and epsilon 1e-9, exactly its learning rate with a warm-up of 4,000 steps, label smoothing
     0.1, shared embeddings, 4,096 tokens a GPU, and dropout 0.1 in residuals and embeddings alone.
-    max_relative_position is the clipping distance k; the heads of a layer share a table, or not.
+    The clipping distance k is 16; each head of each layer has a table.
     """
-    return add_position_hparams(transformer.transformer_base_v1(), position, max_relative_position,
-                                heads_share_relative_embedding)
+    return add_position_hparams(transformer.transformer_base_v1(), "relative", 16,
+                                heads_share_relative_embedding=False)
 
 
 def variant(name: str, of: Callable[[], HParams], doc: str, **changes: Any
@@ -42,14 +41,9 @@ def absolute_variant(of: Callable[[], HParams], note: str = "") -> None:
             position="sinusoid")
 
 
-@registry.register_hparams
-def rpr_base() -> HParams:
-    """Base model of Shaw et al. 2018: relative positions, k=16, a table per layer and head."""
-    hparams = shaw2018("relative", 16, heads_share_relative_embedding=False)
-    hparams.filter_size = 1024
-    return hparams
-
-
+rpr_base = variant(
+    "rpr_base", shaw2018, "Base model of Shaw et al. 2018: relative positions, k=16, a table per "
+    "layer and head.", filter_size=1024)
 absolute_variant(rpr_base, ": the paper's baseline")
 variant("rpr_base_relative_and_absolute", rpr_base, "rpr_base with relative positions and "
         "sinusoids together (section 4.2: no gain).", position="relative+sinusoid")
@@ -63,18 +57,10 @@ for _k in (0, 1, 2, 4, 16, 64, 256):
     variant(f"rpr_base_k{_k}", rpr_base, f"rpr_base with the clipping distance k={_k} (table 2).",
             max_relative_position=_k)
 
-
-@registry.register_hparams
-def rpr_big_ende() -> HParams:
-    """Big model of Shaw et al. 2018, English-German: k=8, a table per layer, dropout 0.3."""
-    hparams = shaw2018("relative", 8, heads_share_relative_embedding=True)
-    hparams.hidden_size = 1024
-    hparams.filter_size = 4096
-    hparams.num_heads = 16
-    hparams.layer_prepostprocess_dropout = 0.3
-    return hparams
-
-
+rpr_big_ende = variant(
+    "rpr_big_ende", shaw2018, "Big model of Shaw et al. 2018, English-German: k=8, a table per "
+    "layer, dropout 0.3.", max_relative_position=8, heads_share_relative_embedding=True,
+    hidden_size=1024, filter_size=4096, num_heads=16, layer_prepostprocess_dropout=0.3)
 absolute_variant(rpr_big_ende)
 absolute_variant(variant(
     "rpr_big_enfr", rpr_big_ende, "Big model of Shaw et al. 2018, English-French: as rpr_big_ende "
