@@ -276,7 +276,7 @@ def _generate(problem: TextProblem, data_dir: str, staging: str, tmp_dir: str) -
     console.say(f"{name}: vocabulary")
     problem.get_or_create_vocab(staging, tmp_dir)
     # Text of what is decoded and scored; `rpr run` uses that of the test set.
-    overlap = _Overlap("targets" if problem.was_reversed else "inputs")
+    held_out: dict[str, list[str]] = {}               # the sources of each split
     for split in ("dev", "test", *problem.extra_test_sets):
         source, reference, documents = (os.path.join(staging, f"{name}.{split}.{kind}.txt")
                                         for kind in ("source", "reference", "documents"))
@@ -284,50 +284,34 @@ def _generate(problem: TextProblem, data_dir: str, staging: str, tmp_dir: str) -
         names = problem.documents(split, tmp_dir)
         if names is not None:
             _write_documents(names, lines, documents)
-        overlap.add(split, source)
+        held_out[split] = [line.decode().rstrip("\n") for line in parallel_text.raw_lines(source)]
+    absent = set().union(*held_out.values())          # from the training text
     written = {}
     with shards.workers(problem, staging, tmp_dir, scratch) as pool:
         for split, count in _shard_counts(problem).items():
             samples = problem.generate_samples(staging, tmp_dir, checks.SPLITS[split])
             if split == "train":
-                samples = overlap.watch(samples)
+                samples = _discarding(
+                    absent, "targets" if problem.was_reversed else "inputs", samples)
             written[split] = shards.write_split(pool, problem, split, samples, count, staging,
                                                 scratch)
-    overlap.report(name)
+    for split, sources in held_out.items():
+        shared = sum(source not in absent for source in sources)
+        if shared:
+            console.say(f"{name}: the training text has {shared:,} of the {len(sources):,} sources "
+                        f"of the {split} split")
     shutil.rmtree(scratch)
     return {"files": written, "texts": _describe_texts(problem, staging),
             "vocabulary": {vocabulary: files.sha256(os.path.join(staging, vocabulary))
                            for vocabulary in checks.vocabulary_files(problem)}}
 
 
-class _Overlap:
-    """Counts the sources (`feature` of a sample) of held-out sets that the training text has."""
-
-    def __init__(self, feature: str) -> None:
-        self._feature = feature
-        self._sources: dict[str, list[str]] = {}      # of each split
-        self._in_training = dict[str, bool]()         # of each source
-
-    def add(self, split: str, path: str) -> None:
-        """Adds a held-out set, given the file of its sources."""
-        self._sources[split] = [line.decode("utf-8").rstrip("\n")
-                                for line in parallel_text.raw_lines(path)]
-        self._in_training.update(dict.fromkeys(self._sources[split], False))
-
-    def watch(self, samples: Iterable[dict[str, str]]) -> Iterator[dict[str, str]]:
-        """Yields the samples of the training text unchanged."""
-        for sample in samples:
-            if sample[self._feature] in self._in_training:
-                self._in_training[sample[self._feature]] = True
-            yield sample
-
-    def report(self, name: str) -> None:
-        """Says which sets share sources with the training text, in a line each."""
-        for split, sources in self._sources.items():
-            shared = sum(map(self._in_training.__getitem__, sources))
-            if shared:
-                console.say(f"{name}: the training text has {shared:,} of the {len(sources):,} "
-                            f"sources of the {split} split")
+def _discarding(texts: set[str], feature: str, samples: Iterable[dict[str, str]]
+                ) -> Iterator[dict[str, str]]:
+    """Yields the samples unchanged; discards the texts that one of them has as its feature."""
+    for sample in samples:
+        texts.discard(sample[feature])
+        yield sample
 
 
 def _write_documents(names: list[str], lines: int, path: str) -> None:

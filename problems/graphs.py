@@ -280,11 +280,11 @@ class GraphPaths(GraphProblem, toy.GeneratedProblem):
         pairs: dict[int, list[tuple[int, int]]] = {
             length: [] for length in range(self.longest + 1)}
         for end in range(count):
-            ancestors, node = [end], end
-            while parents[node] is not None:
-                node = parents[node]
+            ancestors, node = [end], parents[end]
+            while node is not None:
                 ancestors.append(node)
-            for length in range(1, min(self.longest, len(ancestors) - 1) + 1):
-                pairs[length].append((ancestors[length], end))
+                node = parents[node]
+            for length, start in enumerate(ancestors[1:self.longest + 1], start=1):
+                pairs[length].append((start, end))
             pairs[0] += [(start, end) for start in range(count) if start not in ancestors]
         return pairs

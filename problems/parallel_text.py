@@ -11,8 +11,6 @@ from rpr.utils.files import atomic_path, refuse_pipe
 # Bytes. A longer line is not a sentence, and a small gzip file may contain one that fills memory.
 LONGEST_LINE = 2**20
 
-_GZIP_ERRORS = (EOFError, gzip.BadGzipFile, zlib.error)
-
 
 def raw_lines(path: str) -> Iterator[bytes]:
     """Yields the lines of a file, with their newlines; decompressed if its name ends in .gz.
@@ -33,7 +31,7 @@ def raw_lines(path: str) -> Iterator[bytes]:
                     raise UserError(f"{path}: line {number:,} is longer than {LONGEST_LINE:,} "
                                     "bytes, the longest that is read")
                 yield line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-    except _GZIP_ERRORS as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path}: damaged after line {number:,} ({error})") from None
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from None

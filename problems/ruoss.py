@@ -24,16 +24,9 @@ Example = tuple[Iterable[str], Iterable[str]]                # source and answer
 
 
 class Task(NamedTuple):
-    """A task.
-
-    Attributes:
-      tokens: of sources and answers.
-      places: the number of places for the answer to n tokens, as n -> places.
-      make: an example of n tokens, as (rng, n) -> source and answer.
-    """
-    tokens: str
-    places: Callable[[int], int]
-    make: Callable[[random.Random, int], Example]
+    tokens: str                                              # of sources and answers
+    places: Callable[[int], int]                             # for the answer to n tokens
+    make: Callable[[random.Random, int], Example]            # from n tokens
 
 
 TASKS: dict[str, Task] = {}

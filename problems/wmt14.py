@@ -34,18 +34,17 @@ GIGA = download.Remote(
 DEV = download.Remote(
     "https://data.statmt.org/wmt19/translation-task/dev.tgz",
     "sha256:7a7deccf82ebb05ba508dba5eb21356492224e8f630ec4f992132b029b4b25e7", 38654961)
-# We know no published SHA-256 or size of this archive; sacreBLEU's table has MD5 only.
-TEST = download.Remote(
-    "https://statmt.org/wmt14/test-full.tgz", "md5:a8cd784e006feb32ac6f3d9ec7eb389a")
-
-_DOCUMENT = re.compile(r'<doc\b.*?docid="([^"]*)"')
-_SEGMENT = re.compile(r"<seg[^>]*>(.*)</seg>")
 NEWS_COMMENTARY_V10 = download.Remote(
     "https://www.statmt.org/wmt15/training-parallel-nc-v10.tgz",
     "sha256:11e053e7ea29e87e69a1ad05e61cb559820947ecec144ea8c1d6cf05017c9602", 125136590)
-# We know no published SHA-256 or size of this archive; sacreBLEU's table has MD5 only.
+# We know no published SHA-256 or size of these archives; sacreBLEU's table has MD5 only.
+TEST = download.Remote(
+    "https://statmt.org/wmt14/test-full.tgz", "md5:a8cd784e006feb32ac6f3d9ec7eb389a")
 NEWSDISCUSS_TEST = download.Remote(
     "https://statmt.org/wmt15/test.tgz", "md5:67e3beca15e69fe3d36de149da0a96df")
+
+_DOCUMENT = re.compile(r'<doc\b.*?docid="([^"]*)"')
+_SEGMENT = re.compile(r"<seg[^>]*>(.*)</seg>")
 
 
 class Wmt14(translation.TranslationProblem):
