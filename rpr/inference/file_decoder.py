@@ -37,29 +37,19 @@ PART = "RPR_DECODE_PART"
 class DecodeRequest:
     """What `rpr decode` is asked for, with everything decided.
 
-    Attributes:
-      models: one, or the members of an ensemble; each with its checkpoint.
-      is_ensemble: whether several models decode together.
-      engine: "tensorflow" or "ctranslate2", which searches.
-      search: T2T's decode hparams, "name=value,...".
-      source: the file to decode; empty: T2T decodes what is typed, or the problem's own data.
-      output: the file to write; empty: T2T names it.
-      to_terminal: whether the output is a temporary file, to be printed.
-      devices: processes that share the batches, each with its own GPU or cores.
-      metrics_file: to which the `decode` event is appended.
-      keeps_timestamp: whether the output gets the time of the checkpoint.
-      t2t_flags: all flags of T2T, for its own functions.
+    Without a `source` T2T decodes what is typed, or the problem's own data; without an `output` it
+    names the file.
     """
-    models: tuple[ModelRequest, ...]
+    models: tuple[ModelRequest, ...]                  # one, or the members of an ensemble
     is_ensemble: bool
-    engine: str
-    search: str
+    engine: str                                       # "tensorflow" or "ctranslate2"
+    search: str                                       # T2T's decode hparams, "name=value,..."
     source: str
     output: str
-    to_terminal: bool
-    devices: int
-    metrics_file: str | None
-    keeps_timestamp: bool
+    to_terminal: bool                                 # the output is a temporary file, to print
+    devices: int                                      # processes, each with its own GPU or cores
+    metrics_file: str | None                          # gets the `decode` event
+    keeps_timestamp: bool                             # the output gets that of the checkpoint
     t2t_flags: Mapping[str, Any]
 
 

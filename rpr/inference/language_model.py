@@ -21,11 +21,10 @@ _BATCH_TOKENS = 4096                                  # of windows that are read
 
 
 class _Window(NamedTuple):
-    """Tokens `start` to `end` of a text; the losses from `first` on count."""
     text: int
-    start: int
+    start: int                                        # tokens
     end: int
-    first: int
+    first: int                                        # the losses from here on count
 
 
 class LanguageModel:

@@ -24,12 +24,9 @@ Sentences = Sequence[Sequence[int] | np.ndarray] | np.ndarray
 class AttentionWeights(NamedTuple):
     """Attention weights, float32 [layers, batch, heads, queries, keys].
 
-    An array is [0] where the model has no attention of that kind.
-
-    Attributes:
-      encoder: the encoder's self-attention.
-      decoder: the decoder's self-attention; query i predicts token i from the tokens before it.
-      cross: the decoder's attention to the encoder.
+    `encoder` and `decoder` are self-attention, `cross` is the decoder's attention to the encoder.
+    The decoder's query i predicts token i from the tokens before it. An array is [0] where the
+    model has no attention of that kind.
     """
     encoder: np.ndarray
     decoder: np.ndarray

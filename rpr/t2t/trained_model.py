@@ -37,16 +37,12 @@ def build_hparams(request: ModelRequest, decoding: bool = False) -> HParams:
 class TrainedModel(NamedTuple):
     """A trained model, ready to be built.
 
-    Attributes:
-      name: registered name of the model.
-      hparams: with `data_dir`, `model_dir` and the hparams of the problem (vocabularies included).
-      checkpoint: path without suffix.
-      request: the request, with this checkpoint.
+    The hparams have `data_dir`, `model_dir` and the hparams of the problem, with its vocabularies.
     """
-    name: str
+    name: str                                         # registered
     hparams: HParams
-    checkpoint: str
-    request: ModelRequest
+    checkpoint: str                                   # path without suffix
+    request: ModelRequest                             # with this checkpoint
 
 
 def find_trained_model(request: ModelRequest) -> TrainedModel:

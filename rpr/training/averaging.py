@@ -21,8 +21,8 @@ from rpr.utils.console import Task
 from rpr.utils.errors import UserError
 
 _FILE_BYTES = 1 << 26                                 # least size of a data file of an average
-# Variables that only training needs: T2T's scopes, and TensorFlow's names for the loss scale.
 _FIXED = {"global_step": np.int64, "train_stats/problem_0_steps": np.int32}   # not averaged
+# Variables that only training needs: T2T's scopes, and TensorFlow's names for the loss scale.
 _TRAINING_SCOPES = ("training/", "losses_avg/", "current_loss_scale", "good_steps")
 
 

@@ -76,23 +76,16 @@ def training_cluster() -> TrainingCluster | None:
 class DeviceRequest:
     """The devices and threads of a training.
 
-    Attributes:
-      per_machine: devices of each machine: GPUs, or parts of a CPU; 0: the CPU.
-      cpu_devices: parts into which a CPU is divided; 0: use GPUs.
-      mirrored: whether each device of a machine has a copy of the weights.
-      intra_op_threads: threads of one operation, which affect rounding; 0: as in the training so
-        far, else all cores.
-      inter_op_threads: operations at a time; 0: as many as threads of an operation.
-      machines: all machines; None: this machine alone.
-      compiled: whether XLA compiles the training step.
+    `intra_op_threads` are those of one operation, which affect rounding; 0: as in the training so
+    far, else all cores.
     """
-    per_machine: int = 1
-    cpu_devices: int = 0
-    mirrored: bool = False
+    per_machine: int = 1                              # GPUs, or parts of a CPU; 0: the CPU
+    cpu_devices: int = 0                              # parts of the CPU; 0: use GPUs
+    mirrored: bool = False                            # each device of a machine has all weights
     intra_op_threads: int = 0
-    inter_op_threads: int = 0
-    machines: TrainingCluster | None = None
-    compiled: bool = False
+    inter_op_threads: int = 0                         # operations at a time; 0: as many
+    machines: TrainingCluster | None = None           # None: this machine alone
+    compiled: bool = False                            # by XLA
 
     @property
     def count(self) -> int:

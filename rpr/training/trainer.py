@@ -35,35 +35,19 @@ _LOSS_NOTICED_WITHIN = 15.0                           # seconds
 
 @dataclasses.dataclass(frozen=True)
 class TrainingRequest:
-    """A training with all defaults resolved.
-
-    Attributes:
-      output_dir, data_dir: directories of the model and of the TFRecords.
-      metrics_file: see `rpr.utils.metrics_log`.
-      made_with: see `preflight.remember_training`.
-      devices: devices and threads.
-      seed: seed of initial values, batches and dropout masks.
-      evaluates: whether checkpoints are evaluated.
-      train_steps: last step of the whole training; learning rates may depend on it.
-      stop_at_step: an earlier last step; 0: none.
-      eval_frequency: steps between evaluations; None: T2T decides, by time.
-      keep_frequency: weights of checkpoints at multiples of this step are kept; 0: none.
-      max_loss_rise: see `DivergenceDetector`.
-      log_batches: record a hash of each batch.
-      profile: write a TensorBoard profile.
-    """
+    """A training with all defaults resolved."""
     output_dir: str
     data_dir: str
-    metrics_file: str
-    made_with: Mapping[str, Any]
+    metrics_file: str                                 # see `rpr.utils.metrics_log`
+    made_with: Mapping[str, Any]                      # see `preflight.remember_training`
     devices: DeviceRequest
-    seed: int
+    seed: int                                         # of initial values, batches and dropout masks
     evaluates: bool
-    train_steps: int
-    stop_at_step: int
-    eval_frequency: int | None
-    keep_frequency: int
-    max_loss_rise: float
+    train_steps: int                                  # in all; learning rates may depend on it
+    stop_at_step: int                                 # an earlier last step; 0: none
+    eval_frequency: int | None                        # in steps; None: T2T decides, by time
+    keep_frequency: int                               # in steps, see `KeepingListener`
+    max_loss_rise: float                              # see `DivergenceDetector`
     log_batches: bool
     profile: bool
 
@@ -241,7 +225,6 @@ def _stream(request: TrainingRequest, hparams: HParams) -> input_pipeline.Stream
 
 
 def _training_files(problem: Problem, data_dir: str) -> dict[str, int]:
-    """Number and total bytes of the training files."""
     paths = tf.gfile.Glob(problem.filepattern(data_dir, tf.estimator.ModeKeys.TRAIN))
     return {"files": len(paths), "bytes": sum(tf.gfile.Stat(path).length for path in paths)}
 
