@@ -47,20 +47,15 @@ class Translation(NamedTuple):
 
 
 class SentenceAttention(NamedTuple):
-    """Attention weights of one sentence pair.
+    """Attention weights, float32, of one sentence pair, whose sub-words have the end mark.
 
-    Attributes:
-      source, target: the sub-words as text, with the end mark.
-      encoder: float32 [layers, heads, source, source].
-      decoder: float32 [layers, heads, target, target]; a decoder may have read both.
-      cross: float32 [layers, heads, target, source]. An array is empty where the model has no
-        attention of that kind.
+    An array is empty where the model has no attention of that kind.
     """
     source: list[str]
     target: list[str]
-    encoder: np.ndarray
-    decoder: np.ndarray
-    cross: np.ndarray
+    encoder: np.ndarray                               # [layers, heads, source, source]
+    decoder: np.ndarray                               # [layers, heads, target, target], or of both
+    cross: np.ndarray                                 # [layers, heads, target, source]
 
     def draw(self, prefix: str) -> None:
         """Writes PREFIX.encoder.png, PREFIX.decoder.png and PREFIX.cross.png, if there are such.

@@ -143,7 +143,6 @@ def encoder(x: tf.Tensor, bias: tf.Tensor, hparams: HParams, nonpadding: tf.Tens
     Args:
       x: [batch, length, hidden], embedded words.
       bias: [batch, 1, 1|length, length].
-      hparams: the model's hyperparameters.
       nonpadding: float [batch, length], for packed batches; otherwise taken from the bias.
       save_weights_to: see `rpr.nn.attention.multihead_attention`.
       features: see `_enter`; `edges` are labels of edges, int32 [batch, length, length].
@@ -210,7 +209,6 @@ def decoder(x: tf.Tensor, memory: tf.Tensor | None, self_bias: tf.Tensor | None,
       self_bias: [batch|1, 1, length, length], or for a step [1, 1, 1, steps so far + 1]; None
         if each query may attend to every key.
       cross_bias: [batch, 1, 1|length, len_inputs].
-      hparams: the model's hyperparameters.
       cache: from `init_cache`, changed in place, or None.
       save_weights_to: see `rpr.nn.attention.multihead_attention`.
       features: see `_enter`.

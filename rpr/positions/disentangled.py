@@ -91,7 +91,6 @@ def score_terms(q: tf.Tensor, k: tf.Tensor, k_rows: tf.Tensor, q_rows: tf.Tensor
       k: [batch, heads, keys, depth].
       k_rows: k^r, [heads, labels, depth]: projections of the first result of `reachable_rows`.
       q_rows: q^r, [heads, labels, depth]: projections of the second one, scaled like q.
-      layout: positions of queries and keys.
       buckets_per_side, max_distance: see `log_buckets`.
     """
     def labels(table: tf.Tensor, distances: tf.Tensor, smallest: tf.Tensor) -> tf.Tensor:

@@ -43,7 +43,6 @@ def add_scores(logits: tf.Tensor, q: tf.Tensor, table: tf.Tensor, layout: Layout
       logits: q_i . k_j, [batch, heads, queries, keys].
       q: [batch, heads, queries, depth], scaled by the caller.
       table: a^K, [2k + 1, depth] shared by the heads, or [heads, 2k + 1, depth].
-      layout: see `Layout`.
       left: number of rows for keys to the left of the query, if it is not k.
       exact: whether to add that constant, too, for weights that are not a softmax.
     """

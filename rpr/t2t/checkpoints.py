@@ -77,8 +77,10 @@ def repair_state(directory: str) -> str | None:
     named = _named(directory)
     if named and damage(named):
         named = None
-    if named and _is_read_by_tensorflow(named):
-        return None
+    if named:
+        found = tf.train.latest_checkpoint(directory)     # of a copy: in the original, or none
+        if found and os.path.samefile(found + ".index", named + ".index"):
+            return None
     every, path = by_step(directory), named or newest_complete(directory)
     if path is None:
         if every:
@@ -107,12 +109,6 @@ def _named(directory: str) -> str | None:
     except (tf.errors.OpError, ValueError):           # also UnicodeDecodeError: not a state file
         return None
     return state and os.path.join(directory, os.path.basename(state.model_checkpoint_path))
-
-
-def _is_read_by_tensorflow(path: str) -> bool:
-    """Whether TensorFlow, too, takes this checkpoint for the newest of its directory."""
-    found = tf.train.latest_checkpoint(os.path.dirname(path))
-    return bool(found) and os.path.samefile(found + ".index", path + ".index")
 
 
 def by_step(directory: str) -> list[str]:

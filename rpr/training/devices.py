@@ -115,36 +115,6 @@ class DeviceRequest:
 
 def check(request: DeviceRequest, hparams: HParams, save_checkpoints_secs: int = 0) -> None:
     """Refuses combinations that do not work, or that would train something else than requested."""
-    _check_machines(request)
-    _check_precision(hparams)
-    optimizer = misc_utils.camelcase_to_snakecase(hparams.optimizer)         # as T2T does
-    accumulates = optimizer == "multistep_adam"
-    if accumulates != (hparams.optimizer_multistep_accumulate_steps > 0):
-        raise UserError(f"optimizer={hparams.optimizer} with optimizer_multistep_accumulate_steps="
-                        f"{hparams.optimizer_multistep_accumulate_steps}: multistep_adam and a "
-                        "number of batches go together")
-    mode = ("TF_CONFIG" if request.machines
-            else "optionally_use_dist_strat" if request.mirrors_devices
-            else "optimizer=multistep_adam" if accumulates else None)
-    if mode and hparams.clip_grad_norm:
-        raise UserError(f"clip_grad_norm={hparams.clip_grad_norm} with {mode}: the gradient of "
-                        "each batch would be clipped, not their sum; towers clip the sum")
-    if hparams.no_data_parallelism and request.per_machine > 1:
-        raise UserError(f"no_data_parallelism=True with {request.per_machine} devices: only one of "
-                        "them would train")
-    if accumulates and save_checkpoints_secs:
-        raise InvalidValue("save_checkpoints_secs", save_checkpoints_secs, "with "
-                           "optimizer=multistep_adam a checkpoint could fall between the batches "
-                           "of a step, and a resumed training would repeat them; use "
-                           "local_eval_frequency")
-    if request.compiled and request.is_mirrored:
-        raise UserError(f"xla_compile with {mode}: only one device and towers are compiled")
-    if accumulates and request.is_mirrored:
-        raise UserError(f"optimizer=multistep_adam with {mode}: only one device and towers "
-                        "accumulate batches")
-
-
-def _check_machines(request: DeviceRequest) -> None:
     gpus = len(tf.config.list_physical_devices("GPU"))
     if request.per_machine > (gpus or max(request.cpu_devices, 1)):
         raise InvalidValue("worker_gpu", request.per_machine, f"{gpus or 'no'} GPUs are visible; "
@@ -155,18 +125,37 @@ def _check_machines(request: DeviceRequest) -> None:
     if request.machines and gpus and gpus != request.per_machine:
         raise InvalidValue("worker_gpu", request.per_machine, f"with TF_CONFIG all {gpus} visible "
                            "GPUs of the machine are used; CUDA_VISIBLE_DEVICES hides some")
-
-
-def _check_precision(hparams: HParams) -> None:
-    if hparams.activation_dtype not in ("float32", "bfloat16"):
-        raise UserError(f"activation_dtype={hparams.activation_dtype}: float32 or bfloat16; "
-                        "gpu_automatic_mixed_precision computes in float16")
-    if hparams.weight_dtype != "float32":
-        raise UserError(f"weight_dtype={hparams.weight_dtype}: weights are float32; "
-                        "activation_dtype=bfloat16 computes in half precision")
-    if hparams.gpu_automatic_mixed_precision and hparams.activation_dtype != "float32":
-        raise UserError("gpu_automatic_mixed_precision with activation_dtype="
-                        f"{hparams.activation_dtype}: one of the two")
+    accumulates = misc_utils.camelcase_to_snakecase(hparams.optimizer) == "multistep_adam"
+    if accumulates and save_checkpoints_secs:
+        raise InvalidValue("save_checkpoints_secs", save_checkpoints_secs, "with "
+                           "optimizer=multistep_adam a checkpoint could fall between the batches "
+                           "of a step, and a resumed training would repeat them; use "
+                           "local_eval_frequency")
+    mode = ("TF_CONFIG" if request.machines
+            else "optionally_use_dist_strat" if request.mirrors_devices
+            else "optimizer=multistep_adam" if accumulates else None)
+    batches, dtype = hparams.optimizer_multistep_accumulate_steps, hparams.activation_dtype
+    for is_wrong, why in (
+            (dtype not in ("float32", "bfloat16"), f"activation_dtype={dtype}: float32 or "
+             "bfloat16; gpu_automatic_mixed_precision computes in float16"),
+            (hparams.weight_dtype != "float32", f"weight_dtype={hparams.weight_dtype}: weights are "
+             "float32; activation_dtype=bfloat16 computes in half precision"),
+            (hparams.gpu_automatic_mixed_precision and dtype != "float32",
+             f"gpu_automatic_mixed_precision with activation_dtype={dtype}: one of the two"),
+            (accumulates != (batches > 0), f"optimizer={hparams.optimizer} with "
+             f"optimizer_multistep_accumulate_steps={batches}: multistep_adam and a number of "
+             "batches go together"),
+            (mode and hparams.clip_grad_norm, f"clip_grad_norm={hparams.clip_grad_norm} with "
+             f"{mode}: the gradient of each batch would be clipped, not their sum; towers clip the "
+             "sum"),
+            (hparams.no_data_parallelism and request.per_machine > 1, "no_data_parallelism=True "
+             f"with {request.per_machine} devices: only one of them would train"),
+            (request.compiled and request.is_mirrored,
+             f"xla_compile with {mode}: only one device and towers are compiled"),
+            (accumulates and request.is_mirrored, f"optimizer=multistep_adam with {mode}: only one "
+             "device and towers accumulate batches")):
+        if is_wrong:
+            raise UserError(why)
 
 
 def compile_with_xla(session: tf.ConfigProto) -> None:

@@ -29,9 +29,7 @@ class DivergenceDetector:
 
     A record has the loss of one step, and batches of long sentences may have a much larger one than
     others. So the smallest of the last 15 losses counts, and the best 15 in a row by their largest.
-
-    Args:
-      max_rise: largest rise of the loss above its best, in nats per token; 0: no limit.
+    `max_rise` is how far the loss may rise above its best, in nats per token; 0: no limit.
     """
 
     WINDOW = 15
