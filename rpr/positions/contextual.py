@@ -20,7 +20,8 @@ def forgetting_bias(forward: tf.Tensor, backward: tf.Tensor | None, layout: Layo
     word i up to the word before j; `backward` is None if the attention is causal.
     """
     def differences(sums: tf.Tensor) -> tf.Tensor:
-        own = tf.slice(sums, [0, 0, layout.offset], [-1, -1, layout.queries])
+        # Not tf.slice, which loses the number of heads: of one head, broadcasting would, too.
+        own = sums[:, :, layout.offset:layout.offset + layout.queries]
         return own[:, :, :, None] - sums[:, :, None, :]
 
     bias = differences(tf.cumsum(forward, axis=2))

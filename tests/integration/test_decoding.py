@@ -31,6 +31,7 @@ RIVALS = [
     dict(encoder_position="learned", decoder_position="rotary"),
     dict(position="forgetting@1:dape+alibi@heads1:fire", num_hidden_layers=2),
     dict(position="randomized+relative", decoder_position="cope", cross_position="rotary"),
+    dict(position="relative+forgetting", num_heads=1),
 ]
 # Heads whose keys and values are neither as long as each other nor hidden_size / num_heads.
 SIZES = dict(attention_key_channels=24, attention_value_channels=40)
