@@ -30,7 +30,7 @@ from rpr.utils.errors import UserError
 
 _CHUNK_BYTES = 1 << 18
 _ATTEMPTS = 5                                         # in a row that receive nothing
-_WAIT_SECONDS = 1.0                                   # before the second attempt; doubles each time
+_WAIT_SECONDS = 1.0                                   # doubles with each attempt in vain
 _TIMEOUT_SECONDS = 60
 _LARGEST_UNKNOWN = 10**8                              # bytes, of a file without a published size
 _SMALL, _MOST_EXPANSION = 10**8, 50                   # bytes; of the members of an archive

@@ -28,22 +28,17 @@ _TABLE = re.compile(r"[^/]+/body/(encoder|decoder)/layer_(\d+)/self_attention/mu
 
 
 class Translation(NamedTuple):
-    """The best hypothesis for a sentence.
+    """The best hypothesis for a sentence, of n tokens with the end mark, if there is one.
 
-    Attributes:
-      text: detokenised.
-      score: the beam search's: log probability over ((5 + n) / 6)^alpha, n being the number of
-        tokens with the end mark (Wu et al. 2016, equation 14). A greedy hypothesis, or one that
-        was cut off before its end mark, has its plain log probability.
-      ids: int [n], including the end mark if there is one.
-      tokens: the n sub-words as text.
-      probabilities: float32 [n], the model's probability of each token after those before it.
+    The score is the beam search's: log probability over ((5 + n) / 6)^alpha (Wu et al. 2016,
+    equation 14). A greedy hypothesis, or one that was cut off before its end mark, has its plain
+    log probability.
     """
-    text: str
+    text: str                                         # detokenised
     score: float
-    ids: np.ndarray
-    tokens: list[str]
-    probabilities: np.ndarray
+    ids: np.ndarray                                   # int [n]
+    tokens: list[str]                                 # the n sub-words as text
+    probabilities: np.ndarray                         # float32 [n], after the tokens before
 
 
 class SentenceAttention(NamedTuple):

@@ -27,7 +27,7 @@ def attention(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, bias: tf.Tensor | None =
 
     Shaw et al. 2018, equations (2) to (4): the logits are (q_i . k_j + q_i . a^K_ij) / sqrt(depth),
     the output is sum_j alpha_ij (v_j + a^V_ij). If the inputs are in half precision, the softmax is
-    computed in float32.
+    computed in float32. The result is [batch, heads, queries, depth_v] of the dtype of q.
 
     Args:
       q: [batch, heads, queries, depth].
@@ -43,9 +43,6 @@ def attention(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, bias: tf.Tensor | None =
       dropout: applied to the weights.
       on_weights: called with the weights, before dropout, and the logits.
       scale: factor of q; None: depth ** -0.5.
-
-    Returns:
-      [batch, heads, queries, depth_v] of the dtype of q.
     """
     q = q * (q.shape.as_list()[-1] ** -0.5 if scale is None else scale)
     logits = scores(q, k) if scores else tf.matmul(q, k, transpose_b=True)
@@ -160,6 +157,8 @@ def multihead_attention(x: tf.Tensor, memory: tf.Tensor | None, bias: tf.Tensor 
                         masked: bool = False) -> tf.Tensor:
     """Multi-head attention with its projections, in the variable scope `multihead_attention`.
 
+    The result is [batch, queries, output_channels].
+
     Args:
       x: [batch, queries, hidden], the input of the queries.
       memory: [batch, keys, hidden], the input of keys and values; None: x (self-attention).
@@ -176,9 +175,6 @@ def multihead_attention(x: tf.Tensor, memory: tf.Tensor | None, bias: tf.Tensor 
         `v_encdec` are used instead of projections of the memory.
       save_weights_to: a dict that gets weights and logits under T2T's names, or None.
       masked: whether to use `masked_softmax` over the keys that the bias does not mask.
-
-    Returns:
-      [batch, queries, output_channels].
     """
     for name, channels in (("attention_key_channels", key_channels),
                            ("attention_value_channels", value_channels)):

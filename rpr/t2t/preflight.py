@@ -158,11 +158,8 @@ def vocabularies(problem: Problem, data_dir: str) -> dict[str, str]:
 def check_runs(runs: Sequence[ModelRequest]) -> tuple[list[dict[str, Any]], list[str]]:
     """Refuses runs with an unknown model, problem, hparams set or hparam, or a value out of range.
 
-    `compat.install` must have been called.
-
-    Returns:
-      the hparams that each run's training reads;
-      a line for each hparam that no run reads of those that set it to the same value.
+    `compat.install` must have been called. Returns the hparams that each run's training reads, and
+    a line for each hparam that no run reads of those that set it to the same value.
     """
     read = []
     why_dead: dict[str, list[str]] = {}               # by setting; "" if a run reads it

@@ -198,7 +198,6 @@ def _chief_hooks(request: TrainingRequest, hook: hooks.TrainingHook,
 
 def _execute(experiment: T2TExperiment, request: TrainingRequest, evaluate: Callable[[], None]
              ) -> None:
-    """Trains, and evaluates if requested."""
     estimator = experiment.estimator
     train_spec, eval_spec = experiment._train_spec, experiment._eval_spec
     if request.devices.machines or (request.evaluates and not request.eval_frequency):
