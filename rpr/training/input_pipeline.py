@@ -100,13 +100,11 @@ def _indexed(problem: Problem, hparams: HParams, data_dir: str, paths: Sequence[
         return data_reader.cast_ints_to_int32(problem.maybe_reverse_and_copy(features))
 
     fields = _unprocessed_fields(problem, hparams)
-    if fields:
-        def length(serialized: tf.Tensor) -> tf.Tensor:
+
+    def length(serialized: tf.Tensor) -> tf.Tensor:
+        if fields:
             return _lengths(serialized, fields, problem)
-    else:
-        def length(serialized: tf.Tensor) -> tf.Tensor:
-            return tf.map_fn(lambda record: _lengths_of_example(example(record)), serialized,
-                             tf.int64)
+        return tf.map_fn(lambda record: _lengths_of_example(example(record)), serialized, tf.int64)
 
     records = Records(paths, *_scan(paths, length, config.session_config))
     order = _order(problem, hparams, records.lengths, towers, stream.seed, few_shapes)
