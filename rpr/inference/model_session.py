@@ -121,7 +121,8 @@ class ModelSession:
         """Log probability of each target token given those before it; arguments as of `logits`.
 
         float32 [batch, target length]; entries at padding mean nothing. `found`: the targets are
-        hypotheses of a search, which may have chosen the symbol 0 after few steps of training.
+        hypotheses of a search, which may have chosen the symbol 0, or one beyond the vocabulary
+        (`vocab_divisor`), after few steps of training.
         """
         return self._session.run(self._target_log_probabilities,
                                  self._feed(inputs, targets, found))
@@ -190,7 +191,7 @@ class ModelSession:
         largest = max((int(row.max()) for row in rows if row.size), default=0)
         if not found and any(((row[:-1] == 0) & (row[1:] != 0)).any() for row in rows):
             raise UserError(f"{name}: 0 is padding and must not precede other ids of a sentence")
-        if largest >= self._symbols[name] or any((row < 0).any() for row in rows):
+        if not found and largest >= self._symbols[name] or any((row < 0).any() for row in rows):
             raise UserError(f"{name}: ids must be from 0 to {self._symbols[name] - 1}")
         self._check_length(name, max(map(len, rows)), name)
         return pad(rows)

@@ -241,8 +241,8 @@ def test_sentences_may_come_in_any_iterable(model):
 
 @pytest.fixture(scope="module")
 def short_network():
-    return rpr.build("rpr_tiny", "position=learned,max_length=4,num_hidden_layers=1",
-                     vocabulary_size=20)
+    return rpr.build("rpr_tiny", "position=learned,max_length=4,num_hidden_layers=1,"
+                     "vocab_divisor=8", vocabulary_size=20)
 
 
 @pytest.mark.parametrize("call, says", [
@@ -266,7 +266,8 @@ def test_ids_that_cannot_be_read_raise_one_line(short_network, call, says):
     assert "\n" not in str(raised.value)
 
 
-def test_a_hypothesis_may_hold_the_symbol_of_padding(short_network):
+def test_a_hypothesis_may_hold_symbols_that_are_not_of_the_vocabulary(short_network):
+    assert short_network.log_probabilities([[5, 1]], [[23, 1]], found=True).shape == (1, 2)
     assert short_network.log_probabilities([[5, 1]], [[0, 6, 1]], found=True).shape == (1, 3)
     assert short_network.attention([[5, 1]], [[0, 6, 1]], found=True).cross.shape[-2:] == (3, 2)
     with pytest.raises(UserError, match="targets: 0 is padding"):
