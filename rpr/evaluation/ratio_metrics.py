@@ -37,7 +37,10 @@ def make_metric(name: str, references: int = 1, tokenize: str | None = None,
 
 def make_metrics(names: Sequence[str], references: int, tokenize: str | None,
                  language_pair: str | None) -> list[Metric]:
-    """The metrics of names in `ALL_METRICS`; refuses a tokenizer without BLEU."""
+    """The metrics of text with these names; refuses a tokenizer without BLEU."""
+    for name in names:
+        if name in LOSS_METRICS:
+            raise InvalidValue("metrics", name, "is of losses, not of text")
     if tokenize is not None and "bleu" not in names:
         raise InvalidValue("tokenize", tokenize, "is for bleu alone, and the metrics are "
                            f"{', '.join(names)}")

@@ -108,7 +108,7 @@ def score(systems: Mapping[str, Sequence[str]], references: Mapping[str, Sequenc
     Args:
       systems: {name: lines}; the first is the baseline of a paired test.
       references: {name: lines} of the same sentences; all are used.
-      metrics: of `rpr.evaluation.ALL_METRICS`.
+      metrics: of `rpr.evaluation.ALL_METRICS`, without `LOSS_METRICS`.
       tokenize: sacreBLEU's tokenizer for BLEU; None: chosen by the target language, mostly 13a.
       test_set, language_pair: where the references come from, for the signature; the target
         language also chooses the tokenizer.
@@ -121,25 +121,29 @@ def score(systems: Mapping[str, Sequence[str]], references: Mapping[str, Sequenc
       the systems in the order given.
 
     Raises:
-      UserError: unknown metric, tokenizer or test, a tokenizer without BLEU, a system without
-        lines, different numbers of lines (also of `documents`), a paired test of one system.
+      UserError: unknown metric, tokenizer or test, a tokenizer without BLEU, no system or
+        reference, a system without lines, different numbers of lines (also of `documents`), a
+        paired test of one system.
     """
     if test is not None and test not in TESTS:
         raise InvalidValue("test", test, f"must be one of {', '.join(TESTS)}")
+    if not systems or not references:
+        raise UserError("there is no system or no reference")
     check_lengths(systems, references)
-    check_lengths(systems, {"documents": documents} if documents else {})
+    if documents is not None:
+        check_lengths(systems, {"documents": documents})
     if test and len(systems) < 2:
         raise UserError("a paired test needs two or more systems, the baseline first")
-    made = make_metrics(metrics, len(references), tokenize, language_pair)
-    statistics = sentence_statistics(made, systems, list(references.values()))
+    expected = list(references.values())
+    made = make_metrics(metrics, len(expected), tokenize, language_pair)
+    statistics = sentence_statistics(made, systems, expected)
     source = {"test": test_set, "lang": test_set and language_pair}
     scores = _corpus_scores(systems, made, statistics, source)
     if test == "jackknife":
         _add_jackknife(scores, made, statistics, documents)
     elif test:
         _add_sacrebleu_test(scores, made, statistics, test, samples or SAMPLES[test], seed, source)
-    count = len(set(documents)) if documents and test == "jackknife" else None
-    expected = list(references.values())
+    count = len(set(documents)) if documents is not None and test == "jackknife" else None
     hashed = digest(expected)
     return [System(name, len(lines), _exact(lines, expected), scores[name], count, hashed)
             for name, lines in systems.items()]

@@ -350,3 +350,10 @@ def test_score_takes_what_other_code_gives():
     for name in ("r", "documents"):
         with pytest.raises(UserError, match=f"a has 1 lines, {name} has 2"):
             scoring.score({"a": ["x"]}, {name: ["x", "y"]}, documents=["z"])
+    with pytest.raises(UserError, match="a has 1 lines, documents has 0"):
+        scoring.score({"a": ["x"], "b": ["y"]}, {"r": ["x"]}, test="jackknife", documents=[])
+    for systems, references in (({}, {"r": ["x"]}), ({"a": ["x"]}, {})):
+        with pytest.raises(UserError, match="there is no system or no reference"):
+            scoring.score(systems, references)
+    with pytest.raises(UserError, match="metrics=perplexity: is of losses, not of text"):
+        scoring.score({"a": ["x"]}, {"r": ["x"]}, ["bleu", "perplexity"])
