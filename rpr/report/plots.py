@@ -294,15 +294,16 @@ def plot_ranking(results: StudyResults) -> Figure:
                       f"p {_short_p(p_values[row, column])}", ha="center", va="center", fontsize=7)
     else:
         figure.colorbar(image, label=f"difference in {ALL_METRICS[results.metric]}")
-    labels = [f"{arm_label(arm)} ({arm.letters})" for arm in arms]
-    axes.set_yticks(range(size), labels)
+    has_letters = any(arm.letters for arm in arms)
+    axes.set_yticks(range(size), [arm_label(arm) + f" ({arm.letters})" * has_letters
+                                  for arm in arms])
     axes.set_xticks(range(size), [arm_label(arm) for arm in arms],
                     rotation=30 if labelled else 90, ha="left" if labelled else "center")
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
     note = (f"{_NAMES[results.metric]} of the row minus that of the column; p with Holm's "
-            "correction over all pairs. Colour: p ≤ 0.05. Arms that share a letter do not differ "
-            "significantly.")
+            "correction over all pairs. Colour: p ≤ 0.05."
+            + " Arms that share a letter do not differ significantly." * has_letters)
     figure.supxlabel(textwrap.fill(note, int(figure.get_figwidth() / 0.06)), fontsize=8)
     figure.draw_without_rendering()                   # long rotated labels need two passes
     return figure

@@ -177,6 +177,15 @@ def test_the_ranking_shows_each_difference_and_its_p(clipping):
     assert texts[0, last].split("\np ")[1] == plots._short_p(pair.comparison.p_holm)
 
 
+def test_a_ranking_without_letters_does_not_speak_of_them():
+    study = study_of_equals(2)
+    for arm in study.arms:
+        arm.letters = ""                              # there would be too many
+    figure = plots.plot_ranking(study)
+    assert figure.axes[0].get_yticklabels()[0].get_text() == "arm 0"
+    assert "letter" not in figure.get_supxlabel()
+
+
 def test_the_ranking_of_many_arms_has_colours_only():
     axes, colorbar = plots.plot_ranking(study_of_equals(plots.MOST_LABELLED + 1)).axes
     assert not axes.texts and len(axes.get_xticklabels()) == plots.MOST_LABELLED + 1
