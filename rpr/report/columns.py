@@ -61,7 +61,7 @@ def _all_columns(results: StudyResults) -> list[Column]:
     def add(key: str, heading: str, group: str, cell: Callable[..., Any]) -> None:
         found.append(_column(results, key, heading, group, cell))
 
-    for name in dict.fromkeys(name for arm in arms for name in arm.settings):
+    for name in results.setting_names:
         add(name, SYMBOLS.get(name, name), "arm",
             lambda arm, name=name: setting_text(arm.settings.get(name)))
     several = any(len(arm.runs) > 1 for arm in arms)
@@ -130,8 +130,7 @@ def more_tables(results: StudyResults) -> Iterator[tuple[str, list[Column]]]:
         yield f"{metric} by {results.axis}" + (
             f"; > has longer ones than training ({results.trained_length})"
             if results.trained_length else ""), found
-    settings = {repr(run.tuned): run.tuned for arm in results.arms for run in arm.all_runs
-                if run.tuned}
+    settings = {repr(run.tuned): run.tuned for run in results.all_runs if run.tuned}
     if settings:
         found = [_models(results)]
         for key, tuned in settings.items():
@@ -160,8 +159,8 @@ def length_columns(results: StudyResults) -> list[Column]:
 
     With a training length, the last columns are about all sources that are longer.
     """
-    arms, trained = results.arms, results.trained_length
-    if len(results.buckets) < 2 or not any(run.by_length for arm in arms for run in arm.done):
+    trained = results.trained_length
+    if len(results.buckets) < 2 or not any(run.by_length for run in results.done):
         return []
     found = [_models(results)]
     for index, bucket in enumerate(results.buckets):
@@ -170,7 +169,7 @@ def length_columns(results: StudyResults) -> list[Column]:
             results, f"length_{bucket.low}", f"{bucket.low}–{bucket.high}{mark}", "length",
             lambda arm, index=index: _over_seeds(
                 [run.by_length[index] for run in arm.done if run.by_length], results.digits)))
-    if any(arm.scores.get(BEYOND) for arm in arms):
+    if any(arm.scores.get(BEYOND) for arm in results.arms):
         found.append(_column(results, BEYOND, f"all > {trained}", "length",
                              lambda arm: _mean(arm.scores.get(BEYOND), results.digits)))
         found += [column for column in _difference_columns(results, BEYOND, "length", "beyond_")

@@ -60,11 +60,11 @@ def score_runs(results: StudyResults, path: str, measure: Measure | None = None,
       UserError: runs were scored on different text, or text is missing.
     """
     measure = measure or Measure()
-    run_dirs = {run.path: run_directory_of(path, run) for arm in results.arms
-                for run in arm.all_runs if run.state == "done"}
+    run_dirs = {run.path: run_directory_of(path, run) for run in results.all_runs
+                if run.state == "done"}
     if not run_dirs:
         return
-    for each in (run for arm in results.arms for run in arm.all_runs):
+    for each in results.all_runs:
         each.scores = {}                              # as recorded, perhaps of other tokens
     if results.looks:
         verdicts = look({arm.name: [(run.state, run_directory_of(path, run)) for run in arm.runs]
@@ -107,7 +107,7 @@ def score_runs(results: StudyResults, path: str, measure: Measure | None = None,
             _fill_word_counts(results, counts)
         results.signatures[ALL_METRICS[metric.name]] = metric.signature(
             test=own_test_set, lang=language_pair)
-    for done in (done for arm in results.arms for done in arm.done):
+    for done in results.done:
         done.empty = sum(not line.strip() for line in hypotheses[done.path])
     _fill_lengths(results, metrics[0], statistics_of[results.metric], lengths, documents)
     if len(names) > 1:
@@ -165,14 +165,14 @@ def _leave_own_test_set(results: StudyResults, run_dirs: Mapping[str, RunDirecto
     """Replaces what was recorded for the runs' own test set by what is known of these."""
     for arm in results.arms:
         arm.paper_bleu = arm.exact = None
-        for run in (run for run in arm.all_runs if run.path in run_dirs):
-            cut = []
-            for name in names:
-                run_dirs[run.path].refuse_links(name)
-                metrics = run_dirs[run.path].record_of("metrics.jsonl", name)
-                cut.append(metrics_log.last(metrics).get("decode", {}).get("cut"))
-            run.exact = None
-            run.cut = None if None in cut else sum(number or 0 for number in cut)
+    for run in (run for run in results.all_runs if run.path in run_dirs):
+        cut = []
+        for name in names:
+            run_dirs[run.path].refuse_links(name)
+            metrics = run_dirs[run.path].record_of("metrics.jsonl", name)
+            cut.append(metrics_log.last(metrics).get("decode", {}).get("cut"))
+        run.exact = None
+        run.cut = None if None in cut else sum(number or 0 for number in cut)
 
 
 def _fill_buckets(results: StudyResults, source: Sequence[str],
@@ -312,7 +312,7 @@ def _rank(results: StudyResults, compared: Mapping[tuple[str, str], Comparison])
 
 def _fill_word_counts(results: StudyResults, counts: Mapping[str, np.ndarray]) -> None:
     """Fills in what BLEU's counts tell about the hypotheses' lengths."""
-    for run in (run for arm in results.arms for run in arm.done):
+    for run in results.done:
         tokens, expected = counts[run.path][:, :2].T
         length, wanted = tokens.sum(), expected.sum()
         run.brevity_penalty = round(math.exp(min(0.0, 1 - wanted / length)), 4) if length else 0.0

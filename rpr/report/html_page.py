@@ -119,7 +119,7 @@ def render_page(results: StudyResults, pictures: Sequence[Picture], directory: s
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         numbers={arm.name: number for number, arm in enumerate(results.arms)},
         linked=_by_arm(linked), environments=[
-            (sum(run.environment == place for arm in results.arms for run in arm.all_runs),
+            (sum(run.environment == place for run in results.all_runs),
              list(_flatten(record))) for place, record in enumerate(results.environments)],
         differing=list(dict.fromkeys(name for arm in results.arms for name in arm.configuration)),
         some_are_not_drawn=any(arm.done and arm.name not in models for arm in results.arms),

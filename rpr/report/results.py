@@ -261,6 +261,21 @@ class StudyResults:
         return next(arm for arm in self.arms if arm.name == self.baseline)
 
     @property
+    def done(self) -> list[RunResult]:
+        """The finished runs of all arms."""
+        return [run for arm in self.arms for run in arm.done]
+
+    @property
+    def all_runs(self) -> list[RunResult]:
+        """The runs of all arms, and those that `study.tune` added."""
+        return [run for arm in self.arms for run in arm.all_runs]
+
+    @property
+    def setting_names(self) -> list[str]:
+        """The settings that differ between arms."""
+        return list(dict.fromkeys(name for arm in self.arms for name in arm.settings))
+
+    @property
     def metric(self) -> str:
         """The metric by which the arms are compared."""
         return self.metrics[0]
@@ -302,12 +317,12 @@ class StudyResults:
     def unfinished(self) -> list[str]:
         """A line for each run that is not done."""
         return [f"{run.path}: {run.state}" + (f" ({run.note})" if run.note else "")
-                for arm in self.arms for run in arm.all_runs if run.state != "done"]
+                for run in self.all_runs if run.state != "done"]
 
     @property
     def warnings(self) -> list[str]:
         """A line for each finished run whose translations are empty, cut off or too short."""
-        return [f"{run.path}: {', '.join(problems)}" for arm in self.arms for run in arm.done
+        return [f"{run.path}: {', '.join(problems)}" for run in self.done
                 if (problems := length_warnings(self.sentences, run.empty, run.cut,
                                                 run.brevity_penalty, run.short))]
 
@@ -337,24 +352,27 @@ def unique(names: Iterable[str], what: str) -> set[str]:
 def _check_references(results: StudyResults) -> None:
     """Names of arms, indices and points that a report follows."""
     names = unique((arm.name for arm in results.arms), "an arm is called")
+    compared = {name for pair in results.pairs for name in (pair.first, pair.second)}
     if not results.metrics or not set(results.metrics) <= set(ALL_METRICS):
         raise ValueError(f"metrics are {results.metrics}")
-    runs = [run for arm in results.arms for run in arm.all_runs]
-    unique((run.path for run in runs), "a run lies in")
-    for name in (results.baseline, *(
-            name for pair in results.pairs for name in (pair.first, pair.second))):
+    unique((run.path for run in results.all_runs), "a run lies in")
+    for name in (results.baseline, *compared):
         if name not in names:
             raise ValueError(f"no arm is called {name!r}")
+    for name in compared - results.ranked.keys():
+        raise ValueError(f"{name} is compared and has no score")
+    if len(results.seeds_range) not in (0, 2):
+        raise ValueError(f"seeds_range has {len(results.seeds_range)} values")
     buckets = len(results.buckets)
     for name, scores in (*((arm.name, arm.by_length) for arm in results.arms),
-                         *((run.path, run.by_length) for run in runs)):
+                         *((run.path, run.by_length) for run in results.all_runs)):
         if len(scores) not in (0, buckets):
             raise ValueError(f"{name}: scores of {len(scores)} lengths, there are {buckets} "
                              "buckets")
     for arm in results.arms:
         if [len(interval) for interval in arm.interval_by_length] not in ([], [2] * buckets):
             raise ValueError(f"{arm.name}: an interval has two ends")
-    for run in runs:
+    for run in results.all_runs:
         if not (run.environment or 0) < max(len(results.environments), 1):
             raise ValueError(f"{run.path}: there is no environment {run.environment}")
         if any(len(point) != 2 for curve in (run.train_losses, run.dev_losses, run.dev_bleu)

@@ -47,15 +47,13 @@ def read_study(path: str, baseline: str | None = None, against: str | None = Non
     arms: list[ArmResult] = []
     own_baseline = None
     described = {directory: files.read_json(os.path.join(directory, "study.json"), _STUDY, _REMEDY)
-                 for directory in (path, *others, against) if directory}
+                 for directory in (path, *others, against) if directory is not None}
     for directory, study in described.items():
         if study.get("looks") and (len(described) > 1 or chosen
                                    or baseline not in (None, study["baseline"])):
             raise UserError(f"{directory}: study.looks compares all of its arms, and no others, "
                             f"with {study['baseline']}")
-    for directory in described:
-        found, name = _read_arms(path, directory, described[directory], directory == against)
-        their_baseline = next((arm for arm in found if arm.name == name), None)
+        found, their_baseline = _read_arms(path, directory, study, directory == against)
         _rename(found, directory, {arm.name for arm in arms})
         if directory == against and their_baseline:
             arms, own_baseline = found + arms, their_baseline
@@ -88,11 +86,11 @@ def read_study(path: str, baseline: str | None = None, against: str | None = Non
     for arm in arms:
         _average_training(arm)
         arm.settings |= arm.runs[0].tuned if arm.runs else {}
-    fill_speeds(results)
+    _fill_speeds(results)
     return results
 
 
-def fill_speeds(results: StudyResults) -> None:
+def _fill_speeds(results: StudyResults) -> None:
     """Fills in the speeds relative to the baseline's, for arms that ran on the same machines."""
     def machines(arm: ArmResult) -> list[str]:
         names = sorted(str([results.environments[run.environment].get(name)
@@ -102,7 +100,6 @@ def fill_speeds(results: StudyResults) -> None:
 
     speed = results.baseline_arm.steps_per_second
     for arm in results.arms:
-        arm.relative_speed = None
         if arm.steps_per_second and speed and machines(arm) == machines(results.baseline_arm):
             arm.relative_speed = round(arm.steps_per_second / speed, 4)
 
@@ -113,8 +110,8 @@ def run_directory_of(study_dir: str, run: RunResult) -> RunDirectory:
 
 
 def _read_arms(root: str, path: str, study: dict[str, Any], is_other: bool
-               ) -> tuple[list[ArmResult], str | None]:
-    """The arms of a directory, without scores, and the name of its baseline, if it has one.
+               ) -> tuple[list[ArmResult], ArmResult | None]:
+    """The arms of a directory, without scores, and its baseline, if it has one.
 
     Their settings are what the study changes in each arm. The paths of runs are relative to `root`.
     With `is_other` the directory is that of a study or of a finished run.
@@ -132,7 +129,7 @@ def _read_arms(root: str, path: str, study: dict[str, Any], is_other: bool
                               "not a study (no study.json)")
         arm = ArmResult(os.path.relpath(path), {}, None, [read("")])
         _check_done(arm, path)
-        return [arm], arm.name
+        return [arm], arm
     if not study:
         names = [name for name in sorted(os.listdir(path))
                  if os.path.exists(os.path.join(path, name, gin_files.RUN_FILE))]
@@ -142,8 +139,13 @@ def _read_arms(root: str, path: str, study: dict[str, Any], is_other: bool
         return [ArmResult(name, {}, None, [read(name)]) for name in names], None
     directories = [run["directory"] for arm in study["arms"] for run in arm["runs"]]
     try:
-        unique((arm["name"] for arm in study["arms"]), "an arm is called")
+        known = unique((arm["name"] for arm in study["arms"]), "an arm is called")
         unique(directories, "a run lies in")
+        if study["baseline"] not in known:
+            raise ValueError(f"no arm is called {study['baseline']!r}")
+        for arm in study["arms"]:
+            if not arm["runs"]:
+                raise ValueError(f"the arm {arm['name']!r} has no runs")
     except ValueError as error:
         raise UserError(f"{os.path.join(path, 'study.json')} is damaged: {error}; {_REMEDY}"
                         ) from None
@@ -154,9 +156,10 @@ def _read_arms(root: str, path: str, study: dict[str, Any], is_other: bool
             for arm in study["arms"]]
     for arm in arms:
         arm.choose_setting()
-        if is_other and arm.name == study["baseline"]:
-            _check_done(arm, path)
-    return arms, study["baseline"]
+    baseline = next(arm for arm in arms if arm.name == study["baseline"])
+    if is_other:
+        _check_done(baseline, path)
+    return arms, baseline
 
 
 def _check_done(arm: ArmResult, path: str) -> None:
@@ -195,11 +198,13 @@ def _describe_settings(results: StudyResults, path: str) -> None:
     that of another arm of the study which leaves it alone too. It is None where the arm's position
     scheme does not use it.
     """
-    names = list(dict.fromkeys(name for arm in results.arms for name in arm.settings))
+    names = results.setting_names
     runs, recorded = {}, {}
     for arm in results.arms:
-        runs[arm.name], hparams = _recorded(arm, path)
-        recorded[arm.name] = hparams | (dataclasses.asdict(run) if (run := runs[arm.name]) else {})
+        run, hparams = _recorded(arm, path)
+        recorded[arm.name] = hparams | (dataclasses.asdict(run) if run else {})
+        if run:
+            runs[arm.name] = run
     is_known = _DEFAULTS.keys() if {"hparams_set", "hparams"} & set(names) else None
     own = [arm for arm in results.arms if not arm.all_runs[0].path.startswith(os.pardir)]
     defaults = {name: value for arm in own for name, value in recorded[arm.name].items()
@@ -215,7 +220,7 @@ def _describe_settings(results: StudyResults, path: str) -> None:
                if len({repr(settings[name]) for settings in values.values()}) > 1]
     for arm in results.arms:
         arm.settings = {name: values[arm.name][name] for name in varying}
-    _describe_configurations(results, {name: run for name, run in runs.items() if run}, recorded)
+    _describe_configurations(results, runs, recorded)
 
 
 def _describe_configurations(results: StudyResults, runs: dict[str, Run],
@@ -278,12 +283,14 @@ def _clear_unused(values: dict[str, dict[str, Any]], positions: dict[str, tuple[
 
 def _describe_study(results: StudyResults, path: str) -> None:
     """Fills in what the study is about: problem, metrics, corpus, date, environments, gin file."""
-    configs = []
-    dates = []
-    for run in [run for arm in results.arms for run in arm.all_runs]:
+    problems, metrics, dates = set(), [], []
+    for run in results.all_runs:
         run_dir = run_directory_of(path, run)
         if os.path.exists(run_dir.config):
-            configs.append((run.state, gin_files.load_run(run_dir.config)))
+            config = gin_files.load_run(run_dir.config)
+            problems.add(config.problem)
+            if run.state == "done":
+                metrics.append(config.metrics or DEFAULT_METRICS)
         started = run_dir.read_status().get("score", {}).get("started")
         if started:
             try:
@@ -299,12 +306,10 @@ def _describe_study(results: StudyResults, path: str) -> None:
             if environment not in results.environments:
                 results.environments.append(environment)
             run.environment = results.environments.index(environment)
-    problems = {config.problem for _, config in configs}
     if len(problems) == 1:
         results.problem = problems.pop()
-    done = [config for state, config in configs if state == "done"]
-    if done:
-        results.metrics = list(done[0].metrics or DEFAULT_METRICS)
+    if metrics:
+        results.metrics = list(metrics[0])
     results.date = f"{max(dates):%Y-%m-%d}" if dates else ""
     results.checks = files.read_json(os.path.join(path, "checks.json"), _CHECKS).get("checks", [])
     study_gin = os.path.join(path, gin_files.STUDY_FILE)
@@ -325,14 +330,12 @@ def _read_run(study_dir: str, path: str, seed: int | None = None) -> RunResult:
     run = RunResult(path, seed, "done" if done else run_directory.state(run_dir))
     run.steps, run.exact = scores.get("step"), scores.get("exact")
     if done:
-        run.scores = {name: scores[name]["score"] for name in ALL_METRICS
-                      if name in scores}
-    run.seconds = {stage: entry["seconds"] for stage, entry in status.items()
-                   if "seconds" in entry}
+        run.scores = {name: scores[name]["score"] for name in ALL_METRICS if name in scores}
+    run.seconds = {stage: entry["seconds"] for stage, entry in status.items() if "seconds" in entry}
     _read_metrics(run, events)
     run.dev_bleu = [[step, round(bleu, 3)] for step, bleu in run_dir.read_dev_bleu().items()]
     if not done:
-        run.note = _progress_note(run.state, status, events)
+        run.note = _progress_note(run.state, status, run_dir)
     if "train" in run.seconds:
         run.seconds["train"] = round(
             run.seconds["train"] + _earlier_seconds(events, status["train"].get("started", 0)), 1)
@@ -345,16 +348,16 @@ def _read_metrics(run: RunResult, events: list[metrics_log.Event]) -> None:
     for kind, losses in (("train", run.train_losses), ("eval", run.dev_losses)):
         losses += [[event["step"], round(loss, 5)] for event in events if event["event"] == kind
                    and "step" in event and math.isfinite(loss := metrics_log.loss_of(event))]
-    evaluated = [metrics_log.loss_of(event) for event in events if event["event"] == "eval"]
-    run.loss = round(evaluated[-1], 5) if evaluated and math.isfinite(evaluated[-1]) else None
+    last = {event["event"]: event for event in events}
+    loss = metrics_log.loss_of(last.get("eval", {"event": "eval"}))
+    run.loss = round(loss, 5) if math.isfinite(loss) else None
+    run.cut = last.get("decode", {}).get("cut")
     run.parameters = next((event.get("parameters") for event in events
                            if event["event"] == "start"), None)
     for name, digits in (("steps_per_second", 3), ("model_tflops", 6), ("mfu", 4)):
         values = [event[name] for event in events if event["event"] == "train" and event.get(name)]
         if values:
             setattr(run, name, round(statistics.median(values), digits))
-    run.cut = next((event.get("cut") for event in reversed(events) if event["event"] == "decode"),
-                   None)
 
 
 def _earlier_seconds(events: list[metrics_log.Event], last_started: float) -> float:
@@ -375,15 +378,14 @@ def _earlier_seconds(events: list[metrics_log.Event], last_started: float) -> fl
     return seconds + latest - began
 
 
-def _progress_note(state: str, status: dict[str, Any], events: list[metrics_log.Event]) -> str:
+def _progress_note(state: str, status: dict[str, Any], run_dir: RunDirectory) -> str:
     """One line: the stage and step of an unfinished run, or why it failed."""
     for stage, entry in status.items():
         if state == "failed" and entry["state"] == "failed":
             reason = entry.get("reason", "").strip().splitlines()
             return f"{stage}: {reason[-1] if reason else 'exit code ' + str(entry.get('code'))}"
     stage = run_directory.last_stage(status)
-    step = next((event["step"] for event in reversed(events)
-                 if event["event"] == "train" and "step" in event), 0)
+    step = metrics_log.last(run_dir.metrics).get("train", {}).get("step", 0)
     return f"train, step {step:,}" if stage == "train" else stage
 
 

@@ -35,9 +35,10 @@ EVENTS = "events.out.tfevents.0.hparams"              # TensorBoard looks for tf
 _CSV_FIELDS = ["paper_bleu", "parameters", "steps", "steps_per_second", "model_tflops", "mfu",
                "relative_speed", "train_minutes", "exact", "loss", "letters"]
 _OF_LOOKS = ["looked", "answer"]
-# Columns of results.tex by importance. It has those that fit into LaTeX's \textwidth, in points.
-_LATEX_COLUMNS = ("difference", "p_holm", "rank", "answer", "chrf", "loss", "parameters", "seeds",
-                  "p", "paper", "speed")
+# Columns of results.tex by importance, before and after the other metrics. It has those that fit
+# into LaTeX's \textwidth, in points.
+_FIRST_COLUMNS = ("difference", "p_holm", "rank", "answer")
+_LAST_COLUMNS = ("loss", "parameters", "seeds", "p", "paper", "speed")
 _TEXT_WIDTH, _COLUMN_GAP = 345.0, 12.0
 _TEXT_GAP = 3                                         # between columns on a terminal, in cells
 
@@ -52,7 +53,7 @@ def write_tables(results: StudyResults, path: str, chosen: Sequence[Column] = ()
                          ("md", to_markdown(results, chosen)), ("tex", to_latex(results, chosen))):
         files.write_atomically(os.path.join(path, f"results.{suffix}"), text)
     by_length = os.path.join(path, "results_by_length.csv")
-    if any(run.by_length for arm in results.arms for run in arm.done):
+    if any(run.by_length for run in results.done):
         files.write_atomically(by_length, lengths_to_csv(results))
     elif os.path.lexists(by_length) and not any(arm.by_length for arm in results.arms):
         os.remove(by_length)                          # of an earlier report
@@ -144,8 +145,7 @@ def to_csv(results: StudyResults) -> str:
     of_score = {field.name: field.name for field in dataclasses.fields(ArmScore)}
     of_difference = {field.name: f"difference_{field.name}".removesuffix("_difference")
                      for field in dataclasses.fields(Comparison)}
-    settings = dict.fromkeys(name for arm in results.arms for name in arm.settings)
-    settings.pop("name", None)
+    settings = [name for name in results.setting_names if name != "name"]
     fields = _CSV_FIELDS + (_OF_LOOKS if results.looks else [])
     header = ["name", *settings, "runs", "done", *fields,
               *(f"{metric}_{name}" for metric in metrics
@@ -219,8 +219,8 @@ def _fitting(results: StudyResults) -> list[Column]:
     settings = [column.key for column in available
                 if column.group == "arm" and column.key != "model"]
     has_names = any(column.key == "model" for column in available)
-    order = [*(["model"] if has_names else settings), results.metric, *_LATEX_COLUMNS,
-             *(settings if has_names else ())]
+    order = [*(["model"] if has_names else settings), results.metric, *_FIRST_COLUMNS,
+             *results.metrics[1:], *_LAST_COLUMNS, *(settings if has_names else ())]
     width, taken = 0.0, set[str]()
     for key in order:
         column = next((column for column in available if column.key == key), None)
@@ -277,7 +277,7 @@ def write_events(results: StudyResults, path: str) -> None:
               "running": api_pb2.STATUS_RUNNING}
     tags = [f"test/{ALL_METRICS[name]}" for name in results.metrics] + ["steps_per_second"]
     settings: dict[str, Sequence[Any]] = {"arm": [plain(arm.name) for arm in results.arms]}
-    for name in dict.fromkeys(name for arm in results.arms for name in arm.settings):
+    for name in results.setting_names:
         settings[plain(name)] = _of_one_type([arm.settings.get(name) for arm in results.arms])
     hparams = [summary_v2.HParam(name, summary_v2.Discrete({*values} - {None}))
                for name, values in settings.items() if any(value is not None for value in values)]

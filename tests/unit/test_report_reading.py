@@ -4,7 +4,7 @@ import json
 import pytest
 from report_runs import REFERENCE, read_scored, write_run
 
-from rpr.report import plots, tables
+from rpr.report import plots, study_reader, tables
 from rpr.report.results import load_record
 from rpr.utils.errors import UserError
 
@@ -53,6 +53,8 @@ def test_a_loss_that_is_not_finite_is_left_out(tmp_path):
     (("environments",), ["x"], "environments.0. is 'x', where an object is needed"),
     (("corpus",), {"train": "x"}, "corpus.train is 'x'"),
     (("pairs", 0, "first"), "nobody", "no arm is called 'nobody'"),
+    (("arms", 1, "scores"), {}, "=0 is compared and has no score"),
+    (("seeds_range",), [3], "seeds_range has 1 values"),
     (("baseline",), "nobody", "no arm is called 'nobody'"),
     (("more",), 1, "'more' is unknown"),
     (("arms", 1, "name"), "max_relative_position=16", "an arm is called '.*16' twice"),
@@ -98,6 +100,15 @@ def test_the_time_of_a_training_is_that_of_all_attempts(tmp_path):
     assert runs["b"].seconds["train"] == 120.0 and runs["b"].train_minutes == 2.0
     assert runs["a"].seconds["train"] == 150.0 and runs["a"].train_minutes == 2.5
     assert runs["a"].seconds["score"] == 1.0 and runs["c"].seconds["train"] == 3720.0
+
+
+def test_a_run_under_way_has_its_last_step(tmp_path):
+    write_run(tmp_path, "a")
+    run = write_run(tmp_path, "b", done=False, status={"train": {"state": "running"}})
+    with open(run / "metrics.jsonl", "a") as metrics:
+        for step in range(1001, 1000 + study_reader.MOST_RECORDS):
+            metrics.write(json.dumps({"event": "train", "step": step, "loss": 1.0}) + "\n")
+    assert "train, step 1,199" in read_scored(tmp_path, "a").arms[1].runs[0].note
 
 
 def test_events_without_a_step_are_left_out(tmp_path):

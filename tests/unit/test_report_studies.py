@@ -85,6 +85,22 @@ def test_a_test_set_whose_text_was_replaced_is_refused(tmp_path, monkeypatch):
         read_scored(study, measure=measure)
 
 
+@pytest.mark.parametrize("arms, baseline, says", [
+    ({}, "a", "no arm is called 'a'"), ({"b": {1: "b-1"}}, "a", "no arm is called 'a'"),
+    ({"a": {1: "a-1"}, "b": {}}, "a", "the arm 'b' has no runs")])
+def test_a_study_without_baseline_or_runs_is_damaged(tmp_path, arms, baseline, says):
+    for name in ("a-1", "b-1"):
+        write_run(tmp_path, name)
+    write_study(tmp_path, {name: ({}, None, runs) for name, runs in arms.items()}, baseline)
+    with pytest.raises(UserError, match=f"study.json is damaged: {says}"):
+        study_reader.read_study(str(tmp_path))
+
+
+def test_a_directory_without_a_name_is_refused():
+    with pytest.raises(UserError, match="no such directory"):
+        study_reader.read_study("")
+
+
 def test_chosen_arms_may_have_commas_in_their_names(tmp_path):
     arms = {}
     for name in ("a=1,b=2", "a=1", "b=2"):

@@ -120,6 +120,15 @@ def test_latex_fits_the_width_of_a_page(clipping):
         assert 200 < sum(widths) <= 345
 
 
+def test_latex_has_the_other_metrics_that_fit(clipping):
+    other = dataclasses.replace(clipping, metrics=["chrf", "bleu"], arms=[
+        dataclasses.replace(arm, differences={"chrf": arm.differences["bleu"]}
+                            if arm.differences else {}) for arm in clipping.arms])
+    for study in (clipping, other):
+        keys = [column.key for column in tables._fitting(study)]
+        assert set(study.metrics) <= set(keys) and len(keys) == 6
+
+
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="pdflatex is not installed")
 def test_latex_compiles_within_the_margins(clipping, tmp_path):
     names = ["a_b & 50% {#} $x^2$ ~ \\textbf | < \"q\" `", "[1cm] ≤ ± × é", "*"]
