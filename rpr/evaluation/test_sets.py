@@ -142,13 +142,13 @@ def register(name: str, language_pair: str, source: str, references: Sequence[st
             raise UserError(f"{name} {language_pair} is registered with other text, in "
                             f"{directory}; choose another name, or remove that directory")
         return directory
-    os.makedirs(os.path.dirname(directory), exist_ok=True)
-    temporary = tempfile.mkdtemp(dir=os.path.dirname(directory), prefix=".")
-    os.chmod(temporary, 0o755)                        # others may read a shared collection
-    for file, lines in texts.items():
-        files.write_atomically(os.path.join(temporary, file),
-                               "".join(line + "\n" for line in lines))
-    os.rename(temporary, directory)
+    os.makedirs(_root(), exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=_root(), prefix=".") as temporary:
+        os.chmod(temporary, 0o755)                    # others may read a shared collection
+        for file, lines in texts.items():
+            files.write_atomically(os.path.join(temporary, file),
+                                   "".join(line + "\n" for line in lines))
+        os.rename(temporary, directory)               # nothing is left to remove
     return directory
 
 

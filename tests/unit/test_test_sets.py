@@ -1,4 +1,5 @@
 """Registered test sets, and what is said about one of sacreBLEU's that cannot be fetched."""
+import errno
 import gzip
 import json
 import os
@@ -74,6 +75,20 @@ def test_the_same_text_may_be_registered_again_and_no_other(texts, capsys):
 def test_names_that_are_refused(texts, capsys, arguments, says):
     assert add(texts, **arguments) == 1
     assert says in capsys.readouterr().err and not (texts / "sets").exists()
+
+
+def test_a_disk_that_fills_up_leaves_nothing(texts, monkeypatch):
+    write = test_sets.files.write_atomically
+
+    def fail(path, content):
+        if path.endswith("reference.0"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, content)
+
+    monkeypatch.setattr(test_sets.files, "write_atomically", fail)
+    with pytest.raises(OSError, match="No space"):
+        test_sets.register("mine", "en-de", str(texts / "src"), [str(texts / "ref")])
+    assert os.listdir(os.environ["RPR_TEST_SETS"]) == []
 
 
 def test_files_of_unequal_length_are_refused(texts, capsys):
