@@ -11,6 +11,7 @@
 TensorFlow's graphs are process-wide, so each model is analysed in a process of its own:
 `python -m rpr.report.model_analysis RUN USR_DIR`.
 """  # noqa: E501
+import contextlib
 import os
 import subprocess
 import sys
@@ -161,10 +162,8 @@ def _analyse(run_dir: RunDirectory, usr_dir: str | None) -> dict[str, np.ndarray
     run, request = find_model(run_dir.path, None, usr_dir)
     trained = trained_model.find_trained_model(request)
     arrays: dict[str, np.ndarray] = {}
-    try:
+    with contextlib.suppress(UserError):              # other numbers of tables in other layers
         arrays = relative_tables(run_dir.checkpoint(run))
-    except UserError as error:                        # other numbers of tables in other layers
-        print(error, file=sys.stderr)
     if arrays:
         arrays["clip_left"] = np.array(relative.clip_of(trained.hparams, "left"))
     if run.test_set:
@@ -175,14 +174,12 @@ def _analyse(run_dir: RunDirectory, usr_dir: str | None) -> dict[str, np.ndarray
     encoder = trained.hparams.problem_hparams.vocabulary["inputs"]
     arrays["source_lengths"] = np.array([len(encoder.encode(line)) + 1 for line in source])
     arrays["source_sha256"] = np.array(test_sets.digest([source]))
-    try:
+    with contextlib.suppress(UserError):              # a model that does not record attention
         attention = attention_by_distance(Inspector(trained, beam_size=1), source, target,
                                           trained.hparams.max_length or sys.maxsize)
-    except UserError as error:                        # a model that does not record attention
-        print(error, file=sys.stderr)
-        attention = {}
-    return arrays | {f"{side}_attention": shares.astype(np.float32)
-                     for side, shares in attention.items()}
+        arrays |= {f"{side}_attention": shares.astype(np.float32)
+                   for side, shares in attention.items()}
+    return arrays
 
 
 def main(path: str, usr_dir: str = "") -> None:

@@ -62,16 +62,16 @@ def add_legend(figure: Figure, axes: Axes) -> None:
         figure.legend(handles, labels, loc="outside right upper", frameon=False)
 
 
-def arm_styles(results: StudyResults) -> list[dict[str, Any]]:
-    """Colour, marker and line style of each arm, as arguments of `Axes.plot`.
+def arm_styles(results: StudyResults) -> dict[str, dict[str, Any]]:
+    """Colour, marker and line style of each arm by name, as arguments of `Axes.plot`.
 
     Their gid becomes the id in SVG by which page.js finds an arm.
     """
-    return [{"color": colour, "marker": MARKERS[index % len(MARKERS)],
-             "linestyle": LINES[index // 4 % len(LINES)], "label": arm_label(arm),
-             "gid": f"arm{index}"}
+    return {arm.name: {"color": colour, "marker": MARKERS[index % len(MARKERS)],
+                       "linestyle": LINES[index // 4 % len(LINES)], "label": arm_label(arm),
+                       "gid": f"arm{index}"}
             for index, (arm, colour) in enumerate(zip(results.arms, _colours(results.arms),
-                                                      strict=True))]
+                                                      strict=True))}
 
 
 def _colours(arms: Sequence[ArmResult]) -> list:
@@ -123,7 +123,7 @@ def plot_curves(results: StudyResults) -> Figure:
     arms = results.arms
     if len(arms) > MOST_CURVES:
         arms = results.featured(MOST_CURVES) or arms[:MOST_CURVES]
-    styles = {arm.name: style for arm, style in zip(results.arms, arm_styles(results), strict=True)}
+    styles = arm_styles(results)
     for arm in arms:
         style = styles[arm.name]
         runs = arm.done or arm.runs                   # curves end where the shortest one does
@@ -132,15 +132,13 @@ def plot_curves(results: StudyResults) -> Figure:
         shown += _plot_range(panels[1], [run.dev_losses for run in runs], style)
         if has_bleu:
             _plot_range(panels[2], [run.dev_bleu for run in runs], style)
-    panels[0].set(title=f"training (mean of {SMOOTHED_RECORDS} records)",
-                  ylabel="loss (nats per token)")
-    panels[1].set(title="development set", ylabel="loss (nats per token)")
-    if has_bleu:
-        panels[2].set(title="development set", ylabel="BLEU of checkpoints (not averaged)")
+    labels = ((f"training (mean of {SMOOTHED_RECORDS} records)", "loss (nats per token)"),
+              ("development set", "loss (nats per token)"),
+              ("development set", "BLEU of checkpoints (not averaged)"))
+    for axes, (title, ylabel) in zip(panels, labels, strict=False):
+        axes.set(title=title, xlabel="step", ylabel=ylabel)
     if any(len(arm.runs) > 1 for arm in arms):
         figure.supxlabel("lines: mean over seeds, bands: smallest to largest", fontsize=8)
-    for axes in panels:
-        axes.set_xlabel("step")
     for axes in panels[:2] if shown else ():
         margin = 0.05 * (max(shown) - min(shown)) or 0.1
         axes.set_ylim(min(shown) - margin, max(shown) + margin)
@@ -321,16 +319,16 @@ def plot_by_length(results: StudyResults) -> Figure:
     figure, (axes, counts) = pyplot.subplots(
         2, 1, figsize=(8, 5), sharex=True, height_ratios=(4, 1), layout="constrained")
     x = range(len(results.buckets))
-    shown = [arm.name for arm in results.featured(MOST_CURVES) if arm.by_length]
-    for arm, style in zip(results.arms, arm_styles(results), strict=True):
-        if arm.name in shown:                         # side by side, so that no bar hides another
-            shift = 0.6 * ((shown.index(arm.name) + 0.5) / len(shown) - 0.5)
-            means = np.array(arm.by_length)
-            ends = np.array(arm.interval_by_length, float).T if arm.interval_by_length else means
-            bars = axes.errorbar(np.add(x, shift), means, np.abs(ends - means) * np.ones((2, 1)),
-                                 ms=4, lw=1.2, elinewidth=0.8, **style)
-            for part in bars.get_children():
-                part.set_gid(style["gid"])
+    styles = arm_styles(results)
+    shown = [arm for arm in results.featured(MOST_CURVES) if arm.by_length]
+    for place, arm in enumerate(shown):               # side by side, so that no bar hides another
+        shift = 0.6 * ((place + 0.5) / len(shown) - 0.5)
+        means = np.array(arm.by_length)
+        ends = np.array(arm.interval_by_length, float).T if arm.interval_by_length else means
+        bars = axes.errorbar(np.add(x, shift), means, np.abs(ends - means) * np.ones((2, 1)),
+                             ms=4, lw=1.2, elinewidth=0.8, **styles[arm.name])
+        for part in bars.get_children():
+            part.set_gid(styles[arm.name]["gid"])
     axes.set(ylabel=_NAMES[results.metric] + (", 95% interval" if any(
         arm.interval_by_length for arm in results.arms) else ""))
     longest = results.trained_length

@@ -195,8 +195,7 @@ def _describe_settings(results: StudyResults, path: str) -> None:
     """Fills in the settings that arms change, and the configuration of their runs.
 
     A setting that an arm does not change has the value that its run recorded; before training,
-    that of another arm of the study which leaves it alone too. It is None where the arm's position
-    scheme does not use it.
+    that of another arm of the study. It is None where the arm's position scheme does not use it.
     """
     names = results.setting_names
     runs, recorded = {}, {}

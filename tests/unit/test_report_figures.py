@@ -104,7 +104,7 @@ def test_an_ablation_of_k_by_accuracy_has_its_figure():
 
 def test_many_arms_differ_in_colour_marker_or_line():
     arms = [results.ArmResult(f"arm {number}", {}, None, []) for number in range(30)]
-    styles = plots.arm_styles(results.StudyResults("t", "arm 0", arms=arms))
+    styles = [*plots.arm_styles(results.StudyResults("t", "arm 0", arms=arms)).values()]
     assert len({(style["color"], style["marker"], style["linestyle"]) for style in styles}) == 30
     assert len({(style["marker"], style["linestyle"]) for style in styles[:12]}) == 12
     assert len({style["color"] for style in styles[:10]}) == 10
