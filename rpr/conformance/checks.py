@@ -36,18 +36,11 @@ PairLogit = Callable[[np.ndarray, np.ndarray, int, int, int, bool, dict[str, np.
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """The outcome of one check.
-
-    Attributes:
-      check: what was checked.
-      side: `encoder`, `decoder`, or `cross` for the attention to the encoder.
-      problem: the counter-example; empty: none was found.
-      note: a measurement, for checks that cannot fail.
-    """
-    check: str
-    side: str
-    problem: str = ""
-    note: str = ""
+    """The outcome of one check."""
+    check: str                                        # what was checked
+    side: str                                         # encoder, decoder, or cross, between them
+    problem: str = ""                                 # the counter-example; empty: none was found
+    note: str = ""                                    # a measurement, for checks that cannot fail
 
 
 def difference(got: np.ndarray, expected: np.ndarray, what: str, tolerance: float = _TOLERANCE
@@ -313,7 +306,7 @@ CROSS_CHECKS: dict[str, Callable[[HParams], str]] = {"greedy and beam search": c
 def formula(subject: Subject, logit: PairLogit) -> str:
     """The layer's output is that of logits computed pair by pair with the author's function."""
     x = subject.words(1, 5)
-    weights = dict(zip(subject.layer.variables, subject.layer.weights(), strict=True))
+    weights = subject.weights()
     q, k, v = (np.stack(np.split(x[0] @ weights[f"multihead_attention/{name}/kernel"], _HEADS, 1))
                for name in "qkv")
     own = {name.removeprefix("multihead_attention/"): value for name, value in weights.items()}

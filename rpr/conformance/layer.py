@@ -54,9 +54,9 @@ class AttentionLayer:
             y = self._layer(tf.cast(self._x, dtype), self._mask, layout, None)
             self._y = tf.cast(y, self._x.dtype)
             self._weights = weights = tf.global_variables()
-            self.variables = [variable.op.name.split("/", 1)[1] for variable in weights]
-            self.trained = [variable.op.name.split("/", 1)[1]
-                            for variable in tf.trainable_variables()]
+            self.variables, self.trained = (
+                [variable.op.name.split("/", 1)[1] for variable in some]
+                for some in (weights, tf.trainable_variables()))
             self._initial = [variable.initializer.inputs[1] for variable in weights]
             self._initializers = [variable.initializer for variable in weights]
         self.session = tf.Session(graph=graph)

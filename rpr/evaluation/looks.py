@@ -60,19 +60,20 @@ def nominal_levels(plan: Plan, level: float = LEVEL) -> tuple[float, ...]:
         fraction = seeds / plan.seeds[-1]
         step = math.sqrt(fraction - before)
         to_spend = plan.spending(level, fraction) - spent
-
-        def excess(bound: float, places: np.ndarray = places, density: np.ndarray = density,
-                   step: float = step, to_spend: float = to_spend) -> float:
-            beyond = special.ndtr((places - bound) / step) + special.ndtr((-places - bound) / step)
-            return float(density @ beyond) - to_spend
-
-        bound = brentq(excess, 0.0, 40.0, xtol=1e-10)
+        bound = brentq(_excess, 0.0, 40.0, (places, density, step, to_spend), xtol=1e-10)
         levels.append(2 * float(special.ndtr(-bound / math.sqrt(fraction))))
         new = bound * nodes
         kernel = np.exp(-((new[:, None] - places) / step) ** 2 / 2) / step / math.sqrt(2 * math.pi)
         places, density = new, kernel @ density * weights * bound
         before, spent = fraction, spent + to_spend
     return tuple(levels)
+
+
+def _excess(bound: float, places: np.ndarray, density: np.ndarray, step: float, to_spend: float
+            ) -> float:
+    """By how much the probability of a score beyond `bound` exceeds what is to be spent."""
+    beyond = special.ndtr((places - bound) / step) + special.ndtr((-places - bound) / step)
+    return float(density @ beyond) - to_spend
 
 
 @functools.cache

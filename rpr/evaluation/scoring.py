@@ -41,51 +41,35 @@ _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """One metric of one system; what a paired test adds is None without it.
-
-    Attributes:
-      score: 0 to 100; losses, TER and edit distances may be larger.
-      signature: sacreBLEU's, or in its form.
-      details: sacreBLEU's line, of BLEU with precisions.
-      mean: of the resampled scores, with sacreBLEU's bootstrap.
-      interval: half the width of their central 95%.
-      difference: from the baseline, with the jackknife test.
-      low, high: its 95% interval over test sentences, or over documents where they are known; None
-        if there is a single one.
-      p_value: of the paired test against the baseline.
-      p_holm: after Holm's correction over all systems and metrics, with the jackknife test.
-    """
-    score: float
-    signature: str
-    details: str
+    """One metric of one system; what a paired test adds is None without it."""
+    score: float                                      # 0 to 100; losses, TER, edits may be larger
+    signature: str                                    # sacreBLEU's, or in its form
+    details: str                                      # sacreBLEU's line, of BLEU with precisions
+    # With sacreBLEU's bootstrap, of the resampled scores; see `Resampled`.
     mean: float | None = None
     interval: float | None = None
+    # With the jackknife test, from the baseline. The 95% interval is over test sentences, or over
+    # documents where they are known; None if there is a single one.
     difference: float | None = None
     low: float | None = None
     high: float | None = None
-    p_value: float | None = None
+    p_value: float | None = None                      # of the paired test against the baseline
+    # With the jackknife test, after Holm's correction over all systems and metrics.
     p_holm: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class System:
-    """The scores of one system.
-
-    Attributes:
-      name: its name.
-      lines: number of test sentences.
-      exact: percentage of lines that equal one of their references, ignoring outer spaces; None
-        for a language model.
-      scores: by metric, {"bleu": ...}.
-      documents: how many the jackknife test left out one by one; None if it took sentences.
-      references: `test_sets.digest` of the references; None for a language model.
-    """
+    """The scores of one system."""
     name: str
-    lines: int
+    lines: int                                        # number of test sentences
+    # Percentage of lines that equal one of their references, ignoring outer spaces; None for a
+    # language model.
     exact: float | None
-    scores: dict[str, Score]
+    scores: dict[str, Score]                          # {"bleu": ...}
+    # How many the jackknife test left out one by one; None if it took sentences.
     documents: int | None = None
-    references: str | None = None
+    references: str | None = None                     # their `digest`; None for a language model
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; attributes that are None are left out."""

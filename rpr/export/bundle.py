@@ -36,6 +36,7 @@ _NAMES = (
 _TABLE = re.compile(r"^symbol_modality_(\d+)_\d+/(shared|input_emb|target_emb|softmax)/"
                     r"weights_(\d+)$")
 
+
 class Search(NamedTuple):
     """The search of an exported model; see `rpr.inference.model_session.ModelSession`."""
     beam_size: int = 4

@@ -25,33 +25,21 @@ class Terms(NamedTuple):
 
     Distances beyond k count as k. The logit of key j is q . (k_j + keys[r]) + bias[r]
     + query_bias . k_j for the scaled query q. The output is the sum of weight * (v_j + values[r]).
-
-    Attributes:
-      keys: [heads, 2k + 1, depth of keys].
-      bias: [heads, 2k + 1].
-      query_bias: [heads, depth of keys].
-      values: [heads, 2k + 1, depth of values].
     """
-    keys: np.ndarray
-    bias: np.ndarray
-    query_bias: np.ndarray
-    values: np.ndarray
+    keys: np.ndarray                                  # [heads, 2k + 1, depth of keys]
+    bias: np.ndarray                                  # [heads, 2k + 1]
+    query_bias: np.ndarray                            # [heads, depth of keys]
+    values: np.ndarray                                # [heads, 2k + 1, depth of values]
 
 
 class Stack(NamedTuple):
-    """What the schemes add in the encoder or the decoder.
-
-    Attributes:
-      embedded: float32 [positions, hidden], added to the embedded words; None: nothing.
-      layers: the terms of each layer.
-      rotated: for each layer, how many channels of a head's queries and keys rotate, as in
-        position=rotary.
-      longest: the most positions of a sentence.
-    """
+    """What the schemes add in the encoder or the decoder."""
+    # float32 [positions, hidden], added to the embedded words; None: nothing.
     embedded: np.ndarray | None
     layers: list[Terms]
+    # For each layer, how many channels of a head's queries and keys rotate, as in position=rotary.
     rotated: list[int]
-    longest: int
+    longest: int                                      # the most positions of a sentence
 
 
 def read_terms(trained: TrainedModel, side: str) -> Stack:

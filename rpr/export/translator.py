@@ -67,14 +67,10 @@ def symbol_names(subwords: Sequence[str]) -> list[str]:
 
 
 class Hypothesis(NamedTuple):
-    """A hypothesis of a search.
-
-    Attributes:
-      ids: with the end mark, if it has one.
-      score: log probability / ((5 + n) / 6)^alpha (Wu et al. 2016) for n ids; without an end mark,
-        or of a greedy search, the log probability.
-    """
-    ids: list[int]
+    """A hypothesis of a search."""
+    ids: list[int]                                    # with the end mark, if it has one
+    # Log probability / ((5 + n) / 6)^alpha (Wu et al. 2016) for n ids; without an end mark, or of a
+    # greedy search, the log probability.
     score: float
 
 
