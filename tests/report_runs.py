@@ -19,12 +19,16 @@ def damage(lines, share, seed):
 
 
 def write_run(folder, name, share=0.2, seed=1, done=True, status=None, hypotheses=None, cut=0,
-              **hparams):
-    """A run directory whose translations lack a share of the reference's words."""
+              config="", **hparams):
+    """A run directory whose translations lack a share of the reference's words.
+
+    `config` are more lines of its config.gin.
+    """
     run = folder / name
     (run / "model").mkdir(parents=True)
     (run / "config.gin").write_text(
-        f"run.problem = 'p'\nrun.hparams_set = 'h'\nrun.train_steps = 1000\nrun.seed = {seed}\n")
+        f"run.problem = 'p'\nrun.hparams_set = 'h'\nrun.train_steps = 1000\nrun.seed = {seed}\n"
+        + config)
     (run / "status.json").write_text(json.dumps(
         status or {"train": {"state": "done", "seconds": 120.0},
                    "score": {"state": "done", "started": 1.6e9, "seconds": 1.0}}))
@@ -45,10 +49,16 @@ def write_run(folder, name, share=0.2, seed=1, done=True, status=None, hypothese
     return run
 
 
-def write_study(folder, arms, baseline):
+def unchanged(seeds):
+    """The arms of `write_study` for {arm: number of seeds}, with runs ARM-SEED."""
+    return {arm: ({}, None, {seed: f"{arm}-{seed}" for seed in range(1, count + 1)})
+            for arm, count in seeds.items()}
+
+
+def write_study(folder, arms, baseline, **fields):
     """study.json for {arm: (changes, paper's BLEU, {seed: run's directory})}."""
     folder.mkdir(exist_ok=True)
-    (folder / "study.json").write_text(json.dumps({"baseline": baseline, "arms": [
+    (folder / "study.json").write_text(json.dumps({"baseline": baseline, **fields, "arms": [
         {"name": name, "changes": changes, "paper_bleu": paper,
          "runs": [{"seed": seed, "directory": run} for seed, run in runs.items()]}
         for name, (changes, paper, runs) in arms.items()]}))
@@ -81,13 +91,12 @@ def write_clipping_study(folder):
 
 def write_pair(folder, name, shares, **fields):
     """A study of two arms with two seeds each, and a setting of runs that the second changes."""
-    arms = {}
+    arms, baseline = {}, next(iter(shares))
     for arm, share in shares.items():
+        changes = fields if arm != baseline else {}
         for seed in (1, 2):
-            run = write_run(folder / name, f"runs/{arm}-{seed}", share, seed)
-            changes = fields if arm != next(iter(shares)) else {}
-            with open(run / "config.gin", "a") as config:
-                config.writelines(f"run.{field} = {value!r}\n" for field, value in changes.items())
+            write_run(folder / name, f"runs/{arm}-{seed}", share, seed, config="".join(
+                f"run.{field} = {value!r}\n" for field, value in changes.items()))
         arms[arm] = (changes, None, {seed: f"runs/{arm}-{seed}" for seed in (1, 2)})
-    write_study(folder / name, arms, next(iter(shares)))
+    write_study(folder / name, arms, baseline)
     return str(folder / name)

@@ -260,8 +260,6 @@ def _moderated_part(groups: Sequence[Sequence[RunScores]], spread: Spread) -> Pa
 def _comparison(difference: float, parts: Sequence[Part], basis: Basis, level: float = LEVEL,
                 margin: float = 0.0) -> Comparison:
     error = math.sqrt(sum(part.variance for part in parts))
-    if math.isinf(error):
-        return Comparison(difference, None, None, 1.0, basis)
     if difference and error <= LEAST_ERROR * abs(difference):
         return Comparison(difference, None, None, None, basis)
     return Comparison(difference, *_interval(difference, parts, level),
@@ -326,7 +324,7 @@ def _satterthwaite(parts: Sequence[Part]) -> float:
 
 def _p_value(size: float, error: float, parts: Sequence[Part]) -> float:
     """The level at which a difference of `size` is just significant."""
-    if size == 0 or error == 0:                       # 0 only between equal scores
+    if size == 0 or not 0 < error < math.inf:         # 0 only between equal scores
         return 1.0
     from scipy.optimize import brentq  # as above
 

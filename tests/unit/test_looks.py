@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report_runs import read_scored, write_run, write_study
+from report_runs import read_scored, unchanged, write_run, write_study
 from scipy import special, stats
 from test_significance import TRIALS, assert_calibrated, random_runs
 
@@ -119,14 +119,11 @@ def test_a_clear_difference_needs_half_of_the_runs():
 @pytest.fixture
 def early(tmp_path):
     """Looks at 2 and 3 seeds; "bad" is decided at the first one and has no third run."""
-    arms = {}
     for name, share, seeds in (("base", 0.1, 3), ("alike", 0.11, 3), ("bad", 0.6, 2)):
         for seed in range(1, seeds + 1):
-            write_run(tmp_path, f"runs/{name}-{seed}", share, seed)
-        arms[name] = ({}, None, {seed: f"runs/{name}-{seed}" for seed in range(1, seeds + 1)})
-    write_study(tmp_path, arms, "base")
-    file = tmp_path / "study.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"looks": [2, 3], "margin": 0.0}))
+            write_run(tmp_path, f"{name}-{seed}", share, seed)
+    write_study(tmp_path, unchanged({"base": 3, "alike": 3, "bad": 2}), "base", looks=[2, 3],
+                margin=0.0)
     return tmp_path
 
 
@@ -160,10 +157,8 @@ def write_looks(folder, arms):
         for seed, share in enumerate(shares, 1):
             write_run(folder, f"{name}-{seed}", share or 0.1, seed, done=share is not None,
                       status=None if share else FAILED)
-    write_study(folder, {name: ({}, None, {seed: f"{name}-{seed}" for seed in range(
-        1, len(shares) + 1)}) for name, shares in arms.items()}, "base")
-    file = folder / "study.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"looks": [2, 4]}))
+    write_study(folder, unchanged({name: len(shares) for name, shares in arms.items()}), "base",
+                looks=[2, 4])
     return read_scored(folder)
 
 

@@ -9,7 +9,7 @@ import subprocess
 import threading
 
 import pytest
-from report_runs import REFERENCE, SOURCE, write_run, write_study
+from report_runs import REFERENCE, SOURCE, unchanged, write_run, write_study
 
 from rpr.cli import report
 
@@ -105,8 +105,7 @@ def test_tables_are_sorted_and_arms_switched_off(tmp_path):
     for name, share in shares.items():
         for seed in (1, 2):
             write_run(study, f"{name}-{seed}", share, seed)
-    write_study(study, {name: ({}, None, {seed: f"{name}-{seed}" for seed in (1, 2)})
-                        for name in shares}, "b")
+    write_study(study, unchanged(dict.fromkeys(shares, 2)), "b")
     report.main([str(study), "--skip_model_analysis"])
     page = (study / "report.html").read_text()
     digest = base64.b64encode(hashlib.sha256(EXPLORE.encode()).digest()).decode()

@@ -10,6 +10,7 @@ from report_runs import (
     SOURCE,
     damage,
     read_scored,
+    unchanged,
     write_pair,
     write_run,
     write_study,
@@ -59,7 +60,7 @@ def test_speeds_of_other_machines_are_not_compared(tmp_path):
     for name, cpu in cpus.items():
         run = write_run(tmp_path, name, seed=int(name[-1]))
         (run / "environment.json").write_text(json.dumps({"cpu": cpu, "command": [name]}))
-    write_study(tmp_path, {arm: ({}, None, {1: f"{arm}-1", 2: f"{arm}-2"}) for arm in "abc"}, "a")
+    write_study(tmp_path, unchanged(dict.fromkeys("abc", 2)), "a")
     results = study_reader.read_study(str(tmp_path))
     assert [arm.relative_speed for arm in results.arms] == [1.0, 1.0, None]
 
@@ -140,11 +141,10 @@ def test_empty_cut_and_short_translations_are_reported(tmp_path):
 def test_a_test_set_of_one_sentence_has_scores_and_no_intervals(tmp_path):
     for name, share in (("a", 0.0), ("b", 0.6)):
         for seed in (1, 2):
-            run = write_run(tmp_path, f"runs/{name}-{seed}", share, seed)
+            run = write_run(tmp_path, f"{name}-{seed}", share, seed)
             for text in run.glob("*.test.txt"):
                 text.write_text(text.read_text().splitlines()[7] + "\n")
-    write_study(tmp_path, {name: ({}, None, {seed: f"runs/{name}-{seed}" for seed in (1, 2)})
-                           for name in "ab"}, "a")
+    write_study(tmp_path, unchanged(dict.fromkeys("ab", 2)), "a")
     rpr_command("report", tmp_path, "--skip_model_analysis")
     results = load_record(str(tmp_path))
     first, second = results.arms
@@ -167,8 +167,7 @@ def write_second_test_set(run, share, seed, documents=False):
 
 
 def test_all_test_sets_are_judged_in_one_test(tmp_path):
-    arms = (("a", 0.1), ("b", 0.3))
-    for name, share in arms:
+    for name, share in (("a", 0.1), ("b", 0.3)):
         for seed in (1, 2):
             write_second_test_set(write_run(tmp_path / "both", f"{name}-{seed}", share, seed),
                                   share, seed)
@@ -178,8 +177,7 @@ def test_all_test_sets_are_judged_in_one_test(tmp_path):
                     (tmp_path / "both" / f"{name}-{seed}" / f"{kind}.{which}.txt").read_text()
                     for which in ("test", "news")))
     for folder in ("both", "joined"):
-        write_study(tmp_path / folder, {name: ({}, None, {
-            seed: f"{name}-{seed}" for seed in (1, 2)}) for name, _ in arms}, "a")
+        write_study(tmp_path / folder, unchanged(dict.fromkeys("ab", 2)), "a")
     rpr_command("report", tmp_path / "both", "--test_set=all", "--skip_model_analysis")
     together = load_record(str(tmp_path / "both" / "reports" / "all"))
     expected = read_scored(tmp_path / "joined")
@@ -328,8 +326,7 @@ def test_scores_that_say_nothing_are_not_compared(tmp_path):
     for seed in (1, 2):
         for arm in "ab":
             write_run(tmp_path, f"{arm}-{seed}", seed=seed, hypotheses=["x"] * len(REFERENCE))
-    write_study(tmp_path, {arm: ({}, None, {seed: f"{arm}-{seed}" for seed in (1, 2)})
-                           for arm in "ab"}, "a")
+    write_study(tmp_path, unchanged(dict.fromkeys("ab", 2)), "a")
     results = read_scored(tmp_path)
     text = tables.to_markdown(results)
     assert "All arms have 0.0 BLEU and are not compared." in text
@@ -342,8 +339,7 @@ def test_a_difference_that_never_varies_has_no_p(tmp_path):
         write_run(tmp_path, f"a-{seed}", seed=seed, hypotheses=REFERENCE)
         for arm in "bc":
             write_run(tmp_path, f"{arm}-{seed}", seed=seed, hypotheses=["x"] * len(REFERENCE))
-    write_study(tmp_path, {arm: ({}, None, {seed: f"{arm}-{seed}" for seed in (1, 2)})
-                           for arm in "abc"}, "a")
+    write_study(tmp_path, unchanged(dict.fromkeys("abc", 2)), "a")
     results = read_scored(tmp_path)
     assert [arm.letters for arm in results.arms] == ["a", "a", "a"]
     assert [pair.comparison.p for pair in results.pairs] == [None, None, 1.0]

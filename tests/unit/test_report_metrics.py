@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from report_runs import REFERENCE, SOURCE, damage, read_scored, write_run, write_study
+from report_runs import REFERENCE, SOURCE, damage, read_scored, unchanged, write_run, write_study
 from tensorboard.backend.event_processing import event_file_loader
 
 from rpr.evaluation import significance
@@ -28,19 +28,14 @@ def answers(share_long, seed):
 
 
 def make_study(folder, metrics):
-    arms = {}
     for arm, share in (("good", 0.2), ("bad", 0.8)):
         for seed in (1, 2, 3):
-            run = write_run(folder, f"runs/{arm}-{seed}", seed=seed,
-                            hypotheses=answers(share, seed + int(100 * share)))
-            with open(run / "config.gin", "a") as config:
-                config.write(f"run.metrics = {metrics}\n")
+            run = write_run(folder, f"{arm}-{seed}", seed=seed,
+                            hypotheses=answers(share, seed + int(100 * share)),
+                            config=f"run.metrics = {metrics}\n")
             (run / "data.json").write_text(json.dumps(
                 {"problem": "p", "sources": {}, "trained_length": TRAINED}))
-        arms[arm] = ({}, None, {seed: f"runs/{arm}-{seed}" for seed in (1, 2, 3)})
-    write_study(folder, arms, "good")
-    record = json.loads((folder / "study.json").read_text())
-    (folder / "study.json").write_text(json.dumps(record | {"length_buckets": [6, 12, 20]}))
+    write_study(folder, unchanged({"good": 3, "bad": 3}), "good", length_buckets=[6, 12, 20])
 
 
 @pytest.fixture(scope="module")
@@ -174,9 +169,9 @@ def test_the_smallest_edit_distance_is_the_best(tmp_path):
 
 
 def test_recorded_scores_are_not_taken_for_those_of_another_test_set(tmp_path):
-    run = write_run(tmp_path, "a")
-    with open(run / "config.gin", "a") as config:     # the metrics of a finished run may change
-        config.write("run.metrics = ('accuracy',)\nrun.test_sets = ('more',)\n")
+    # The metrics of a finished run may change.
+    run = write_run(tmp_path, "a",
+                    config="run.metrics = ('accuracy',)\nrun.test_sets = ('more',)\n")
     (run / "scores.json").write_text('{"step": 1000, "bleu": {"score": 20}, "chrf": {"score": 30}}')
     for kind in ("source", "reference", "hypotheses"):
         (run / f"{kind}.more.txt").write_text((run / f"{kind}.test.txt").read_text())
@@ -188,9 +183,7 @@ def test_recorded_scores_are_not_taken_for_those_of_another_test_set(tmp_path):
                                           ("edit_distance", "c"), ("perplexity", "c")])
 def test_the_models_to_draw_are_the_best_by_what_was_recorded(tmp_path, metric, best):
     for name, score in (("a", 5.0), ("b", 7.0), ("c", 1.0)):
-        run = write_run(tmp_path, name)
-        with open(run / "config.gin", "a") as config:
-            config.write(f"run.metrics = ('{metric}',)\n")
+        run = write_run(tmp_path, name, config=f"run.metrics = ('{metric}',)\n")
         (run / "scores.json").write_text(json.dumps({"step": 1000, metric: {"score": score}}))
     unscored = study_reader.read_study(str(tmp_path), "a")
     assert [arm.name for arm in unscored.featured(2)] == ["a", best]
@@ -199,9 +192,7 @@ def test_the_models_to_draw_are_the_best_by_what_was_recorded(tmp_path, metric, 
 def test_a_bucket_of_one_sentence_has_no_interval(tmp_path):
     run = write_run(tmp_path, "a")
     (run / "source.test.txt").write_text("".join(f"{line}\n" for line in [*SOURCE[:-1], "w " * 60]))
-    write_study(tmp_path, {"a": ({}, None, {1: "a"})}, "a")
-    record = json.loads((tmp_path / "study.json").read_text())
-    (tmp_path / "study.json").write_text(json.dumps(record | {"length_buckets": [30]}))
+    write_study(tmp_path, {"a": ({}, None, {1: "a"})}, "a", length_buckets=[30])
     results = read_scored(tmp_path)
     assert results.arms[0].interval_by_length[1] == [None, None]
     bars = plots.plot_by_length(results).axes[0].collections[0].get_segments()
@@ -215,8 +206,7 @@ def test_a_bucket_of_one_sentence_has_no_interval(tmp_path):
 
 def test_runs_with_other_metrics_get_a_note(tmp_path, capsys):
     for name, metric in (("a", "accuracy"), ("b", "ter")):
-        with open(write_run(tmp_path, name) / "config.gin", "a") as config:
-            config.write(f"run.metrics = ('{metric}',)\n")
+        write_run(tmp_path, name, config=f"run.metrics = ('{metric}',)\n")
     read_scored(tmp_path, "a")
     assert "run.metrics differs between the runs; all are scored by accuracy" in (
         capsys.readouterr().err)
@@ -226,7 +216,6 @@ def test_runs_with_other_metrics_get_a_note(tmp_path, capsys):
 
 def test_language_models_are_not_compared_with_translations(tmp_path):
     write_run(tmp_path, "a")
-    with open(write_run(tmp_path, "b") / "config.gin", "a") as config:
-        config.write("run.metrics = ('perplexity',)\n")
+    write_run(tmp_path, "b", config="run.metrics = ('perplexity',)\n")
     with pytest.raises(UserError, match="b is a language model and .*a is not: report them separ"):
         read_scored(tmp_path, "a")
