@@ -1,5 +1,4 @@
 """The conformance kit finds the faults of bad schemes, and none in good ones."""
-import contextlib
 import re
 from unittest import mock
 
@@ -207,16 +206,23 @@ def registered(monkeypatch):
     return register
 
 
+@pytest.fixture
+def keep(monkeypatch):
+    """Leaves only the checks with these names."""
+    def keep(*names):
+        for table in ("CHECKS", "DECODER_CHECKS", "CROSS_CHECKS"):
+            monkeypatch.setattr(checks, table, {
+                name: check for name, check in getattr(checks, table).items() if name in names})
+        if "cost" not in names:
+            monkeypatch.setattr(checks, "cost", lambda subject: "")
+    return keep
+
+
 @pytest.mark.parametrize("scheme", FAULTS)
-def test_the_kit_finds_the_fault(scheme, registered, monkeypatch):
+def test_the_kit_finds_the_fault(scheme, registered, keep):
     registered(scheme)
     side, check, problem = FAULTS[scheme]
-    every = checks.CHECKS | checks.DECODER_CHECKS
-    monkeypatch.setattr(checks, "CHECKS", {check: every[check]} if check in every else {})
-    monkeypatch.setattr(checks, "DECODER_CHECKS", {})
-    monkeypatch.setattr(checks, "CROSS_CHECKS", {})
-    if check != "cost":
-        monkeypatch.setattr(checks, "cost", lambda subject: "")
+    keep(check)
     found = [result for result in checks.check_scheme("bad") if result.side == side]
     assert any(re.search(problem, result.problem) for result in found), found
 
@@ -232,12 +238,9 @@ class Frozen(positions.Scheme):
         return -tf.cast(tf.abs(layout.relative_positions()), dtype) * slope
 
 
-def test_weights_that_are_not_trained_are_weights(registered, monkeypatch):
+def test_weights_that_are_not_trained_are_weights(registered, keep):
     registered(Frozen)
-    for table in (checks.CHECKS, checks.DECODER_CHECKS):
-        monkeypatch.delitem(table, "sums with other schemes", raising=False)
-        monkeypatch.delitem(table, "bfloat16", raising=False)
-    monkeypatch.setattr(checks, "cost", lambda subject: "")
+    keep(*{*checks.CHECKS, *checks.DECODER_CHECKS} - {"sums with other schemes", "bfloat16"})
     results = list(checks.check_scheme("bad"))
     assert not [result for result in results if result.problem]
     notes = [result.note for result in results if result.check == "in training"]
@@ -254,11 +257,9 @@ def test_the_kit_compares_cached_steps_of_sums(registered):
                         checks.sums(subject))
 
 
-def test_the_kit_checks_the_attention_to_the_encoder(registered, monkeypatch):
+def test_the_kit_checks_the_attention_to_the_encoder(registered, keep):
     registered(Leaking)
-    for name in ("CHECKS", "DECODER_CHECKS"):
-        monkeypatch.setattr(checks, name, {})
-    monkeypatch.setattr(checks, "cost", lambda subject: "")
+    keep(*checks.CROSS_CHECKS)
     *_, last = checks.check_scheme("bad")
     assert last.side == "cross" and last.problem.startswith("beam 1: a hypothesis of ")
 
@@ -273,18 +274,15 @@ def test_the_kit_compares_the_search_with_the_whole_model(registered):
 
 @pytest.mark.parametrize("position", [
     *positions.SCHEMES, "rotary@heads1:dape+fire", "coupling+learned", "bipe+rotary"])
-def test_every_scheme_passes(position, monkeypatch):
+def test_every_scheme_passes(position, keep):
+    schemes = dict(positions.SCHEMES)
     if "dape+" in position:                                  # sums with some others are enough
-        tables, left_out = [positions.SCHEMES], set(positions.SCHEMES) - {
-            "none", "rotary", "dape", "fire", "cope"}
-    else:                                                    # tested elsewhere, and slow
-        tables, left_out = [checks.CHECKS, checks.DECODER_CHECKS, checks.CROSS_CHECKS], {
-            "sums with other schemes", "bfloat16", "same seed, same bits", "greedy and beam search"}
-        monkeypatch.setattr(checks, "cost", lambda subject: "")
-    with contextlib.ExitStack() as stack:
-        for table in tables:                                 # restored in the same order
-            stack.enter_context(mock.patch.dict(table, {
-                name: table[name] for name in table if name not in left_out}, clear=True))
+        schemes = {name: schemes[name] for name in ("none", "rotary", "dape", "fire", "cope")}
+    else:                                                    # the others are slow
+        keep(*{*checks.CHECKS, *checks.DECODER_CHECKS} - {
+            "sums with other schemes", "bfloat16", "same seed, same bits",
+            "greedy and beam search"})
+    with mock.patch.dict(positions.SCHEMES, schemes, clear=True):
         results = list(checks.check_scheme(position, "max_length=40"))
     assert not [result for result in results if result.problem]
     assert {result.side for result in results} - {"cross"} == (
@@ -292,10 +290,8 @@ def test_every_scheme_passes(position, monkeypatch):
          or side in positions.SCHEMES[position].sides})
 
 
-def test_the_authors_formula_is_compared(monkeypatch):
-    for name in ("CHECKS", "DECODER_CHECKS", "CROSS_CHECKS"):
-        monkeypatch.setattr(checks, name, {})
-    monkeypatch.setattr(checks, "cost", lambda subject: "")
+def test_the_authors_formula_is_compared(keep):
+    keep()
 
     def linear(slope):
         return lambda q, k, i, j, head, causal, get: q @ k - slope * abs(i - j) / 16 ** (head + 1)
