@@ -309,8 +309,7 @@ def output_rejection_rates(sentences: int, trials: int) -> tuple[float, float]:
         p = significance.compare_outputs(significance.run_scores(metric, first),
                                          significance.run_scores(metric, second)).p
         ours += p is not None and p <= LEVEL
-        bootstrap = paired_bootstrap(metric, [first, second], 1000, 12345)[1]
-        theirs += bootstrap.p_value is not None and bootstrap.p_value <= LEVEL
+        theirs += paired_bootstrap(metric, [first, second], 1000, 12345)[1]["p_value"] <= LEVEL
     return ours / trials, theirs / trials
 
 

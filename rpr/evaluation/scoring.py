@@ -10,7 +10,7 @@ the same scores and p-values.
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +45,7 @@ class Score:
     score: float                                      # 0 to 100; losses, TER, edits may be larger
     signature: str                                    # sacreBLEU's, or in its form
     details: str                                      # sacreBLEU's line, of BLEU with precisions
-    # With sacreBLEU's bootstrap, of the resampled scores; see `Resampled`.
+    # With sacreBLEU's bootstrap, of the resampled scores; half the width of their central 95%.
     mean: float | None = None
     interval: float | None = None
     # With the jackknife test, from the baseline. The 95% interval is over test sentences, or over
@@ -222,8 +222,7 @@ def _add_sacrebleu_test(scores: dict[str, dict[str, Score]], metrics: Sequence[M
         counts = statistics[metric.name]
         if test == "bootstrap":
             drawn = {"bs": samples}
-            added = [result._asdict() for result in paired_bootstrap(
-                metric, [counts[name] for name in scores], samples, seed)]
+            added = paired_bootstrap(metric, [counts[name] for name in scores], samples, seed)
         else:
             drawn = {"ar": samples}
             added = [{}, *({"p_value": paired_randomization(
@@ -265,16 +264,9 @@ def sentence_statistics(metrics: Sequence[Metric], systems: Mapping[str, Sequenc
     return results
 
 
-class Resampled(NamedTuple):
-    """The bootstrap of one system."""
-    mean: float                                       # of the resampled scores
-    interval: float                                   # half the width of their central 95%
-    p_value: float | None                             # None for the baseline
-
-
 def paired_bootstrap(metric: Metric, systems: Sequence[np.ndarray], samples: int, seed: int
-                     ) -> list[Resampled]:
-    """Paired bootstrap resampling (Koehn 2004) as sacreBLEU does it.
+                     ) -> list[dict[str, Any]]:
+    """Paired bootstrap resampling (Koehn 2004) as sacreBLEU does it: fields of `Score`.
 
     p takes absolute differences before it centres them, and is about half of a two-sided p-value.
     `systems` are arrays [sentences, counts], the first of which is the baseline's.
@@ -286,14 +278,15 @@ def paired_bootstrap(metric: Metric, systems: Sequence[np.ndarray], samples: int
                      for _ in range(samples)])
     scores = metric.scores(sums.reshape(samples, len(systems), -1)).T    # [systems, samples]
     cut = samples // 40                               # sacreBLEU's `estimate_ci` drops each end
-    results = []
+    results: list[dict[str, Any]] = []
     for array, drawn in zip(systems, scores, strict=True):
         sizes = np.abs(drawn - scores[0])
         above = int(np.sum(sizes - sizes.mean() > _observed(metric, systems[0], array)))
         low, high = np.sort(drawn)[[cut, samples - cut - 1]]
-        results.append(Resampled(float(drawn.mean()), float(0.5 * (high - low)),
-                                 (above + 1) / (samples + 1)))
-    return [results[0]._replace(p_value=None), *results[1:]]
+        results.append({"mean": float(drawn.mean()), "interval": float(0.5 * (high - low)),
+                        "p_value": (above + 1) / (samples + 1)})
+    results[0]["p_value"] = None                      # of the baseline
+    return results
 
 
 def paired_randomization(metric: Metric, baseline: np.ndarray, system: np.ndarray, trials: int,

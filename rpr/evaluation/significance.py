@@ -181,27 +181,12 @@ def compare(baseline: Sequence[RunScores], arm: Sequence[RunScores], spread: Spr
     Returns:
       a `Comparison`; where an arm has a single run, without p and over test sentences only.
     """
-    if min(len(baseline), len(arm)) == 1:
-        part = _sentence_part(_mean(arm) - _mean(baseline), arm[0])
-        over_sentences = _comparison(_mean_score(arm) - _mean_score(baseline), [part], "sentences")
-        return dataclasses.replace(over_sentences, p=None)
-    return _compare_over_seeds(baseline, arm, spread or estimate_spread([baseline, arm]), level,
-                               margin)
-
-
-def compare_outputs(baseline: RunScores, system: RunScores) -> Comparison:
-    """Tests whether two given translations differ in quality, for other test sentences.
-
-    This is about the outputs at hand: a significant difference does not show that training both
-    systems again would give a difference.
-    """
-    part = _sentence_part(system.pseudovalues - baseline.pseudovalues, system)
-    return _comparison(system.score - baseline.score, [part], "sentences")
-
-
-def _compare_over_seeds(baseline: Sequence[RunScores], arm: Sequence[RunScores], spread: Spread,
-                        level: float, margin: float) -> Comparison:
     groups = [baseline, arm]
+    difference = _mean_score(arm) - _mean_score(baseline)
+    part = _sentence_part(_mean(arm) - _mean(baseline), arm[0])
+    if min(map(len, groups)) == 1:
+        return dataclasses.replace(_comparison(difference, [part], "sentences"), p=None)
+    spread = spread or estimate_spread(groups)
     balanced = len(baseline) == len(arm)
     stands_out = balanced and _stand_out(groups, spread)
     if balanced and not stands_out:
@@ -214,10 +199,8 @@ def _compare_over_seeds(baseline: Sequence[RunScores], arm: Sequence[RunScores],
     if sentences >= LEAST_UNITS:
         residual = sum(_residual_squares(runs) / (len(runs) - 1) / (sentences - 1) / sentences
                        / len(runs) for runs in groups)
-    part = _sentence_part(_mean(arm) - _mean(baseline), arm[0])
     rest = part._replace(variance=max(part.variance - residual, 0.0))
-    found = _comparison(_mean_score(arm) - _mean_score(baseline), [*seeds, rest], "seeds", level,
-                        margin)
+    found = _comparison(difference, [*seeds, rest], "seeds", level, margin)
     if found.p is None:
         return found
     return dataclasses.replace(
@@ -227,6 +210,16 @@ def _compare_over_seeds(baseline: Sequence[RunScores], arm: Sequence[RunScores],
         seed_freedom=_satterthwaite(seeds),
         sentence_variance=rest.variance if math.isfinite(rest.variance) else None,
         sentence_freedom=rest.freedom, stands_out=stands_out)
+
+
+def compare_outputs(baseline: RunScores, system: RunScores) -> Comparison:
+    """Tests whether two given translations differ in quality, for other test sentences.
+
+    This is about the outputs at hand: a significant difference does not show that training both
+    systems again would give a difference.
+    """
+    part = _sentence_part(system.pseudovalues - baseline.pseudovalues, system)
+    return _comparison(system.score - baseline.score, [part], "sentences")
 
 
 def _stand_out(groups: Sequence[Sequence[RunScores]], spread: Spread) -> bool:

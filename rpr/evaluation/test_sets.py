@@ -169,20 +169,18 @@ def _root() -> str:
 
 def _registered(name: str, language_pair: str) -> str | None:
     """The directory of a registered test set; None if there is none of that name."""
-    if re.search(r"[/\0]", name + language_pair):
+    pairs = {pair: directory for other, pair, directory in registered() if other == name}
+    if not pairs:
         return None
-    directory = os.path.join(_root(), f"{name}.{language_pair}")
-    if os.path.isdir(directory):
-        for file in ("source", "reference.0"):
-            if not os.path.isfile(os.path.join(directory, file)):
-                raise UserError(f"{directory}: an incomplete test set: it has no file {file}; "
-                                "remove it and register it again")
-        return directory
-    pairs = [pair for other, pair, _ in registered() if other == name]
-    if pairs:
+    if language_pair not in pairs:
         raise InvalidValue("language_pair", language_pair, f"the registered test set {name} has "
                            f"{', '.join(pairs)}")
-    return None
+    directory = pairs[language_pair]
+    for file in ("source", "reference.0"):
+        if not os.path.isfile(os.path.join(directory, file)):
+            raise UserError(f"{directory}: an incomplete test set: it has no file {file}; "
+                            "remove it and register it again")
+    return directory
 
 
 def _cache_files(dataset: Any, language_pair: str) -> str:
