@@ -62,7 +62,8 @@ def _all_columns(results: StudyResults) -> list[Column]:
         found.append(_column(results, key, heading, group, cell))
 
     for name in results.setting_names:
-        add(name, SYMBOLS.get(name, name), "arm",
+        key = "run.model" if name == "model" else name       # unlike the arms' names
+        add(key, SYMBOLS.get(key, key), "arm",
             lambda arm, name=name: setting_text(arm.settings.get(name)))
     several = any(len(arm.runs) > 1 for arm in arms)
     add("seeds", "seeds", "result", lambda arm: several and (

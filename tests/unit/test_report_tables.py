@@ -201,6 +201,19 @@ def test_columns_can_be_chosen(clipping):
         columns.choose(empty, ["bleu", "p_holm"])
 
 
+def test_a_grid_of_models_has_their_names():
+    """The column of the arms' names is called model, too."""
+    study = study_of("model=a", "model=b")
+    for arm in study.arms:
+        arm.settings = {"model": arm.name[-1]}
+    for chosen in (columns.columns(study)[0], *columns.choose(study, ["run.model"])):
+        assert (chosen.heading, chosen.cells) == ("run.model", ["a", "b"])
+    assert columns.choose(study, ["model"])[0].cells == ["model=a", "model=b"]
+    study.arms[0].name = study.baseline = "best"
+    assert [column.cells for column in columns.columns(study)[:2]] == [
+        ["best", "model=b"], ["a", "b"]]
+
+
 def test_latex_escapes_by_hand():
     assert columns.latex_text(r"a_b & 50% {#} $x^2$ ~ \textbf | <") == (
         r"a\_b \& 50\% \{\#\} \$x\textasciicircum{}2\$ \textasciitilde{} \textbackslash{}textbf "
