@@ -238,8 +238,9 @@ def notes(results: StudyResults) -> Iterator[Note]:
         yield Note(("exact",), "exact: hypotheses that equal their reference.")
     if any(arm.loss is not None for arm in arms):
         yield Note(("loss",), "loss: last evaluation on the development set, nats per token.")
-    yield Note(("speed",), f"speed: steps/s divided by those of {results.baseline}, for runs on "
-               "the same machines; meaningful if these were equally busy.")
+    if any(arm.relative_speed for arm in arms):
+        yield Note(("speed",), f"speed: steps/s divided by those of {results.baseline}, for runs "
+                   "on the same machines; meaningful if these were equally busy.")
     if any(arm.model_tflops for arm in arms):
         yield Note(("model_tflops", "mfu"), "TFLOP/s: of the model, by the formula of Chowdhery et "
                    "al. 2022, appendix B." + (" MFU: their share of the dense peak of the GPUs."

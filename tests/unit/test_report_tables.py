@@ -199,6 +199,7 @@ def test_columns_can_be_chosen(clipping):
     empty = study_of("a", "b")
     with pytest.raises(UserError, match="columns=bleu,p_holm: no arm has a value there"):
         columns.choose(empty, ["bleu", "p_holm"])
+    assert not any("speed" in note.keys for note in columns.notes(empty))
 
 
 def test_a_grid_of_models_has_their_names():
