@@ -10,7 +10,6 @@ from tensor2tensor.utils import registry
 
 from rpr import positions
 from rpr.conformance.layer import (
-    HIDDEN,
     HPARAMS_SET,
     AttentionLayer,
     Subject,
@@ -24,7 +23,7 @@ from rpr.utils.errors import own_code_error
 from rpr.utils.interfaces import HParams
 
 SIDES = {"inputs": "encoder", "targets": "decoder"}
-_WORDS, _HEADS = 6, 2
+_WORDS = 6
 _MORE_WORDS = 70                                      # beyond tables of 64, blocks, windows
 # float64 layers whose angles or sinusoids are float32, as in the models.
 _TOLERANCE = 1e-4
@@ -307,11 +306,12 @@ def formula(subject: Subject, logit: PairLogit) -> str:
     """The layer's output is that of logits computed pair by pair with the author's function."""
     x = subject.words(1, 5)
     weights = subject.weights()
-    q, k, v = (np.stack(np.split(x[0] @ weights[f"multihead_attention/{name}/kernel"], _HEADS, 1))
+    heads = subject.hparams.num_heads
+    q, k, v = (np.stack(np.split(x[0] @ weights[f"multihead_attention/{name}/kernel"], heads, 1))
                for name in "qkv")
     own = {name.removeprefix("multihead_attention/"): value for name, value in weights.items()}
     z, depth, is_causal = np.zeros_like(x), q.shape[2], subject.side == "targets"
-    for h, i in itertools.product(range(_HEADS), range(x.shape[1])):
+    for h, i in itertools.product(range(heads), range(x.shape[1])):
         seen = i + 1 if is_causal else x.shape[1]
         logits = np.array([logit(q[h, i] * depth ** -0.5, k[h, j], i, j, h, is_causal, own)
                            for j in range(seen)])
@@ -339,7 +339,7 @@ def check_scheme(position: str, hparams: str = "", logit: PairLogit | None = Non
       ValueError: the position names an unknown scheme, or an hparam is out of range.
     """
     values = registry.hparams(HPARAMS_SET)
-    values.parse(f"hidden_size={HIDDEN},num_heads={_HEADS},num_hidden_layers=1,filter_size=16")
+    values.parse("hidden_size=16,num_heads=2,num_hidden_layers=1,filter_size=16")
     values = changed(values, position)
     values.parse(hparams)
     declarations.check_ranges(values)

@@ -18,7 +18,6 @@ from rpr.utils.interfaces import HParams
 
 HPARAMS_SET = "rpr_tiny"
 MASKED = -1e9
-HIDDEN = 16
 VOCABULARY = 11
 _COST_SHAPE = (8, 128)
 ALPHA = 2.0                                           # so that long hypotheses are found, too
@@ -193,7 +192,7 @@ class Subject:
 
     def words(self, batch: int, length: int) -> np.ndarray:
         """Random inputs, float64 [batch, length, hidden]."""
-        return self.random.randn(batch, length, HIDDEN)
+        return self.random.randn(batch, length, self.hparams.hidden_size)
 
 
 def changed(hparams: HParams, position: str) -> HParams:
@@ -209,8 +208,9 @@ def cost(subject: Subject) -> str:
     """Parameters, and time and memory of a layer forward and backward, against no positions."""
     plain = AttentionLayer(changed(subject.hparams, "none"), subject.side, tf.float32)
     own = AttentionLayer(subject.hparams, subject.side, tf.float32)
-    shape = _COST_SHAPE[0], subject.longest(_COST_SHAPE[1]), HIDDEN
-    x = np.random.RandomState(0).randn(*shape).astype(np.float32)
+    batch, longest = _COST_SHAPE
+    x = np.random.RandomState(0).randn(
+        batch, subject.longest(longest), subject.hparams.hidden_size).astype(np.float32)
     times: dict[AttentionLayer, list[float]] = {plain: [], own: []}
     for layer in itertools.islice(itertools.cycle((plain, own)), 16):
         start = time.perf_counter()

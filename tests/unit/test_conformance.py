@@ -293,12 +293,13 @@ def test_every_scheme_passes(position, keep):
 def test_the_authors_formula_is_compared(keep):
     keep()
 
-    def linear(slope):
-        return lambda q, k, i, j, head, causal, get: q @ k - slope * abs(i - j) / 16 ** (head + 1)
+    def linear(slope, base=16):
+        return lambda q, k, i, j, head, causal, get: q @ k - slope * abs(i - j) / base ** (head + 1)
 
-    def problems(logit):
-        return [result.problem for result in checks.check_scheme("alibi", "", logit)
+    def problems(logit, hparams=""):
+        return [result.problem for result in checks.check_scheme("alibi", hparams, logit)
                 if result.check == "the author's formula"]
 
     assert problems(linear(1.0)) == ["", ""]
+    assert problems(linear(1.0, 4), "num_heads=4,hidden_size=32") == ["", ""]
     assert ["formula: sentence 1, word" in line for line in problems(linear(2.0))] == [True] * 2
