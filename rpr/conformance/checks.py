@@ -288,16 +288,12 @@ CHECKS: dict[str, Callable[[Subject], str]] = {
     "same seed, same bits": seeds,
     "sums with other schemes": sums,
 }
-
-
 # Those of a decoder alone.
 DECODER_CHECKS: dict[str, Callable[[Subject], str]] = {
     "cached = whole": cached,
     "greedy and beam search": decoding,
     "the future is not seen": future,
 }
-
-
 # Those of the attention to the encoder, with the hparams of a model.
 CROSS_CHECKS: dict[str, Callable[[HParams], str]] = {"greedy and beam search": compare_search}
 

@@ -136,9 +136,9 @@ def check_attention(function: Attention, position: str, hparams: str = "", heads
         return difference(np.where(seen, got, 0).swapaxes(1, 2),
                           np.where(seen, expected, 0).swapaxes(1, 2), what, 1e-3)
 
-    def padded(length: int, more: int, left: bool) -> np.ndarray:
-        words = np.arange(length) >= more if left else np.arange(length) < length - more
-        return np.stack([~words, np.zeros(length, bool)])
+    def padded(words: int, left: bool) -> np.ndarray:
+        hidden = np.arange(words + 2) < 2
+        return np.stack([hidden if left else hidden[::-1], np.zeros(words + 2, bool)])
 
     # {kind of input: arguments of `compare`, the smallest first}
     cases: dict[str, list[tuple]] = {
@@ -151,10 +151,10 @@ def check_attention(function: Attention, position: str, hparams: str = "", heads
         for side in ("after", "before"):
             cases[f"padding {side} the words"] = [
                 (f"{n} words, padding of 2 {side} them", n + 2, n + 2,
-                 padded(n + 2, 2, side == "before")) for n in (2, 6)]
+                 padded(n, side == "before")) for n in (2, 6)]
         if "offset" in options:
             cases["one word after a cache with padding"] = [
-                (f"one word after {n} and padding of 2", n + 3, 1, padded(n + 3, 2, True))
+                (f"one word after {n} and padding of 2", n + 3, 1, padded(n + 1, True))
                 for n in (1, 6)]
     if "heads" in options and heads > 1:
         half = heads // 2

@@ -17,6 +17,11 @@ from rpr.utils.errors import InvalidValue
 
 # The paper's symbols for settings.
 SYMBOLS = {"max_relative_position": "k", "relative_keys": "a^K", "relative_values": "a^V"}
+# Columns of the costs: key, field of an arm, format, heading (empty: the key).
+_COSTS = (("parameters", "parameters", ",", ""), ("steps", "steps", ",", ""),
+          ("steps_per_second", "steps_per_second", ".2f", "steps/s"),
+          ("model_tflops", "model_tflops", ".3g", "TFLOP/s"), ("mfu", "mfu", ".3f", "MFU"),
+          ("speed", "relative_speed", ".2f", ""), ("minutes", "train_minutes", ".1f", ""))
 # A spreadsheet evaluates cells that start so; some take ";" for the end of a cell.
 _FORMULA = re.compile("(^|;[ \"']*)(?=[=+\\-@\t\r\uff1d\uff0b\uff0d\uff20])")
 _LATEX = {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}",
@@ -58,43 +63,35 @@ def _all_columns(results: StudyResults) -> list[Column]:
     arms, metric, digits = results.arms, results.metric, results.digits
     found = [_models(results)]
 
-    def add(key: str, heading: str, group: str, cell: Callable[..., Any]) -> None:
-        found.append(_column(results, key, heading, group, cell))
+    def add(key: str, group: str, cell: Callable[..., Any], heading: str = "") -> None:
+        found.append(_column(results, key, heading or key, group, cell))
 
     for name in results.setting_names:
         key = "run.model" if name == "model" else name       # unlike the arms' names
-        add(key, SYMBOLS.get(key, key), "arm",
-            lambda arm, name=name: setting_text(arm.settings.get(name)))
+        add(key, "arm", lambda arm, name=name: setting_text(arm.settings.get(name)),
+            SYMBOLS.get(name, ""))
     several = any(len(arm.runs) > 1 for arm in arms)
-    add("seeds", "seeds", "result", lambda arm: several and (
+    add("seeds", "result", lambda arm: several and (
         str(len(arm.done)) if len(arm.done) == len(arm.runs) else
         f"{len(arm.done)} of {len(arm.runs)}"))
-    add(metric, ALL_METRICS[metric], "result", lambda arm: _mean(arm.scores.get(metric), digits))
-    add("paper", "paper", "result",
-        lambda arm: arm.paper_bleu is not None and f"{arm.paper_bleu:.1f}")
+    add(metric, "result", lambda arm: _mean(arm.scores.get(metric), digits), ALL_METRICS[metric])
+    add("paper", "result", lambda arm: arm.paper_bleu is not None and f"{arm.paper_bleu:.1f}")
     found += _difference_columns(results, metric, "difference", "")
-    add("rank", "rank", "difference", lambda arm: arm.letters)
-    add("answer", "answer", "difference",
-        lambda arm: arm.answer and f"{arm.answer} ({arm.looked} seeds)")
+    add("rank", "difference", lambda arm: arm.letters)
+    add("answer", "difference", lambda arm: arm.answer and f"{arm.answer} ({arm.looked} seeds)")
     for name in dict.fromkeys(name for arm in arms for name in arm.by_test_set):
-        add(f"{metric} {name}", f"{ALL_METRICS[metric]} {name}", "test set",
-            lambda arm, name=name: _of_test_set(arm, results.baseline_arm, name))
+        add(f"{metric} {name}", "test set",
+            lambda arm, name=name: _of_test_set(arm, results.baseline_arm, name),
+            f"{ALL_METRICS[metric]} {name}")
     for name in results.metrics[1:]:
-        add(name, ALL_METRICS[name], "result",
-            lambda arm, name=name: _mean(arm.scores.get(name), DIGITS.get(name, 1)))
+        add(name, "result", lambda arm, name=name: _mean(arm.scores.get(name), DIGITS.get(name, 1)),
+            ALL_METRICS[name])
     if "accuracy" not in results.metrics:
-        add("exact", "exact", "result", lambda arm: arm.exact is not None and f"{arm.exact:.1f}%")
-    add("loss", "loss", "result", lambda arm: arm.loss is not None and f"{arm.loss:.2f}")
-    add("parameters", "parameters", "cost", lambda arm: arm.parameters and f"{arm.parameters:,}")
-    add("steps", "steps", "cost", lambda arm: arm.steps and f"{arm.steps:,}")
-    add("steps_per_second", "steps/s", "cost",
-        lambda arm: arm.steps_per_second and f"{arm.steps_per_second:.2f}")
-    add("model_tflops", "TFLOP/s", "cost",
-        lambda arm: arm.model_tflops and f"{arm.model_tflops:.3g}")
-    add("mfu", "MFU", "cost", lambda arm: arm.mfu and f"{arm.mfu:.3f}")
-    add("speed", "speed", "cost", lambda arm: arm.relative_speed and f"{arm.relative_speed:.2f}")
-    add("minutes", "minutes", "cost", lambda arm: arm.train_minutes is not None
-        and f"{arm.train_minutes:.1f}")
+        add("exact", "result", lambda arm: arm.exact is not None and f"{arm.exact:.1f}%")
+    add("loss", "result", lambda arm: arm.loss is not None and f"{arm.loss:.2f}")
+    for key, field, style, heading in _COSTS:
+        add(key, "cost", lambda arm, field=field, style=style: (
+            value := getattr(arm, field)) is not None and format(value, style), heading)
     return found
 
 

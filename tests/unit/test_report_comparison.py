@@ -225,7 +225,6 @@ def write_tuned_study(folder):
                                           2 + abs(rate - better) - (rate == 4) + 0.1 * seed}))
             entries.append({"seed": seed, "directory": name, "tuned": {"rate": rate}})
         arms[arm] = entries
-    write_study(folder, {}, "a")
     (folder / "study.json").write_text(json.dumps({"baseline": "a", "arms": [
         {"name": name, "changes": {}, "paper_bleu": None, "runs": entries}
         for name, entries in arms.items()]}))
