@@ -23,7 +23,7 @@ from rpr.utils.errors import own_code_error
 from rpr.utils.interfaces import HParams
 
 SIDES = {"inputs": "encoder", "targets": "decoder"}
-_WORDS = 6
+_WORDS, _LEAST_POSITIONS = 6, 7                       # 7: of the check with padding
 _MORE_WORDS = 70                                      # beyond tables of 64, blocks, windows
 # float64 layers whose angles or sinusoids are float32, as in the models.
 _TOLERANCE = 1e-4
@@ -332,7 +332,8 @@ def check_scheme(position: str, hparams: str = "", logit: PairLogit | None = Non
       one result after the other, since they take seconds.
 
     Raises:
-      ValueError: the position names an unknown scheme, or an hparam is out of range.
+      ValueError: the position names an unknown scheme or has fewer than 7 positions, or an hparam
+        is out of range.
     """
     values = registry.hparams(HPARAMS_SET)
     values.parse("hidden_size=16,num_heads=2,num_hidden_layers=1,filter_size=16")
@@ -353,6 +354,9 @@ def check_scheme(position: str, hparams: str = "", logit: PairLogit | None = Non
         except Exception as error:                           # of a user's code
             yield Result("the layer is built", SIDES[side], _described(error))
             continue
+        if (longest := subject.longest(_LEAST_POSITIONS)) < _LEAST_POSITIONS:
+            raise ValueError(f"position={position}: has {longest} positions; the checks need "
+                             f"{_LEAST_POSITIONS}")
         checks = CHECKS | (DECODER_CHECKS if side == "targets" else {})
         if logit is not None:
             checks["the author's formula"] = lambda subject: formula(subject, logit)

@@ -93,8 +93,10 @@ def check_attention(function: Attention, position: str, hparams: str = "", heads
                            (Setting("heads", 4, minimum=1), heads),
                            (Setting("depth", 8, minimum=1), depth)):
         setting.check(value)
-    if not callable(function):
-        raise InvalidValue("function", function, "must be a function")
+    try:
+        taken = inspect.signature(function).parameters
+    except (TypeError, ValueError):                   # a number, or a function of an extension
+        raise InvalidValue("function", function, "must be a function with a signature") from None
     values = registry.hparams(HPARAMS_SET)
     values.parse(f"num_heads={heads},hidden_size={heads * depth},num_hidden_layers=1"
                  ",max_length=512")
@@ -115,7 +117,6 @@ def check_attention(function: Attention, position: str, hparams: str = "", heads
         reference, random = _Reference(values), np.random.RandomState(0)
     except ValueError as error:
         raise UserError(str(error)) from None
-    taken = inspect.signature(function).parameters
     options = {name for name in _OPTIONS if name in taken or any(
         parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())}
 

@@ -290,6 +290,11 @@ def test_every_scheme_passes(position, keep):
          or side in positions.SCHEMES[position].sides})
 
 
+def test_a_scheme_with_too_few_positions_for_the_checks_is_not_blamed():
+    with pytest.raises(ValueError, match="position=learned: has 4 positions; the checks need 7"):
+        list(checks.check_scheme("learned", "max_length=4"))
+
+
 def test_the_authors_formula_is_compared(keep):
     keep()
 

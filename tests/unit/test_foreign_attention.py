@@ -207,7 +207,8 @@ def test_the_audit_finds_the_bug(bug):
 
 
 @pytest.mark.parametrize("arguments, says", [
-    ((3, "alibi"), "function=3: must be a function"),
+    ((3, "alibi"), "function=3: must be a function with a signature"),
+    ((max, "alibi"), "function=<built-in function max>: must be a function with a signature"),
     ((right_alibi, None), "position is missing: must be text"),
     ((right_alibi, "alibbi"), "no scheme is called 'alibbi'; nearest: alibi"),
     ((right_alibi, "fire", "fire_treshold=2"), "hparams=fire_treshold=2: Unknown hyperparameter"),
