@@ -300,8 +300,7 @@ def _rank(results: StudyResults, compared: Mapping[tuple[str, str], Comparison])
     results.pairs = [ArmPair(*pair, comparison) for pair, comparison in compared.items()]
     comparisons = list(compared.values())
     results.seeds_needed = designs.seeds_needed(comparisons)
-    low, high = (designs.seeds_needed(comparisons, quantile=quantile)
-                 for quantile in (0.1, 0.9))
+    low, high = (designs.seeds_needed(comparisons, quantile) for quantile in (0.1, 0.9))
     results.seeds_range = [low, high] if low and high else []
     letters = letters_of(results.ranked, [
         pair for pair, found in compared.items()

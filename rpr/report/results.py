@@ -372,6 +372,12 @@ def _check_references(results: StudyResults) -> None:
     for arm in results.arms:
         if [len(interval) for interval in arm.interval_by_length] not in ([], [2] * buckets):
             raise ValueError(f"{arm.name}: an interval has two ends")
+        for name, score in arm.scores.items():
+            if any(name not in run.scores for run in arm.done):
+                raise ValueError(f"{arm.name}: a finished run has no {name}")
+            low, high = (score.mean if end is None else end for end in (score.low, score.high))
+            if not low <= score.mean <= high or (score.deviation or 0) < 0:
+                raise ValueError(f"{arm.name}: the spread of {name} is negative")
     for run in results.all_runs:
         if not (run.environment or 0) < max(len(results.environments), 1):
             raise ValueError(f"{run.path}: there is no environment {run.environment}")

@@ -276,9 +276,9 @@ def write_events(results: StudyResults, path: str) -> None:
     states = {"done": api_pb2.STATUS_SUCCESS, "failed": api_pb2.STATUS_FAILURE,
               "running": api_pb2.STATUS_RUNNING}
     tags = [f"test/{ALL_METRICS[name]}" for name in results.metrics] + ["steps_per_second"]
-    settings: dict[str, Sequence[Any]] = {"arm": [plain(arm.name) for arm in results.arms]}
-    for name in results.setting_names:
-        settings[plain(name)] = _of_one_type([arm.settings.get(name) for arm in results.arms])
+    settings = {"arm": [plain(arm.name) for arm in results.arms], **{
+        plain(name): _of_one_type([arm.settings.get(name) for arm in results.arms])
+        for name in results.setting_names}}
     hparams = [summary_v2.HParam(name, summary_v2.Discrete({*values} - {None}))
                for name, values in settings.items() if any(value is not None for value in values)]
     metrics = [summary_v2.Metric(tag, display_name=tag) for tag in tags]
