@@ -74,9 +74,10 @@ def more_steps_obstacle(source: RunDirectory) -> str:
 
 
 def _checkpoints(source: RunDirectory) -> list[int]:
-    """The steps of the checkpoints in model/."""
-    paths = glob.glob(os.path.join(glob.escape(source.model), "model.ckpt-*.index"))
-    return [int(path.rpartition("-")[2].removesuffix(".index")) for path in paths]
+    """The steps of the checkpoints in model/; copies such as model.ckpt-best are not counted."""
+    names = glob.glob("model.ckpt-*.index", root_dir=source.model)
+    steps = (name.removeprefix("model.ckpt-").removesuffix(".index") for name in names)
+    return [int(step) for step in steps if step.isdecimal()]
 
 
 def _needed(run: Run, there: Run) -> list[int]:

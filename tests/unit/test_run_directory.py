@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import without_text
 
-from rpr.experiments import config, gin_files, pipeline, provenance, run_directory
+from rpr.experiments import config, gin_files, pipeline, provenance, run_directory, sharing
 from rpr.utils import files
 from rpr.utils.errors import UserError
 
@@ -300,3 +300,12 @@ def test_the_target_language_chooses_the_tokenizer_of_own_text(run_dir):
                 if stage.name == "score more")
     for argv in (scoring.argv, run_directory.dev_stages(with_sacrebleu, run_dir, 50)[1].argv):
         assert "--language_pair=en-zh" in argv and any("--reference=" in arg for arg in argv)
+
+
+def test_a_copied_checkpoint_with_another_name_does_not_end_more_steps(run_dir):
+    os.makedirs(run_dir.model)
+    Path(run_dir.model, "hparams.json").write_text("{}")
+    Path(run_dir.model, "model.ckpt-best.index").touch()
+    assert sharing.more_steps_obstacle(run_dir) == "its checkpoints are gone"
+    Path(run_dir.checkpoint(RUN) + ".index").touch()
+    assert sharing.more_steps_obstacle(run_dir) == ""
