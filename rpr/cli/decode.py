@@ -15,14 +15,14 @@ from tensor2tensor.bin import t2t_decoder
 from tensor2tensor.utils import decoding, trainer_lib
 
 from rpr.cli import arguments, launcher
-from rpr.evaluation import test_sets
+from rpr.evaluation import scoring, test_sets
 from rpr.experiments.config import Run
 from rpr.export import check_installed, to_ctranslate2
 from rpr.inference import ensemble, file_checks, file_decoder
 from rpr.inference.file_decoder import DecodeRequest, ProgressEstimator
-from rpr.t2t import preflight, registration, trained_model
+from rpr.t2t import compat, preflight, registration, trained_model
 from rpr.t2t.trained_model import TrainedModel
-from rpr.utils import metrics_log, processes
+from rpr.utils import files, metrics_log, processes
 from rpr.utils.console import keep_log
 from rpr.utils.errors import InvalidValue, UserError
 from rpr.utils.interfaces import DecodeHParams, ModelRequest
@@ -31,6 +31,12 @@ PROGRAM = """rpr decode RUN --input=FILE|--test_set=NAME [--output=FILE]
   decodes with the checkpoint and the beam search of a run directory; without --output it prints
 rpr decode --output_dir=DIR --model=... --problem=... --hparams_set=... --data_dir=... (t2t-decoder)
   decodes with the model that T2T's flags name"""
+# What some ways to decode do not read.
+_UNREAD = {
+    "decode_from_file": ("decode_in_memory",), "test_set": ("decode_in_memory",),
+    "decode_interactive": ("decode_in_memory", "decode_shards", "decode_to_file", "metrics_file"),
+    "score_file": ("decode_hparams", "decode_in_memory", "decode_shards", "metrics_file"),
+    "ensemble": ("decode_reference", "keep_timestamp")}
 
 
 def main(argv: list[str]) -> None:
@@ -49,7 +55,7 @@ def main(argv: list[str]) -> None:
         keep_log(os.path.join(model_dir, "decode.log"))
     tf.logging.set_verbosity(tf.logging.INFO)
     trainer_lib.set_random_seed(flags.random_seed)
-    if flags.score_file and not request.is_ensemble:
+    if flags.score_file:
         t2t_decoder.main(None)
         return
     event = _decode(request, models)                  # none of a part for another process
@@ -102,18 +108,25 @@ def _request(flags: FlagValues, words: Sequence[str]) -> tuple[DecodeRequest, li
     has_gpu = _check_devices(flags.worker_gpu)
     decode_hparams.shards, decode_hparams.shard_id = flags.decode_shards, flags.worker_id
     source, output = _files(flags, run, decode_hparams)
-    if flags.score_file:
-        file_checks.check_scored(flags.score_file, has_source)
+    score_file = flags.score_file
+    if score_file:                                    # T2T takes a byte order mark for text
+        score_file = os.path.join(processes.temporary_directory("score"), "pairs")
+        files.write_atomically(score_file, file_checks.read_scored(flags.score_file, has_source))
     to_terminal = bool(source and not output and (run or flags.test_set))
     if to_terminal:
         output = os.path.join(processes.temporary_directory("decode"), "output")
+    if not (source and output):
+        for name, is_used in (("worker_gpu", flags.worker_gpu > 1), ("ensemble", flags.ensemble),
+                              ("engine", flags.engine != "tensorflow")):
+            if is_used:
+                raise InvalidValue(name, flags[name].serialize().partition("=")[2],
+                                   "only to decode --input, or a --test_set, to --output")
     metrics_file = flags.metrics_file
     if not metrics_file and not flags.ensemble and not run:
         metrics_file = os.path.join(models[0].hparams.model_dir, launcher.METRICS_FILE)
-    keeps_timestamp = bool(flags.keep_timestamp and model.checkpoint_path)
     t2t_flags = {
         **launcher.t2t_flags(), **({} if flags.ensemble else dataclasses.asdict(models[0].request)),
-        "keep_timestamp": keeps_timestamp, "decode_hparams": search,
+        "decode_hparams": search, "score_file": score_file,
         "decode_from_file": source or None, "decode_to_file": output or None,
         "decode_shards": 1 if source else flags.decode_shards,
         "worker_gpu": min(flags.worker_gpu, int(has_gpu))}
@@ -121,7 +134,7 @@ def _request(flags: FlagValues, words: Sequence[str]) -> tuple[DecodeRequest, li
         models=tuple(model.request for model in models), is_ensemble=bool(flags.ensemble),
         engine=flags.engine, search=search, source=source, output=output, to_terminal=to_terminal,
         devices=flags.worker_gpu, metrics_file=metrics_file,
-        keeps_timestamp=keeps_timestamp, t2t_flags=t2t_flags), models
+        keeps_timestamp=flags.keep_timestamp, t2t_flags=t2t_flags), models
 
 
 def _find_members(directories: Sequence[str], model: ModelRequest) -> list[TrainedModel]:
@@ -138,7 +151,7 @@ def _find_members(directories: Sequence[str], model: ModelRequest) -> list[Train
 def _check_ctranslate2(flags: FlagValues, models: Sequence[TrainedModel]) -> None:
     """Refuses what CTranslate2 cannot decode."""
     check_installed("engine", flags.engine)
-    for name in ("ensemble", "decode_interactive", "score_file", "decode_reference"):
+    for name in ("ensemble", "decode_reference"):
         if getattr(flags, name):
             raise InvalidValue("engine", flags.engine, f"not with --{name}")
     to_ctranslate2.check(models[0])
@@ -195,10 +208,13 @@ def _files(flags: FlagValues, run: Run | None, decode_hparams: DecodeHParams) ->
         launcher.need(flags, "decode_to_file")
     if flags.decode_reference:
         file_checks.check_input(flags.decode_reference)
+        scoring.check_lengths({flags.decode_reference: test_sets.read_lines(
+            flags.decode_reference)}, {source: test_sets.read_lines(source)})
+        compat.read_bleu_texts_with(test_sets.read_lines)
     if flags.metrics_file:
         file_checks.check_output(flags.metrics_file, of_json=True)
     if output:
-        file_checks.check_output(output, [source])
+        file_checks.check_output(output, [source, flags.score_file, flags.decode_reference])
     return source, output
 
 
@@ -213,27 +229,27 @@ def _check_combinations(flags: FlagValues) -> None:
         raise InvalidValue("language_pair", flags.language_pair, "only with --test_set")
     if flags.worker_id and flags.decode_shards == 1:
         raise InvalidValue("worker_id", flags.worker_id, "only with --decode_shards")
-    if flags.decode_reference and flags.ensemble:
-        raise InvalidValue("decode_reference", flags.decode_reference, "not with --ensemble")
+    for way in (way for way in _UNREAD if flags[way].value):
+        for name in _UNREAD[way]:
+            if flags[name].value != flags[name].default:
+                raise InvalidValue(name, flags[name].value, f"not with --{way}")
+    is_file = flags.decode_from_file or flags.test_set
+    if flags.decode_reference and not is_file:
+        raise InvalidValue("decode_reference", flags.decode_reference,
+                           "only with --input or --test_set")
+    if flags.keep_timestamp and not (is_file and flags.decode_to_file):
+        raise InvalidValue("keep_timestamp", True, "only to decode --input, or a --test_set, to "
+                           "--output")
 
 
 def _decode(request: DecodeRequest, models: Sequence[TrainedModel]) -> dict[str, Any] | None:
     """Decodes text files in batches that can be resumed, all else by T2T; returns the event."""
     hparams = models[0].hparams
-    in_batches = (request.source and request.output
-                  and "inputs" in hparams.problem_hparams.vocabulary)
-    if not in_batches and request.devices > 1:
-        raise InvalidValue("worker_gpu", request.devices,
-                           "several devices decode --input to --output, or a --test_set")
-    if not in_batches and request.is_ensemble:
-        raise UserError("--ensemble: decodes only --input, or a --test_set, to --output")
+    in_batches = request.source and request.output
     decode_hparams = t2t_decoder.create_decode_hparams()
     if in_batches:
         decode_hparams.batch_size = decode_hparams.batch_size or 32
     if request.engine == "ctranslate2":
-        if not in_batches:
-            raise UserError("--engine=ctranslate2: decodes only --input, or a --test_set, to "
-                            "--output")
         return file_decoder.decode_file(request, models, to_ctranslate2.decoder(
             models[0], decode_hparams, file_decoder.part()[1]), decode_hparams)
     estimator = (ensemble.build_estimator(models, decode_hparams) if request.is_ensemble

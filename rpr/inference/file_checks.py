@@ -34,17 +34,22 @@ def check_input(path: str) -> None:
                                   f"{error.start + 1} of the line)") from None
 
 
-def check_scored(path: str, has_source: bool) -> None:
-    """Refuses UTF-8 text with a line that is not a source, a tab and a target; else one text."""
-    with open(path, encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            tabs = line.count("\t")
-            if has_source and tabs != 1:
-                raise InvalidPath(path, f"line {number} has {tabs} tabs; a line is a source, a tab "
-                                  "and a target")
-            if tabs and not has_source:
-                raise InvalidPath(path, f"line {number} has a tab, but a language model has no "
-                                  "source; rpr perplexity takes text with tabs")
+def read_scored(path: str, has_source: bool) -> str:
+    """UTF-8 text of which every line is a source, a tab and a target, or a text without a source.
+
+    A byte order mark is no part of it.
+    """
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        text = file.read()
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
+        tabs = line.count("\t")
+        if has_source and tabs != 1:
+            raise InvalidPath(path, f"line {number} has {tabs} tabs; a line is a source, a tab "
+                              "and a target")
+        if tabs and not has_source:
+            raise InvalidPath(path, f"line {number} has a tab, but a language model has no "
+                              "source; rpr perplexity takes text with tabs")
+    return text
 
 
 def check_output(path: str, inputs: Iterable[str] = (), of_json: bool = False) -> None:

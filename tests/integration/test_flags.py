@@ -41,3 +41,24 @@ def test_a_flag_that_nothing_reads_is_refused(command, flag, tmp_path):
 
 def test_a_single_bleu_reads_no_source():
     assert "--source=x" in refused("bleu", "--source=x")
+
+
+@pytest.mark.parametrize("words, says", [
+    ("--score_file=pairs --output=out --decode_hparams=beam_size=2",
+     "--decode_hparams=beam_size=2: not with --score_file"),
+    ("--score_file=pairs --output=out --metrics_file=m", "--metrics_file=m: not with --score_file"),
+    ("--score_file=pairs --output=out --worker_gpu=2", "--worker_gpu=2: only to decode --input"),
+    ("--score_file=pairs --output=pairs", "--output=pairs: is read and would be written"),
+    ("--score_file=pairs --output=out --keep_timestamp", "--keep_timestamp=True: only to decode"),
+    ("--score_file=pairs --output=out --engine=ctranslate2", "--engine=ctranslate2: only to"),
+    ("--decode_interactive --output=out", "--decode_to_file=out: not with --decode_interactive"),
+    ("--input=in --keep_timestamp", "--keep_timestamp=True: only to decode --input"),
+    ("--input=in --output=out --decode_in_memory", "--decode_in_memory=True: not with --"),
+    ("--input=in --output=out --decode_reference=two", "two has 2 lines, in has 1"),
+    ("--input=in --output=pairs --decode_reference=pairs", "--output=pairs and --decode_re"),
+    ("--decode_reference=two", "--decode_reference=two: only with --input or --test_set")])
+def test_a_flag_without_effect_on_a_decoding_is_refused(trained, tmp_path, words, says):
+    for name, content in (("pairs", "a\tb\n"), ("in", "a\n"), ("two", "a\nb\n")):
+        (tmp_path / name).write_text(content)
+    assert says in refused("decode", *trained.flags, *words.split(), cwd=tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "pairs", "two"]

@@ -58,7 +58,6 @@ def test_ctranslate2_searches_as_tensorflow_does(command, tmp_path):
     rpr_command("decode", *beams, f"--decode_to_file={tmp_path}/two", "--worker_gpu=2")
     rpr_command("decode", *beams, f"--decode_to_file={tmp_path}/one")
     assert (tmp_path / "two").read_bytes() == (tmp_path / "one").read_bytes()
-    assert "--engine=ctranslate2" in refused("decode", *beams, "--decode_interactive")
     assert "num_samples=2" in refused("decode", *beams, f"--decode_to_file={tmp_path}/one",
                                       "--decode_hparams=num_samples=2,batch_size=3")
 

@@ -123,6 +123,11 @@ def test_score_file(trained, tmp_path):
                     f"--score_file={tmp_path}/pairs", f"--decode_to_file={tmp_path}/scores")
         scores.append(float((tmp_path / "scores").read_text()))
     assert scores[1] > scores[0] > 0                  # its own weights, which are less trained
+    (tmp_path / "pairs").write_bytes(b"\xef\xbb\xbfSave the file\tSpeichern\r\na\rb\tSpeichern")
+    rpr_command("decode", *trained.flags, f"--score_file={tmp_path}/pairs",
+                f"--output={tmp_path}/scores")
+    marked = (tmp_path / "scores").read_text().splitlines()
+    assert len(marked) == 2 and float(marked[0]) == pytest.approx(scores[0], abs=1e-5)
 
 
 # What T2T does silently, or late, or with a page of traceback.
