@@ -13,7 +13,7 @@ from rpr.export import QUANTIZATIONS, check_installed
 from rpr.inference import file_checks
 from rpr.utils import files
 from rpr.utils.console import Task, say, terminal
-from rpr.utils.errors import InvalidValue, UserError
+from rpr.utils.errors import InvalidPath, InvalidValue, UserError
 from rpr.utils.interfaces import ModelRequest
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def translate(argv: list[str]) -> None:
         raise UserError(f"{text[1]!r}: put the sentence in quotes")
     beam_size, alpha = (run.beam_size, run.alpha) if run else (4, 0.6)
     beam_size, alpha = args.beam_size or beam_size, alpha if args.alpha is None else args.alpha
-    if args.show_attention:
-        os.makedirs(args.show_attention, exist_ok=True)
+    if os.path.isfile(args.show_attention or ""):
+        raise InvalidPath(args.show_attention, "is a file; expected a directory")
     with terminal.status("loading the model"):
         trained = find_trained_model(request)
         preflight.say_if_nothing_is_sampled(trained.hparams, beam_size)

@@ -124,6 +124,7 @@ def average(argv: list[str]) -> None:
 def bleu(argv: list[str]) -> None:
     """`rpr bleu` (t2t-bleu): T2T's approximate BLEU. `rpr score` computes the one to publish."""
     from tensor2tensor.bin import t2t_bleu
+    from tensor2tensor.utils import bleu_hook
 
     from rpr.evaluation.test_sets import read_lines
     from rpr.t2t import compat
@@ -135,6 +136,13 @@ def bleu(argv: list[str]) -> None:
         if not os.path.isdir(flags.translations_dir):
             raise InvalidPath(flags.translations_dir, "no such directory")
         need(flags, "reference", "event_dir")
+        read_lines(flags.reference)
+        if os.path.isfile(flags.event_dir):
+            raise InvalidPath(flags.event_dir, "is a file; expected a directory")
+        if not flags.wait_minutes and not any(bleu_hook.stepfiles_iterator(
+                flags.translations_dir, path_suffix="")):
+            raise InvalidPath(flags.translations_dir, "no file in it ends in -STEP, as "
+                              "out-200 does")
     else:
         need(flags, "translation", "reference")
         _refuse(flags, ("event_dir", "min_steps", "report_zero", "tag_suffix", "wait_minutes"),
