@@ -71,7 +71,7 @@ def _read_lines() -> Iterator[str]:
     if not sys.stdin.isatty():
         for number, line in enumerate(sys.stdin.buffer, 1):
             try:
-                text = line.decode().rstrip("\n")
+                text = line.decode().rstrip("\r\n")
                 yield text.removeprefix("\ufeff") if number == 1 else text
             except UnicodeDecodeError as error:
                 raise UserError(f"standard input: line {number} is not UTF-8 "

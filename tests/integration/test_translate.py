@@ -37,8 +37,9 @@ def test_words_probabilities_and_score_stand_in_one_line():
         "portugal , spain [0.898 0.937 0.500 1.000] Score: -0.128")
 
 
-def test_a_byte_order_mark_is_no_part_of_a_sentence(monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbfA dog.\nTwo.\n")))
+def test_byte_order_marks_and_line_ends_are_no_part_of_a_sentence(monkeypatch):
+    text = io.BytesIO(b"\xef\xbb\xbfA dog.\r\nTwo.\n")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(text))
     assert list(models._read_lines()) == ["A dog.", "Two."]
 
 
