@@ -121,7 +121,7 @@ def _request(flags: FlagValues, model: ModelRequest, hparams: HParams) -> Traini
     made_with = {"model": model.model, "problem": model.problem, "hparams_set": model.hparams_set,
                  "random_seed": flags.random_seed, "xla_compile": flags.xla_compile,
                  "vocabulary": preflight.vocabularies(problem, model.data_dir)}
-    preflight.check_same_training(model.output_dir, made_with)
+    preflight.check_same_training(model.output_dir, model.data_dir, made_with)
     resumed = checkpoints.newest_complete(model.output_dir)
     if resumed and averaging.is_average(resumed):
         raise InvalidPath(model.output_dir, "holds averages or kept weights, from which no "

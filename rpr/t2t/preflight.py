@@ -121,10 +121,10 @@ def check_same_hparams(output_dir: str, requested: dict[str, Any], decoding: boo
                           "take another directory, or the hparams that it was made with")
 
 
-def check_same_training(output_dir: str, requested: dict[str, Any]) -> None:
+def check_same_training(output_dir: str, data_dir: str, requested: dict[str, Any]) -> None:
     """Refuses an output directory that was made with another model, problem or vocabulary.
 
-    A value that is absent there equals False.
+    A value that is absent there equals False. The requested vocabulary is that of `data_dir`.
     """
     saved = trained_with(output_dir)
     if not saved:
@@ -133,8 +133,8 @@ def check_same_training(output_dir: str, requested: dict[str, Any]) -> None:
         if saved.get(name, False) == value:
             continue
         if name == "vocabulary":
-            raise UserError(f"the vocabulary in data_dir ({', '.join(value)}) is not the one that "
-                            f"the model in {output_dir} was trained with")
+            raise InvalidPath(data_dir, f"its vocabulary ({', '.join(value)}) is not the one that "
+                              f"the model in {output_dir} was trained with")
         raise InvalidValue(name, value, f"{output_dir} was trained with {name}={saved.get(name)}")
 
 

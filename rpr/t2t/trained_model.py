@@ -58,7 +58,7 @@ def find_trained_model(request: ModelRequest) -> TrainedModel:
     problem = registration.find_problem(request.problem)
     hparams = build_hparams(request, decoding=True)
     check_data(problem, data_dir, ())
-    preflight.check_same_training(output_dir, {
+    preflight.check_same_training(output_dir, data_dir, {
         "hparams_set": request.hparams_set,
         "vocabulary": preflight.vocabularies(problem, data_dir)})
     checkpoint = checkpoints.find_checkpoint(request.checkpoint_path or output_dir, request.model)
