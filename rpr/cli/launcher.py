@@ -33,6 +33,10 @@ _RANGES = {setting.name: setting for setting in (
         "; rpr evaluate evaluates (--wait: each new checkpoint), TF_CONFIG joins machines")),
     Setting("worker_gpu_memory_fraction", 0.0, above=0, maximum=1),
     Setting("random_seed", 0, minimum=0, maximum=2**32 - 1, or_none=True))}
+# {how absl says that a value is of another kind: what is allowed}
+_ALLOWED = {r"\('Non-boolean argument": "true or false",
+            "invalid literal for int": "a whole number",
+            "could not convert string to float": "a number"}
 # {beginnings of T2T's flags that no command takes: why}. No help shows them.
 _REFUSED = {
     "autotune_|cloud_|dbgprofile|export_saved_|hparams_range|job-dir|tfdbg|tpu_|use_tpu|xla_jit":
@@ -92,7 +96,10 @@ def parse(argv: list[str], program: str, hidden: str = "$", example: str = ""
     try:
         rest = FLAGS([program, *argv], known_only=True)[1:]
     except absl_flags.Error as error:
-        raise UserError(str(error)) from None
+        line = str(error).removeprefix("flag ")
+        for reason, allowed in _ALLOWED.items():
+            line = re.sub(f": {reason}.*", f": must be {allowed}", line, flags=re.DOTALL)
+        raise UserError(line) from None
     for name, setting in _RANGES.items():
         if name in FLAGS and not setting.accepts(FLAGS[name].value):
             raise UserError(f"--{setting.error(FLAGS[name].value)}{setting.help}")
@@ -154,7 +161,7 @@ def _shown(hidden: str) -> dict[str, str]:
             if not module.startswith(("tensor2tensor", "rpr")) or re.match(
                     "|".join([*_REFUSED, hidden]), flag.name):
                 continue
-            text = flag.help
+            text = flag.help.replace("\t", "\\t")           # of a line of --score_file
             if flag.name in _RANGES:
                 text += f" ({_RANGES[flag.name].allowed()})"
             elif flag.name == "hparams":

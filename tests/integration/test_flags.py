@@ -39,6 +39,14 @@ def test_a_flag_that_nothing_reads_is_refused(command, flag, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("flag, allowed", [
+    ("train_steps=x", "must be a whole number"), ("max_loss_rise=x", "must be a number"),
+    ("profile=2", "must be true or false"),
+    ("schedule=x", "must be one of train, continuous_train_and_eval")])
+def test_a_value_of_another_kind_is_refused_with_what_is_allowed(flag, allowed):
+    assert refused("train", f"--{flag}").startswith(f"rpr train: --{flag}: {allowed}")
+
+
 def test_a_single_bleu_reads_no_source():
     assert "--source=x" in refused("bleu", "--source=x")
 
