@@ -285,18 +285,18 @@ def _generate(problem: TextProblem, data_dir: str, staging: str, tmp_dir: str) -
         if names is not None:
             _write_documents(names, lines, documents)
         held_out[split] = [line.decode().rstrip("\n") for line in parallel_text.raw_lines(source)]
-    absent = set().union(*held_out.values())          # from the training text
+    unseen = set().union(*held_out.values())          # those that the training text lacks
     written = {}
     with shards.workers(problem, staging, tmp_dir, scratch) as pool:
         for split, count in _shard_counts(problem).items():
             samples = problem.generate_samples(staging, tmp_dir, checks.SPLITS[split])
             if split == "train":
                 samples = _discarding(
-                    absent, "targets" if problem.was_reversed else "inputs", samples)
+                    unseen, "targets" if problem.was_reversed else "inputs", samples)
             written[split] = shards.write_split(pool, problem, split, samples, count, staging,
                                                 scratch)
     for split, sources in held_out.items():
-        shared = sum(source not in absent for source in sources)
+        shared = sum(source not in unseen for source in sources)
         if shared:
             console.say(f"{name}: the training text has {shared:,} of the {len(sources):,} sources "
                         f"of the {split} split")

@@ -32,9 +32,9 @@ TIMES_LONGER = 3                                      # the longest test source
 class LengthTask(toy.GeneratedProblem):
     """A task for sources of any length; a subclass defines `tokens` and `answer`.
 
-    The answer is a function from the tokens of a source to those of the right answer. Training and
-    development set have sources of `shortest` to `trained_length` tokens, the test set of
-    `shortest` to `tested_length`.
+    `answer` turns the tokens of a source into those of the right answer. Training and development
+    set have sources of `shortest` to `trained_length` tokens, the test set of `shortest` to
+    `tested_length`.
     """
 
     sizes = {"train": 100000, "dev": 500, "test": 1000}

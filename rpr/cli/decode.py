@@ -31,7 +31,7 @@ PROGRAM = """rpr decode RUN --input=FILE|--test_set=NAME [--output=FILE]
   decodes with the checkpoint and the beam search of a run directory; without --output it prints
 rpr decode --output_dir=DIR --model=... --problem=... --hparams_set=... --data_dir=... (t2t-decoder)
   decodes with the model that T2T's flags name"""
-# What some ways to decode do not read.
+# {way to decode: flags that it does not read}
 _UNREAD = {
     "decode_from_file": ("decode_in_memory",), "test_set": ("decode_in_memory",),
     "decode_interactive": ("decode_in_memory", "decode_shards", "decode_to_file", "metrics_file"),
@@ -229,8 +229,8 @@ def _check_combinations(flags: FlagValues) -> None:
         raise InvalidValue("language_pair", flags.language_pair, "only with --test_set")
     if flags.worker_id and flags.decode_shards == 1:
         raise InvalidValue("worker_id", flags.worker_id, "only with --decode_shards")
-    for way in (way for way in _UNREAD if flags[way].value):
-        for name in _UNREAD[way]:
+    for way, unread in _UNREAD.items():
+        for name in unread if flags[way].value else ():
             if flags[name].value != flags[name].default:
                 raise InvalidValue(name, flags[name].value, f"not with --{way}")
     is_file = flags.decode_from_file or flags.test_set

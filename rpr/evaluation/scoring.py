@@ -45,17 +45,16 @@ class Score:
     score: float                                      # 0 to 100; losses, TER, edits may be larger
     signature: str                                    # sacreBLEU's, or in its form
     details: str                                      # sacreBLEU's line, of BLEU with precisions
-    # With sacreBLEU's bootstrap, of the resampled scores; half the width of their central 95%.
+    # With sacreBLEU's bootstrap: the resampled scores.
     mean: float | None = None
-    interval: float | None = None
-    # With the jackknife test, from the baseline. The 95% interval is over test sentences, or over
-    # documents where they are known; None if there is a single one.
+    interval: float | None = None                     # half the width of their central 95%
+    # With the jackknife test: the difference from the baseline, and its 95% interval over test
+    # sentences, or over documents where they are known; None if there is a single one.
     difference: float | None = None
     low: float | None = None
     high: float | None = None
     p_value: float | None = None                      # of the paired test against the baseline
-    # With the jackknife test, after Holm's correction over all systems and metrics.
-    p_holm: float | None = None
+    p_holm: float | None = None                       # jackknife: over all systems and metrics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +111,7 @@ def score(systems: Mapping[str, Sequence[str]], references: Mapping[str, Sequenc
     if test is not None and test not in TESTS:
         raise InvalidValue("test", test, f"must be one of {', '.join(TESTS)}")
     if not systems or not references:
-        raise UserError("there is no system or no reference")
+        raise UserError("at least one system and one reference are needed")
     check_lengths(systems, references)
     if documents is not None:
         check_lengths(systems, {"documents": documents})

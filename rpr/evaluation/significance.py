@@ -317,8 +317,8 @@ def _satterthwaite(parts: Sequence[Part]) -> float:
 
 def _p_value(size: float, error: float, parts: Sequence[Part]) -> float:
     """The level at which a difference of `size` is just significant."""
-    if size == 0 or not 0 < error < math.inf:         # 0 only between equal scores
-        return 1.0
+    if size == 0 or not 0 < error < math.inf:
+        return 1.0                                    # 0: equal scores; infinite: one sentence
     from scipy.optimize import brentq  # as above
 
     def excess(log_p: float) -> float:

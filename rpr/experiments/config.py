@@ -126,7 +126,7 @@ def file_name(test_set: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """The settings of a run. `UserError`: a value is out of range, or two do not fit together."""
+    """The settings of a run; `UserError`: a value is out of range, or two do not fit together."""
     problem: str = setting("T2T problem: the data (rpr list problems)")
     hparams_set: str = setting("T2T hparams set (rpr list hparams)")
     train_steps: int = setting("optimizer steps", low=1, high=10**9)
@@ -263,8 +263,7 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """Arms, each a base run with some settings changed, and seeds. `UserError`: one is not allowed.
-    """
+    """Arms, each a base run with other settings, and seeds; `UserError`: one is not allowed."""
     baseline: str = setting("the arm that all others are compared with")
     grid: dict[str, Any] = setting("{setting: (value, ...)}: an arm for each combination, called "
                                    "\"setting=value,...\". A setting is a run.* name or a hparam",

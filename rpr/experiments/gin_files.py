@@ -40,8 +40,7 @@ def load_run(path: str, overrides: Sequence[str] = ()) -> Run:
 
 
 def load_study(path: str, overrides: Sequence[str] = ()) -> tuple[Study, Run]:
-    """The study that a gin file describes in lines `study.NAME`, and its base run; see `load_run`.
-    """
+    """The study that the lines `study.NAME` of a gin file describe, and its base run."""
     run, study = _load(path, overrides, is_study=True)
     assert study is not None
     return study, run

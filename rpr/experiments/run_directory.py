@@ -214,7 +214,7 @@ def _decode(run: Run, run_dir: RunDirectory, text: list[str], checkpoint: str, h
 
 
 def sacrebleu_test_set(run: Run, test_set: str = "") -> tuple[str, str]:
-    """Name and language pair of a test set ("": run.test_set) of sacreBLEU; empty for another."""
+    """Name and language pair in sacreBLEU of a test set ("": `run.test_set`); "" if not there."""
     if not test_set:
         return (run.test_set, run.language_pair) if run.test_set else ("", "")
     name, _, pair = test_set.partition(":")
@@ -222,7 +222,7 @@ def sacrebleu_test_set(run: Run, test_set: str = "") -> tuple[str, str]:
 
 
 def new_test_sets(run: Run, run_dir: RunDirectory) -> set[str]:
-    """The test sets that a finished run gets by this configuration; refused without checkpoints."""
+    """The test sets that `run` adds to a finished one; refuses them if the checkpoints are gone."""
     if not (os.path.exists(run_dir.config) and os.path.exists(run_dir.scores)):
         return set()
     known = gin_files.load_run(run_dir.config).test_sets

@@ -56,7 +56,8 @@ def obstacle(run: Run, there: Run, source: RunDirectory) -> str:
         return f"it has {there.train_steps:,} steps, more than run.train_steps = {run.train_steps}"
     if source.read_status().get("train", {}).get("state") != "done":
         return "it is not finished"
-    gone = sorted(set(_needed(run, there)) - set(_checkpoints(source)))
+    gone = [step for step in _needed(run, there)
+            if not os.path.exists(os.path.join(source.model, f"model.ckpt-{step}.index"))]
     if gone:
         return f"its checkpoint at step {gone[0]} is gone"
     return more_steps_obstacle(source) if run.train_steps > there.train_steps else ""
@@ -70,14 +71,8 @@ def more_steps_obstacle(source: RunDirectory) -> str:
     if factors:
         return (f"its learning rate depends on the last step (learning_rate_schedule={schedule}: "
                 f"{', '.join(sorted(factors))})")
-    return "" if _checkpoints(source) else "its checkpoints are gone"
-
-
-def _checkpoints(source: RunDirectory) -> list[int]:
-    """The steps of the checkpoints in model/; copies such as model.ckpt-best are not counted."""
-    names = glob.glob("model.ckpt-*.index", root_dir=source.model)
-    steps = (name.removeprefix("model.ckpt-").removesuffix(".index") for name in names)
-    return [int(step) for step in steps if step.isdecimal()]
+    is_there = glob.glob("model.ckpt-[0-9]*.index", root_dir=source.model)
+    return "" if is_there else "its checkpoints are gone"
 
 
 def _needed(run: Run, there: Run) -> list[int]:

@@ -35,9 +35,9 @@ def check_input(path: str) -> None:
 
 
 def read_scored(path: str, has_source: bool) -> str:
-    """UTF-8 text of which every line is a source, a tab and a target, or a text without a source.
+    """The UTF-8 text of a file, without a byte order mark.
 
-    A byte order mark is no part of it.
+    Each line must be a source, a tab and a target; with `has_source` false, a text without a tab.
     """
     with open(path, encoding="utf-8-sig", newline="") as file:
         text = file.read()

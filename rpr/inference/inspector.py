@@ -44,12 +44,13 @@ class Translation(NamedTuple):
 class SentenceAttention(NamedTuple):
     """Attention weights, float32, of one sentence pair, whose sub-words have the end mark.
 
-    An array is empty where the model has no attention of that kind.
+    An array is empty where the model has no attention of that kind. That of a decoder without an
+    encoder is over source and target together.
     """
     source: list[str]
     target: list[str]
     encoder: np.ndarray                               # [layers, heads, source, source]
-    decoder: np.ndarray                               # [layers, heads, target, target], or of both
+    decoder: np.ndarray                               # [layers, heads, target, target]
     cross: np.ndarray                                 # [layers, heads, target, source]
 
     def draw(self, prefix: str) -> None:

@@ -163,8 +163,10 @@ def multihead_attention(x: tf.Tensor, memory: tf.Tensor | None, bias: tf.Tensor 
       x: [batch, queries, hidden], the input of the queries.
       memory: [batch, keys, hidden], the input of keys and values; None: x (self-attention).
       bias: broadcastable to [batch, heads, queries, keys].
-      key_channels, value_channels: of all heads' queries together (and of their keys), and of
-        their values. The number of heads must divide them (else ValueError).
+      key_channels, value_channels: of the queries or keys, and of the values, of all heads
+        together.
+      output_channels: channels of the result.
+      heads: number of heads, which must divide the channels of keys and values (else ValueError).
       scheme: a `rpr.positions.Scheme`.
       layout: a `rpr.positions.Layout`, passed on to the scheme with x, bias and cache.
       compatibility: `dot_product`, or `additive` (see `additive_logits`).

@@ -293,15 +293,16 @@ def plot_ranking(results: StudyResults) -> Figure:
     else:
         figure.colorbar(image, label=f"difference in {ALL_METRICS[results.metric]}")
     has_letters = any(arm.letters for arm in arms)
-    axes.set_yticks(range(size), [arm_label(arm) + f" ({arm.letters})" * has_letters
-                                  for arm in arms])
+    axes.set_yticks(range(size), [f"{arm_label(arm)} ({arm.letters})" if has_letters
+                                  else arm_label(arm) for arm in arms])
     axes.set_xticks(range(size), [arm_label(arm) for arm in arms],
                     rotation=30 if labelled else 90, ha="left" if labelled else "center")
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
     note = (f"{_NAMES[results.metric]} of the row minus that of the column; p with Holm's "
-            "correction over all pairs. Colour: p ≤ 0.05."
-            + " Arms that share a letter do not differ significantly." * has_letters)
+            "correction over all pairs. Colour: p ≤ 0.05.")
+    if has_letters:
+        note += " Arms that share a letter do not differ significantly."
     figure.supxlabel(textwrap.fill(note, int(figure.get_figwidth() / 0.06)), fontsize=8)
     figure.draw_without_rendering()                   # long rotated labels need two passes
     return figure

@@ -78,7 +78,8 @@ def repair_state(directory: str) -> str | None:
     if named and damage(named):
         named = None
     if named:
-        found = tf.train.latest_checkpoint(directory)     # of a copy: in the original, or none
+        # In a copied directory TensorFlow finds that of the original, or none.
+        found = tf.train.latest_checkpoint(directory)
         if found and os.path.samefile(found + ".index", named + ".index"):
             return None
     every, path = by_step(directory), named or newest_complete(directory)
@@ -118,8 +119,7 @@ def by_step(directory: str) -> list[str]:
 
 
 def step_of(path: str) -> int:
-    """The step in the name of a checkpoint, or -1 if it has another name, such as model.ckpt-best.
-    """
+    """The step in the name of a checkpoint; -1 for other names, such as model.ckpt-best."""
     digits = path.rpartition("-")[2]
     return int(digits) if digits.isdecimal() else -1
 

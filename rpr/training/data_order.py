@@ -51,8 +51,8 @@ def few_boundaries(sides: np.ndarray) -> list[int]:
     buckets. The first one is taken whose share of padding is at most MOST_MORE_PADDING above that
     of a bucket per length.
 
-    From the lengths of source and target, int [examples, sides], to ascending lengths of the longer
-    side, as `DataOrder` takes them.
+    `sides` has the lengths of source and target, int [examples, sides]. Returns ascending lengths
+    of the longer side, as `DataOrder` takes them.
     """
     longer, group, counts = np.unique(sides.max(axis=1), return_inverse=True, return_counts=True)
     longest = np.zeros([len(longer), sides.shape[1]], np.int64)

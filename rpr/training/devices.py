@@ -76,14 +76,14 @@ def training_cluster() -> TrainingCluster | None:
 class DeviceRequest:
     """The devices and threads of a training.
 
-    `intra_op_threads` are those of one operation, which affect rounding; 0: as in the training so
-    far, else all cores.
+    The threads of one operation, `intra_op_threads`, affect rounding; 0: as in the training so far,
+    else all cores.
     """
     per_machine: int = 1                              # GPUs, or parts of a CPU; 0: the CPU
     cpu_devices: int = 0                              # parts of the CPU; 0: use GPUs
     mirrored: bool = False                            # each device of a machine has all weights
     intra_op_threads: int = 0
-    inter_op_threads: int = 0                         # operations at a time; 0: as many
+    inter_op_threads: int = 0                         # operations at a time; 0: as intra_op
     machines: TrainingCluster | None = None           # None: this machine alone
     compiled: bool = False                            # by XLA
 

@@ -21,8 +21,13 @@ def model_flops(hparams: HParams, symbols: int, sentences: int, source: int, tar
     6 FLOPs per weight and position and 12 per pair of positions and channel (Chowdhery et al. 2022,
     appendix B), for encoder and decoder. Padding counts; normalization, softmax and position
     schemes do not. A model with the hparam `answer_symbol` has no decoder, one with `decoder_only`
-    no encoder. The vocabulary has so many `symbols`, the batch `sentences`, and these so many
-    positions in `source` (0: a language model) and `target`.
+    no encoder.
+
+    Args:
+      hparams: the model's hyperparameters.
+      symbols: size of the vocabulary.
+      sentences: in the batch.
+      source, target: lengths in positions; a language model has a source of 0.
     """
     hidden, layers = hparams.hidden_size, hparams.num_hidden_layers
     channels = sum(hparams.get(f"attention_{name}_channels") or hidden for name in ("key", "value"))

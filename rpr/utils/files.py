@@ -122,7 +122,7 @@ def remove_temporary_files(directory: str) -> None:
 
 
 def _create_beside(path: str) -> tuple[str, int]:
-    """Path and locked descriptor of a new empty file, of an unpredictable name, beside `path`."""
+    """Makes a new, empty, locked file with a random name beside `path`: its path and descriptor."""
     directory, name = os.path.split(path)
     name = name.encode(errors="surrogateescape")[:100].decode(errors="ignore")
     while True:                                       # mkstemp would ignore the umask
@@ -224,7 +224,7 @@ def describe(path: str) -> dict[str, Any]:
 
 
 def check_recorded(path: str, recorded: Mapping[str, Any] | None) -> None:
-    """Refuses a file that is missing or not what `describe` recorded; None: there is no record."""
+    """Refuses a file that is missing, or differs from what `describe` recorded (None: nothing)."""
     if recorded is None:
         return
     changed = "is missing" if not os.path.isfile(path) else "has changed" if (

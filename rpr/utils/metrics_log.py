@@ -39,7 +39,9 @@ CHECKSUMS = "checksums.jsonl"
 
 
 def events(path: str, every: int = 1) -> Iterator[Event]:
-    """The events of a metrics file, oldest first, but only every n-th of `train`; none if no file.
+    """The events of a metrics file, oldest first; none if there is no file.
+
+    Of the `train` events only every n-th is returned, n being `every`.
     """
     count = 0
     with contextlib.suppress(FileNotFoundError), open_regular(path) as lines:
@@ -54,7 +56,9 @@ def events(path: str, every: int = 1) -> Iterator[Event]:
 
 
 def read(path: str, most_train: int | None = None) -> list[Event]:
-    """Does what `events` does, with at most `most_train` events of `train`; refuses a damaged file.
+    """The events of a metrics file, oldest first, none if there is no file; refuses a damaged one.
+
+    Of more than `most_train` events of `train` it returns evenly spaced ones.
     """
     if not os.path.exists(path):
         return []

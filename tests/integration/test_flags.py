@@ -64,7 +64,6 @@ def test_a_single_bleu_reads_no_source():
     ("--input=in --output=out --decode_in_memory", "--decode_in_memory=True: not with --"),
     ("--input=in --output=out --decode_reference=two", "two has 2 lines, in has 1"),
     ("--input=in --output=pairs --decode_reference=pairs", "--output=pairs and --decode_re"),
-    ("--ensemble=a,b c --input=in", "'c': not with --ensemble"),
     ("--decode_reference=two", "--decode_reference=two: only with --input or --test_set")])
 def test_a_flag_without_effect_on_a_decoding_is_refused(trained, tmp_path, words, says):
     for name, content in (("pairs", "a\tb\n"), ("in", "a\n"), ("two", "a\nb\n")):

@@ -353,7 +353,7 @@ def test_score_takes_what_other_code_gives():
     with pytest.raises(UserError, match="a has 1 lines, documents has 0"):
         scoring.score({"a": ["x"], "b": ["y"]}, {"r": ["x"]}, test="jackknife", documents=[])
     for systems, references in (({}, {"r": ["x"]}), ({"a": ["x"]}, {})):
-        with pytest.raises(UserError, match="there is no system or no reference"):
+        with pytest.raises(UserError, match="at least one system and one reference"):
             scoring.score(systems, references)
     with pytest.raises(UserError, match="metrics=perplexity: is of losses, not of text"):
         scoring.score({"a": ["x"]}, {"r": ["x"]}, ["bleu", "perplexity"])
