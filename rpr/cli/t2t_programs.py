@@ -115,6 +115,7 @@ def average(argv: list[str]) -> None:
                         f"checkpoints from step {min_steps} on")
     if found:
         averaging.averaged_variables([each.filename for each in found])
+    averaging.check_output(model_dir, output_dir)
     keep_log(os.path.join(output_dir, "average.log"))
     for path in averaging.average_all(model_dir, output_dir, flags.n, min_steps,
                                       flags.wait_minutes):

@@ -161,7 +161,9 @@ def plan(runs: list[StudyRun], max_parallel: int, measured: list[StudyRun]) -> t
                       str(states.count("done")), str(len(own)),
                       f"{sum(needed):.1f}" if per_step else "")
     total = max(sum(hours) / max_parallel, max(hours, default=0.0))
-    return shown, (f"{len(runs)} runs, {len(trained)} trainings to do, {max_parallel} at a time: "
+    count = len(trained)
+    return shown, (f"{len(runs)} run{'s' * (len(runs) != 1)}, {count} training{'s' * (count != 1)} "
+                   f"to do, {max_parallel} at a time: "
                    + (f"about {total:.1f} hours" if speeds or not trained else
                       "the hours are unknown until a run or a smoke test is done"))
 

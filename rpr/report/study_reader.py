@@ -3,6 +3,7 @@ import dataclasses
 import datetime
 import math
 import os
+import pathlib
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +23,7 @@ _STUDY = {"baseline": str, "length_buckets?": [int], "looks?": [int], "margin?":
                     "runs": [{"seed": int, "directory": str, "tuned?": dict}]}]}
 _REMEDY = "rpr study with the same gin file writes it again"
 _CHECKS = {"checks": [{"check": str, "side": str, "problem": str, "note": str}]}
-_CORPUS = {"sources": {"*": {"path?": str, "lines?": int, "sha256": str}}}
+_DATA = {"problem": str, "sources": {"*": {"path?": str, "lines?": int, "sha256": str}}}
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Run)}
 
 
@@ -67,8 +68,7 @@ def read_study(path: str, baseline: str | None = None, against: str | None = Non
         raise UserError(f"{', '.join(described)}: {error}") from None
     if chosen and against and own_baseline and baseline is None:
         chosen = [*chosen, own_baseline.name]
-    if chosen:
-        arms = _choose(arms, chosen)
+    arms = _choose(arms, chosen) if chosen else arms
     names = [arm.name for arm in arms]
     if baseline is None and own_baseline:
         baseline = own_baseline.name if own_baseline.name in names else names[0]
@@ -297,24 +297,24 @@ def _describe_study(results: StudyResults, path: str) -> None:
             except (OverflowError, OSError, ValueError):
                 raise UserError(f"{run_dir.status} is damaged: score.started is {started}, which "
                                 "is not a valid time; remove it") from None
-        if not results.corpus:
-            results.corpus = files.read_json(run_dir.data, _CORPUS).get("sources", {})
+        data = files.read_json(run_dir.data, _DATA)
+        for name, source in data.get("sources", {}).items():
+            if results.corpus.setdefault(name, source) != source:
+                results.corpus[f"{data['problem']}: {name}"] = source
         environment = files.read_json(run_dir.file("environment.json"))
         environment.pop("command", None)              # it differs in every run
         if environment:
             if environment not in results.environments:
                 results.environments.append(environment)
             run.environment = results.environments.index(environment)
-    if len(problems) == 1:
-        results.problem = problems.pop()
+    results.problem = problems.pop() if len(problems) == 1 else ""
     if metrics:
         results.metrics = list(metrics[0])
     results.date = f"{max(dates):%Y-%m-%d}" if dates else ""
     results.checks = files.read_json(os.path.join(path, "checks.json"), _CHECKS).get("checks", [])
-    study_gin = os.path.join(path, gin_files.STUDY_FILE)
-    if os.path.isfile(study_gin) and not os.path.islink(study_gin):
-        with open(study_gin, encoding="utf-8", errors="replace") as text:
-            results.study_gin = text.read()
+    study_gin = pathlib.Path(path, gin_files.STUDY_FILE)
+    if study_gin.is_file() and not study_gin.is_symlink():
+        results.study_gin = study_gin.read_text(encoding="utf-8", errors="replace")
 
 
 def _read_run(study_dir: str, path: str, seed: int | None = None) -> RunResult:

@@ -18,7 +18,7 @@ from tensor2tensor.utils import bleu_hook
 from rpr.t2t import checkpoints, preflight
 from rpr.utils import files
 from rpr.utils.console import Task
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidPath, UserError
 
 _FILE_BYTES = 1 << 26                                 # least size of a data file of an average
 _FIXED = {"global_step": np.int64, "train_stats/problem_0_steps": np.int32}   # not averaged
@@ -36,11 +36,8 @@ def average_all(model_dir: str, output_dir: str, n: int, min_steps: int = 0,
     """
     os.makedirs(output_dir, exist_ok=True)
     files.remove_temporary_files(output_dir)
-    described = os.path.abspath(model_dir)
-    if os.path.basename(described) == "kept":         # of the training in the directory above
-        described = os.path.dirname(described)
     for name in ("flags.txt", "hparams.json", preflight.TRAINED_WITH):
-        source, copy = os.path.join(described, name), os.path.join(output_dir, name)
+        source, copy = os.path.join(_training(model_dir), name), os.path.join(output_dir, name)
         if os.path.exists(source):
             with files.atomic_path(copy) as temporary:
                 shutil.copy2(source, temporary)
@@ -57,6 +54,25 @@ def average_all(model_dir: str, output_dir: str, n: int, min_steps: int = 0,
                 checkpoints.write_state(output_dir, written)
                 task.update(len(written))
     return written
+
+
+def check_output(model_dir: str, output_dir: str) -> None:
+    """Refuses an output directory that holds checkpoints of another training."""
+    if not checkpoints.by_step(output_dir):
+        return
+    one, other = ({"hparams": preflight.saved_hparams(directory),
+                   **{name: value for name, value in preflight.trained_with(directory).items()
+                      if name in ("model", "problem", "hparams_set", "random_seed", "vocabulary")}}
+                  for directory in (_training(model_dir), output_dir))
+    if one != other:
+        raise InvalidPath(output_dir, f"holds checkpoints of another training than {model_dir}; "
+                          "take another directory")
+
+
+def _training(model_dir: str) -> str:
+    """The directory with the description of the training whose checkpoints are in `model_dir`."""
+    path = os.path.abspath(model_dir)
+    return os.path.dirname(path) if os.path.basename(path) == "kept" else path
 
 
 def write_mean(path: str, paths: Sequence[str], step: int) -> None:

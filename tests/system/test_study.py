@@ -58,7 +58,7 @@ def test_a_smoke_test_goes_through_all_stages_and_measures_the_hours(text, tmp_p
     assert os.path.samefile(*(run / "model" / "model.ckpt-20.index" for run in (relative, greedy)))
     assert len((greedy / "hypotheses.test.txt").read_text().splitlines()) == 8
     shown = rpr_command(*plan).stderr
-    assert "2 runs, 1 trainings to do" in shown and "about 0." in shown
+    assert "2 runs, 1 training to do" in shown and "about 0." in shown
 
 
 def test_a_tuned_study_resumes_with_more_settings(text, tmp_path):

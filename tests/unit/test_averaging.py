@@ -1,4 +1,5 @@
 """Averages of checkpoints: the mean of what a model computes with, in bounded memory."""
+import json
 import os
 import shutil
 
@@ -100,6 +101,18 @@ def test_what_describes_kept_weights_is_in_the_directory_above(model_dir, tmp_pa
     (tmp_path / "model" / "hparams.json").write_text("{}")
     averaging.average_all(str(kept), str(tmp_path / "out"), 2)
     assert (tmp_path / "out" / "hparams.json").read_text() == "{}"
+
+
+def test_averages_of_another_training_are_not_replaced(model_dir, tmp_path):
+    out = str(tmp_path / "out")
+    averaging.check_output(str(model_dir), out)       # there is none yet
+    for seed in (1, 1, 2):                            # again, after more steps or with another n
+        (model_dir / "rpr.json").write_text(json.dumps({"random_seed": seed, "threads": [seed, 1]}))
+        if seed == 1:
+            averaging.check_output(str(model_dir), out)
+            averaging.average_all(str(model_dir), out, 2)
+    with pytest.raises(UserError, match="out: holds checkpoints of another training than"):
+        averaging.check_output(str(model_dir), out)
 
 
 def test_checkpoints_of_different_models_are_not_averaged(tmp_path):

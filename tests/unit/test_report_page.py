@@ -33,8 +33,11 @@ def clipping(tmp_path_factory):
     np.savez(run / "learned.npz", source_lengths=np.arange(len(SOURCE)) % 30 + 1,
              source_sha256=np.array(test_sets.digest([SOURCE])),
              **learned_arrays(1))
-    (run / "data.json").write_text(json.dumps({"problem": "p", "sources": {"train source": {
-        "path": "/corpus/<x>.en", "lines": 26607, "sha256": "ab" * 32}}}))
+    for name, problem, lines, digest in (("k16-1", "p", 26607, "ab"), ("k0-1", "p", 26607, "ab"),
+                                         ("k4-2", "other", 105, "cd")):
+        source = {"path": "/corpus/<x>.en", "lines": lines, "sha256": digest * 32}
+        (folder / "runs" / name / "data.json").write_text(json.dumps(
+            {"problem": problem, "sources": {"train source": source}}))
     for name in ("k16-1", "k0-1"):
         (folder / "runs" / name / "environment.json").write_text(json.dumps(
             {"commit": "f00d", "packages": {"tensorflow": "2.15.1"}}))
@@ -63,7 +66,9 @@ def test_every_figure_is_drawn_and_the_page_holds_them(clipping, capsys):
     settings = page[page.index("<h2>Settings</h2>"):page.index("<h2>The data</h2>")]
     assert re.search("train_steps</td><td[^>]*>1000<", settings)
     assert re.search("beam_size</td><td[^>]*>4<", settings)
-    for part in ("26,607", "/corpus/&lt;x&gt;.en", "ab" * 32, "environment of 2 runs",
+    sources = re.findall(r">(\w+: )?train source<", page)
+    assert sorted(sources) == ["", "other: "], sources
+    for part in ("26,607", "/corpus/&lt;x&gt;.en", "ab" * 32, "cd" * 32, "environment of 2 runs",
                  "packages tensorflow", "2.15.1", "2020-09-13", "60 test sentences", "<del>"):
         assert part in page, part
     assert json.loads((clipping / "results.json").read_text())["trained_length"] == 20

@@ -95,7 +95,7 @@ def test_a_plan_counts_no_training_that_is_there(tmp_path):
     train(runs[0].run_dir, runs[0].run)               # its one checkpoint is too few for others
     assert plan(runs, 1, [])[1].startswith("4 runs, 2 trainings to do")
     train(runs[2].run_dir, runs[2].run)               # its four checkpoints serve the second arm
-    assert plan(runs, 1, [])[1].startswith("4 runs, 1 trainings to do")
+    assert plan(runs, 1, [])[1].startswith("4 runs, 1 training to do")
 
 
 def test_another_run_trains_if_the_one_that_should_has_failed(tmp_path):
