@@ -43,7 +43,7 @@ def tokenizer(language: str) -> Any:
         import spacy
     except ImportError:
         raise UserError("words are found by spaCy's tokenizers, which are not installed: pip "
-                        "install '.[words]', or use text that is split into words") from None
+                        "install -e '.[words]', or use text that is split into words") from None
     return spacy.blank(language).tokenizer
 
 

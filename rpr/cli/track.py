@@ -77,7 +77,8 @@ def main(argv: list[str]) -> None:
     try:
         library = importlib.import_module(args.to)
     except ModuleNotFoundError:
-        raise InvalidValue("to", args.to, f"needs {args.to}: pip install '.[{args.to}]'") from None
+        raise InvalidValue("to", args.to, f"needs {args.to}: pip install -e '.[{args.to}]'"
+                           ) from None
     path = os.path.abspath(args.directory)
     patterns = ["runs/*"] if studies.is_study(path) else [".", "*"]
     found = sorted(os.path.normpath(os.path.join(path, os.path.dirname(config)))

@@ -48,7 +48,8 @@ class Cluster(contextlib.AbstractContextManager):
         try:
             import submitit
         except ModuleNotFoundError:
-            raise InvalidValue("cluster", name, "needs submitit: pip install '.[slurm]'") from None
+            raise InvalidValue("cluster", name, "needs submitit: pip install -e '.[slurm]'"
+                               ) from None
         self._folder = folder
         new = [path for path in (folder, os.path.dirname(folder)) if not os.path.exists(path)]
         try:

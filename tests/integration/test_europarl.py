@@ -51,7 +51,7 @@ def test_spacys_tokens_of_letters_and_two_marks_are_kept_in_lower_case():
 def test_without_spacy_a_line_says_how_to_install_it(monkeypatch):
     europarl.tokenizer.cache_clear()
     monkeypatch.setitem(sys.modules, "spacy", None)
-    with pytest.raises(UserError, match=r"pip install '\.\[words\]'"):
+    with pytest.raises(UserError, match=r"pip install -e '\.\[words\]'"):
         europarl.words("Ein Satz.", "de")
     europarl.tokenizer.cache_clear()
 

@@ -21,7 +21,7 @@ def test_without_submitit_one_line_says_how_to_get_it(tmp_path):
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     line = refused("study", gin, f"--study_dir={tmp_path}/study", "--cluster=local",
                    env={**os.environ, "PYTHONPATH": path}, forked=False)
-    assert "pip install '.[slurm]'" in line
+    assert "pip install -e '.[slurm]'" in line
     assert not (tmp_path / "study").exists()
 
 

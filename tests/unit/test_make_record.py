@@ -149,5 +149,5 @@ def test_trackers_work_offline(study, monkeypatch, tmp_path, tracker):
 
 def test_a_tracker_that_is_not_installed_is_named(study, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(UserError, match=r"to=wandb: needs wandb: pip install '\.\[wandb\]'"):
+    with pytest.raises(UserError, match=r"to=wandb: needs wandb: pip install -e '\.\[wandb\]'"):
         track.main([str(study), "--to=wandb"])
