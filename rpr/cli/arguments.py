@@ -3,6 +3,7 @@ import argparse
 import contextlib
 import dataclasses
 import re
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -17,6 +18,8 @@ class Parser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are `UserError`s; flags cannot be abbreviated."""
 
     def __init__(self, **options: Any) -> None:
+        lines = (options.get("description") or "").splitlines()
+        options["description"] = "\n".join(textwrap.fill(line, 96) for line in lines)
         super().__init__(**{"allow_abbrev": False,
                             "formatter_class": argparse.RawDescriptionHelpFormatter, **options})
 

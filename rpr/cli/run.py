@@ -95,7 +95,7 @@ def verify_parser() -> Parser:
                         help="how many steps (default: up to the first checkpoint after the start)")
     parser.add_argument("--data_dir", help="vocabulary and TFRecords (default: where rpr run and "
                         "rpr study put them)")
-    parser.add_argument("--t2t_usr_dir", metavar="DIR", help="the user's own code")
+    parser.add_argument("--t2t_usr_dir", metavar="DIR", help="directory of your own code")
     return parser
 
 

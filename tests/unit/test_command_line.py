@@ -9,7 +9,7 @@ import pytest
 from conftest import refused, rpr_command
 
 from rpr import cli
-from rpr.cli import models, schemes, track
+from rpr.cli import models, report, schemes, score, track
 from rpr.cli.arguments import Parser
 from rpr.experiments import gin_files, provenance, studies
 from rpr.experiments.run_directory import RunDirectory
@@ -65,6 +65,12 @@ def test_an_unknown_flag_names_the_nearest():
     parser.add_argument("--beam_size")
     with pytest.raises(UserError, match="--beam=3; nearest: --beam_size"):
         parser.parse_args(["--beam=3"])
+
+
+@pytest.mark.parametrize("parser", [
+    report.main_parser, schemes.benchmark_parser, schemes.check_scheme_parser, score.judge_parser])
+def test_the_description_of_a_command_is_wrapped(parser):
+    assert max(map(len, parser().format_help().splitlines())) <= 100
 
 
 @pytest.mark.parametrize("command, unread", [
