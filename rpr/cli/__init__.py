@@ -39,7 +39,7 @@ Also
   perplexity RUN   a language model's loss per token of a text, by position, in sliding windows
   judge FILE    the test of arms on scores of other experiments, from a CSV file
   export RUN    the model for CTranslate2, TensorFlow Serving, or as safetensors
-  score         BLEU, chrF and TER with signatures; paired significance of two or more systems
+  score         BLEU, chrF, TER, accuracy or edit distance, with signatures and paired tests
   test-set      register text files of your own as a test set, for --test_set
   check-scheme  what every position scheme must satisfy, checked for one of your own
   list          models, hparams sets, problems and position schemes
