@@ -77,7 +77,7 @@ def _define_flags() -> None:
                              "tokens/s are appended (default with T2T's flags: metrics.jsonl in "
                              "--output_dir).")
     absl_flags.DEFINE_enum("engine", "tensorflow", ["tensorflow", "ctranslate2"], "What searches: "
-                           "tensorflow gives T2T's hypotheses; ctranslate2 is several times as "
+                           "tensorflow gives T2T's hypotheses; ctranslate2 is more than twice as "
                            "fast, for the models that rpr export --format=ctranslate2 takes, and "
                            "runs no decode hooks of the problem.")
     absl_flags.DEFINE_list("ensemble", None, "Run directories (their averaged checkpoint is used) "

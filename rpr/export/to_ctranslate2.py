@@ -1,4 +1,4 @@
-"""A trained model for CTranslate2, which translates several times as fast.
+"""A trained model for CTranslate2, which translates more than twice as fast.
 
 CTranslate2 has one table of relative positions per layer, for all heads. Terms that differ between
 heads get channels of their own: the query of a head is extended by C_h q, its keys by zeros, and
