@@ -53,17 +53,18 @@ def dropout(x: tf.Tensor, rate: float, broadcast_dims: Sequence[int] = ()) -> tf
                        tf.zeros([], x.dtype))
 
 
-def random_integers(shape: list, dtype: tf.DType) -> tf.Tensor:
+def random_integers(shape: list, dtype: tf.DType, name: str = "") -> tf.Tensor:
     """Independent uniform values, uint16 or uint32, as reproducible as the masks of `dropout`.
 
-    Each 64-bit output of the generator makes four or two values.
+    Each 64-bit output of the generator makes four or two values. Within `reproducible_masks` all
+    calls with a `name` get the same values; without one, each call gets others.
     """
     masks = getattr(_active, "masks", None)
     if masks:
         seed, counter, uses = masks
-        scope = tf.get_variable_scope().name
-        uses[scope] += 1                                     # towers share their scopes
-        key = tf.constant([stable_hash(seed, scope, uses[scope])], tf.uint64)
+        place = name or tf.get_variable_scope().name
+        uses[place] += not name                              # towers share their scopes
+        key = tf.constant([stable_hash(seed, place, uses[place])], tf.uint64)
     else:
         key = tf.bitcast(tf.random.uniform([1], tf.int64.min, tf.int64.max, tf.int64), tf.uint64)
         counter = tf.zeros([2], tf.uint64)

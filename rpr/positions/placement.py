@@ -131,8 +131,9 @@ class Abacus(_DigitPlaces):
     """A learned vector for each digit's place in its number, added to it (McLeish et al. 2024).
 
     The first digit of a number has place 1, and all other words have place 0; numbers should be
-    written with the lowest digit first. In training a random number, the same for the batch, is
-    added to the places of digits. The other schemes of a sum keep the ordinary positions.
+    written with the lowest digit first. In training a random number, the same for the batch and for
+    both sides, is added to the places of digits. The other schemes of a sum keep the ordinary
+    positions.
     """
     symbols_setting = "abacus_symbols"
     settings = (
@@ -155,7 +156,8 @@ class Abacus(_DigitPlaces):
         if layout.cache is not None:                         # hypotheses have numbers of any length
             places = tf.minimum(places, self._length - 1)
         if layout.training and self._shift:
-            draw = tf.cast(random_integers([1], tf.uint32), tf.int64) % (self._shift + 1)
+            draw = random_integers([1], tf.uint32, "abacus")  # the same for encoder and decoder
+            draw = tf.cast(draw, tf.int64) % (self._shift + 1)
             places += tf.cast(draw, tf.int32) * tf.cast(places > 0, tf.int32)
         self._at = places
 

@@ -6,6 +6,7 @@ import tiny_models
 
 from rpr import positions
 from rpr.conformance import checks
+from rpr.nn import dropout
 from rpr.positions import absolute
 from rpr.positions.layout import Layout
 from rpr.utils.errors import UserError
@@ -132,6 +133,27 @@ def test_a_random_number_is_added_to_the_places_of_digits_in_training():
                 [[place and place + k for place in of_digits(words)] for words in IDS]]))
             shifts.add(shift)
     assert len(shifts) > 2
+
+
+def test_encoder_and_decoder_add_the_same_random_number():
+    """As McLeish et al. 2024, who add one number to the digits of question and answer."""
+    ids, shifts = np.array([[5, 2, 5, 6]]), []
+    with tf.Graph().as_default(), tf.Session() as session:
+        batch, added = tf.placeholder(tf.int64, []), []
+        with dropout.reproducible_masks(7, batch):
+            for side in ("inputs", "targets"):
+                scheme = build("abacus", side, abacus_shift=20, abacus_length=30)
+                scheme.place(Layout(4, 4, ids=tf.constant(ids, tf.int32), training=True))
+                added.append(scheme.embed(tf.zeros([1, 4, 8]), tf.range(4)[None]))
+        session.run(tf.global_variables_initializer())
+        tables = session.run(tf.trainable_variables())
+        for number in range(10):
+            got = session.run(added, {batch: number})
+            shifts.append([next(k for k in range(21) if np.array_equal(
+                words[0], table[[1 + k, 0, 1 + k, 2 + k]]))
+                for words, table in zip(got, tables, strict=True)])
+    assert all(encoder == decoder for encoder, decoder in shifts)
+    assert len({encoder for encoder, _ in shifts}) > 2
 
 
 @pytest.mark.parametrize("position, settings, message", [
