@@ -72,15 +72,19 @@ def test_a_number_without_a_record_is_found(tmp_path):
 
 
 def intervals(results):
-    """(low, high) of every interval in the JSON of a report, as text, in both directions."""
+    """(difference, low, high) of all intervals in the JSON of a report, as text, both ways round.
+
+    The difference, or the mean, is without its sign: the interval shows it.
+    """
     if isinstance(results, list):
         return set().union(*map(intervals, results))
     if not isinstance(results, dict):
         return set()
     found = set().union(*map(intervals, results.values()))
-    if results.get("low") is not None:
-        low, high = results["low"], results["high"]
-        found |= {(f"{low:+.1f}", f"{high:+.1f}"), (f"{-high:+.1f}", f"{-low:+.1f}")}
+    value = results.get("mean") if results.get("difference") is None else results["difference"]
+    if value is not None and results.get("low") is not None:
+        size, low, high = f"{abs(value):.1f}", results["low"], results["high"]
+        found |= {(size, f"{low:+.1f}", f"{high:+.1f}"), (size, f"{-high:+.1f}", f"{-low:+.1f}")}
     return found
 
 
@@ -90,6 +94,8 @@ def intervals(results):
 def test_intervals_in_the_text_are_those_of_a_record(page):
     recorded = set().union(*(intervals(json.loads(path.read_text(encoding="utf-8")))
                              for path in (ROOT / "docs" / "results").rglob("results.json")))
-    text = (ROOT / page).read_text(encoding="utf-8").replace("\\", "").replace("\u2212", "-")
-    shown = set(re.findall(r"\[([-+]\d+\.\d), ([-+]\d+\.\d)\]", text))
-    assert shown and shown <= recorded, shown - recorded
+    text = (ROOT / page).read_text(encoding="utf-8").replace("\\", "").replace("\n#", "")
+    interval = r"\[([-+]?\d+\.\d), ([-+]?\d+\.\d)\]"
+    shown = re.findall(r"(\d+\.\d)(?: BLEU)?,?\s+" + interval, text)
+    assert len(shown) == len(re.findall(interval, text)) > 0
+    assert set(shown) <= recorded, set(shown) - recorded
