@@ -175,8 +175,8 @@ def results(path: str) -> Any:
     try:
         import pandas
     except ModuleNotFoundError:
-        raise UserError("rpr.results needs pandas: pip install pandas (or the extra "
-                        "rpr[pandas]); results.csv of rpr report has the same scores") from None
+        raise UserError("rpr.results needs pandas: pip install pandas; results.csv of rpr report "
+                        "has the same scores") from None
     return pandas.DataFrame(rows(path))
 
 
