@@ -90,7 +90,7 @@ def intervals(results):
 
 @pytest.mark.parametrize("page", ["README.md", "docs/results.md", "docs/discussion.md",
                                   "docs/which_scheme.md", "gin/small_table1.gin",
-                                  "gin/multi30k_ende_lc.gin"])
+                                  "gin/small_table1_enfr.gin", "gin/multi30k_ende_lc.gin"])
 def test_intervals_in_the_text_are_those_of_a_record(page):
     recorded = set().union(*(intervals(json.loads(path.read_text(encoding="utf-8")))
                              for path in (ROOT / "docs" / "results").rglob("results.json")))
