@@ -33,7 +33,7 @@ LEVEL = 0.05                                          # of tests; intervals cove
 OUTLYING_LEVEL = 0.01
 # What is known of the spread of an arm's runs before a study: how much the logarithms of the arms'
 # true variances vary, and the number of arms that this knowledge counts for. The records of BLEU in
-# docs/results give -0.4 with a standard error of 0.4; 0.25 is cautious.
+# docs/results give -0.3 with a standard error of 0.4; 0.25 is cautious.
 PRIOR_EXCESS, PRIOR_ARMS = 0.25, 5
 LEAST_EXCESS = 1e-3                                   # below it the variances are taken for equal
 # With fewer sentences or documents than this, the residual is too uncertain to be subtracted: equal
