@@ -175,8 +175,8 @@ def benchmark_parser() -> Parser:
                      "runs of the other schemes. Run the same command again to resume.")
     parser.add_argument("--study_dir", type=os.path.expanduser,
                         help="default: runs/benchmark-NAME")
-    parser.add_argument("--cores", type=number(1), help="use cores in place of GPUs, at "
-                        "most so many, one for each run (default: all, where there is no GPU)")
+    parser.add_argument("--cores", type=number(1), help="use at most this many cores instead "
+                        "of GPUs, one per run (default: all cores if there is no GPU)")
     parser.add_argument("--recipe", type=gin_files.resolve, default=gin_files.resolve(_RECIPE),
                         metavar="GIN", help="the study of the recorded runs (default: "
                         f"{_RECIPE})")

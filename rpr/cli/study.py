@@ -174,8 +174,8 @@ def main_parser() -> Parser:
                         "repeated")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--devices", type=number(1), help="GPUs to use at most (default: all)")
-    where.add_argument("--cores", type=number(1), help="use cores in place of GPUs, at most so "
-                       "many, one for each run (default: all, where there is no GPU)")
+    where.add_argument("--cores", type=number(1), help="use at most this many cores instead of "
+                       "GPUs, one per run (default: all cores if there is no GPU)")
     parser.add_argument("--retry_failed", action="store_true", help="try failed runs again")
     parser.add_argument("--t2t_usr_dir", metavar="DIR", help="overrides run.usr_dir")
     where.add_argument("--cluster", choices=["slurm", "local"], help="queue a job for each run "

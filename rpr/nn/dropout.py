@@ -63,7 +63,8 @@ def random_integers(shape: list, dtype: tf.DType, name: str = "") -> tf.Tensor:
     if masks:
         seed, counter, uses = masks
         place = name or tf.get_variable_scope().name
-        uses[place] += not name                              # towers share their scopes
+        if not name:
+            uses[place] += 1                                 # towers share their scopes
         key = tf.constant([stable_hash(seed, place, uses[place])], tf.uint64)
     else:
         key = tf.bitcast(tf.random.uniform([1], tf.int64.min, tf.int64.max, tf.int64), tf.uint64)

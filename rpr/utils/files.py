@@ -122,7 +122,7 @@ def remove_temporary_files(directory: str) -> None:
 
 
 def _create_beside(path: str) -> tuple[str, int]:
-    """Makes a new, empty, locked file with a random name beside `path`: its path and descriptor."""
+    """Creates a locked file with a random name beside `path`; returns its path and descriptor."""
     directory, name = os.path.split(path)
     name = name.encode(errors="surrogateescape")[:100].decode(errors="ignore")
     while True:                                       # mkstemp would ignore the umask
@@ -224,7 +224,7 @@ def describe(path: str) -> dict[str, Any]:
 
 
 def check_recorded(path: str, recorded: Mapping[str, Any] | None) -> None:
-    """Refuses a file that is missing, or differs from what `describe` recorded (None: nothing)."""
+    """Refuses a file that is missing or differs from its record by `describe`, if there is one."""
     if recorded is None:
         return
     changed = "is missing" if not os.path.isfile(path) else "has changed" if (

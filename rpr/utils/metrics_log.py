@@ -39,9 +39,9 @@ CHECKSUMS = "checksums.jsonl"
 
 
 def events(path: str, every: int = 1) -> Iterator[Event]:
-    """The events of a metrics file, oldest first; none if there is no file.
+    """Yields the events of a metrics file, oldest first; nothing if the file does not exist.
 
-    Of the `train` events only every n-th is returned, n being `every`.
+    Of consecutive `train` events, only one in `every` is yielded.
     """
     count = 0
     with contextlib.suppress(FileNotFoundError), open_regular(path) as lines:
@@ -56,9 +56,10 @@ def events(path: str, every: int = 1) -> Iterator[Event]:
 
 
 def read(path: str, most_train: int | None = None) -> list[Event]:
-    """The events of a metrics file, oldest first, none if there is no file; refuses a damaged one.
+    """Returns the events of a metrics file, oldest first; an empty list if it does not exist.
 
-    Of more than `most_train` events of `train` it returns evenly spaced ones.
+    If it has more than `most_train` events of `train`, evenly spaced ones are returned. A damaged
+    file is refused.
     """
     if not os.path.exists(path):
         return []

@@ -14,8 +14,7 @@ class LowerCaseTokenizer:
         try:
             import sacremoses
         except ImportError:
-            raise UserError("Moses tokens need sacremoses, which is missing (the extra "
-                            "rpr[moses])") from None
+            raise UserError("Moses tokens need sacremoses: pip install -e '.[moses]'") from None
         if language not in sacremoses.corpus.NonbreakingPrefixes().available_langs:
             say(f"sacremoses has no abbreviations of the language {language}; it takes those of "
                 "English", style="yellow")

@@ -85,7 +85,7 @@ def lively_model(model, hparams, tmp_path):
     "vocab_divisor=16",
     "position=relative+sinusoid,relative_values=False,layer_preprocess_sequence=none,"
     "layer_postprocess_sequence=dan,norm_after_embedding=True,num_decoder_layers=1",
-    "encoder_position=t5_bias,decoder_position=relative@heads1-1:alibi,relative_keys=False,"
+    "encoder_position=t5_bias+sandwich,decoder_position=relative@heads1-1:alibi,relative_keys=False,"
     "use_target_space_embedding=False,shared_embedding_and_softmax_weights=False",
     "encoder_position=rotary+sinusoid,decoder_position=learned",
     "position=rotary,rotary_base=100.0"])                 # its first answer is empty

@@ -94,7 +94,8 @@ def intervals(results):
 def test_intervals_in_the_text_are_those_of_a_record(page):
     recorded = set().union(*(intervals(json.loads(path.read_text(encoding="utf-8")))
                              for path in (ROOT / "docs" / "results").rglob("results.json")))
-    text = (ROOT / page).read_text(encoding="utf-8").replace("\\", "").replace("\n#", "")
+    text = (ROOT / page).read_text(encoding="utf-8")
+    text = text.replace("\\", "").replace("\n#", "").replace("\u2212", "-")
     interval = r"\[([-+]?\d+\.\d), ([-+]?\d+\.\d)\]"
     shown = re.findall(r"(\d+\.\d)(?: BLEU)?,?\s+" + interval, text)
     assert len(shown) == len(re.findall(interval, text)) > 0
