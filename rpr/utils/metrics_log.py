@@ -41,7 +41,7 @@ CHECKSUMS = "checksums.jsonl"
 def events(path: str, every: int = 1) -> Iterator[Event]:
     """Yields the events of a metrics file, oldest first; nothing if the file does not exist.
 
-    Of consecutive `train` events, only one in `every` is yielded.
+    Of the `train` events, only one in `every` is yielded.
     """
     count = 0
     with contextlib.suppress(FileNotFoundError), open_regular(path) as lines:
