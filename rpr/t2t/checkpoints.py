@@ -8,6 +8,7 @@ import contextlib
 import glob
 import os
 import re
+import shutil
 from collections.abc import Iterable, Sequence
 
 import tensorflow.compat.v1 as tf
@@ -70,10 +71,15 @@ def newest_complete(directory: str) -> str | None:
 def repair_state(directory: str) -> str | None:
     """Makes the state file name a complete checkpoint, so that a training resumes from it.
 
-    Only the training in the directory may call this. Returns the checkpoint if the state file had
-    named none, a damaged one, or one of another directory. Refuses a directory whose checkpoints
-    are all incomplete.
+    Also removes TensorFlow's temporary files of a save that was killed. Only the training in the
+    directory may call this. Returns the checkpoint if the state file had named none, a damaged one,
+    or one of another directory. Refuses a directory whose checkpoints are all incomplete.
     """
+    prefix = os.path.join(glob.escape(directory), "model.ckpt-*")
+    for leftover in glob.glob(prefix + "_temp"):      # the next save takes another random name
+        shutil.rmtree(leftover)
+    for leftover in glob.glob(prefix + ".tempstate*"):
+        os.unlink(leftover)
     named = _named(directory)
     if named and damage(named):
         named = None

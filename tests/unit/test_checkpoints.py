@@ -51,6 +51,19 @@ def test_a_file_that_a_copy_left_unfinished_is_no_part_of_a_checkpoint(directory
     assert find(directory) == path(directory, 20)
 
 
+def test_a_training_removes_what_a_killed_save_left(directory):
+    before = sorted(os.listdir(directory))
+    unfinished = path(directory, 25) + "_temp"
+    os.mkdir(unfinished)
+    for name in (os.path.join(unfinished, "part-00000-of-00002.data-00000-of-00001.tempstate7"),
+                 os.path.join(unfinished, "part-00001-of-00002.index"),
+                 path(directory, 25) + ".data-00000-of-00001.tempstate7"):
+        with open(name, "wb"):
+            pass
+    assert checkpoints.repair_state(directory) is None
+    assert sorted(os.listdir(directory)) == before
+
+
 @pytest.mark.parametrize("state", [b"", b"garbage", b"\xff\xfe\x00", None,
                                    b'model_checkpoint_path: "model.ckpt-99"\n'])
 def test_without_a_usable_state_file_the_newest_complete_checkpoint_is_read(directory, state):
