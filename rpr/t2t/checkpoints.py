@@ -18,6 +18,9 @@ from rpr.utils.errors import InvalidPath
 from rpr.utils.files import refuse_unusable, write_atomically
 
 STATE_FILE = "checkpoint"
+# Each save takes other random names.
+_TEMPORARY = re.compile(r"model\.ckpt-\d+(_temp|\..+\.tempstate\d+)"
+                        r"|(checkpoint|model\.ckpt-\d+\.meta)\.tmp[0-9a-f]{32}")
 
 
 def find_checkpoint(path_or_dir: str, model: str) -> str:
@@ -75,11 +78,10 @@ def repair_state(directory: str) -> str | None:
     directory may call this. Returns the checkpoint if the state file had named none, a damaged one,
     or one of another directory. Refuses a directory whose checkpoints are all incomplete.
     """
-    prefix = os.path.join(glob.escape(directory), "model.ckpt-*")
-    for leftover in glob.glob(prefix + "_temp"):      # the next save takes another random name
-        shutil.rmtree(leftover)
-    for leftover in glob.glob(prefix + ".tempstate*"):
-        os.unlink(leftover)
+    for leftover in glob.glob(os.path.join(glob.escape(directory), "*")):
+        if _TEMPORARY.fullmatch(os.path.basename(leftover)):
+            remove = shutil.rmtree if os.path.isdir(leftover) else os.unlink
+            remove(leftover)
     named = _named(directory)
     if named and damage(named):
         named = None
