@@ -51,7 +51,7 @@ def load(run_dir: RunDirectory) -> dict[str, np.ndarray]:
                 return {}
         with np.load(path) as loaded:
             arrays = dict(loaded)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile):    # damaged: it is made again
+    except Exception:                                 # damaged, in any way: it is made again
         return {}
     return arrays if _is_as_made(arrays) else {}
 

@@ -153,6 +153,22 @@ def test_runs_without_checkpoints_are_named_in_one_line_and_not_analysed(clippin
         "models not analysed, since their runs have no checkpoint: k0-1, k1-1", ""]
 
 
+@pytest.mark.parametrize("place, value", [(8, 99), (8, 14), (6, 1), (4, 255)])
+def test_a_damaged_analysis_counts_as_none(tmp_path, place, value):
+    """`place` is that of a byte of the archive's directory: method, flags, or version."""
+    run_dir = RunDirectory(str(tmp_path))
+    np.savez(run_dir.file(model_analysis.CACHE), **learned_arrays(1))
+    (tmp_path / "scores.json").write_text("{}")
+    for name in ("scores.json", model_analysis.CACHE):
+        os.utime(tmp_path / name, (1e9, 1e9))
+    assert model_analysis.load(run_dir)
+    content = bytearray((tmp_path / model_analysis.CACHE).read_bytes())
+    # The members' own headers have these fields, too, two bytes earlier.
+    content[content.index(b"PK\1\2") + place + 2] = content[place] = value
+    (tmp_path / model_analysis.CACHE).write_bytes(content)
+    assert not model_analysis.load(run_dir)
+
+
 def test_figures_beyond_the_size_of_a_page_are_linked(tmp_path, monkeypatch):
     (tmp_path / "plots").mkdir()
     for name in "ab":
