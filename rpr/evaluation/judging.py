@@ -141,9 +141,9 @@ def judge(scores: Scores) -> list[Pair]:
 
 
 def _runs(scores: Sequence[float]) -> list[RunScores]:
-    """The runs of an arm, with equal scores if they differ by rounding alone."""
+    """The runs of an arm; each has the mean score if scores differ by rounding alone."""
     if statistics.stdev(scores) < LEAST_DEVIATION:
-        scores = [scores[0]] * len(scores)
+        scores = [statistics.fmean(scores)] * len(scores)
     return [RunScores(score, np.full(2, score)) for score in scores]
 
 

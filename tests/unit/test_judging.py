@@ -116,6 +116,12 @@ def test_rounding_is_no_spread():
     assert len(judging.judge(scores)) == 3            # the spread of c is that of all
 
 
+def test_an_arm_that_diverged_does_not_change_the_difference_of_others():
+    """Beside a perplexity of 1e43, other arms seem not to vary over seeds."""
+    scores = {"a": {"1": 30.0, "2": 31.0}, "b": {"1": 30.5, "2": 29.5}, "c": {"1": 1e43, "2": 40.0}}
+    assert judging.judge({"": scores})[0].comparison.difference == pytest.approx(-0.5)
+
+
 @pytest.mark.parametrize("unit", [1e-300, 1e-90, 1e-6, 1e50])
 def test_the_unit_of_the_scores_does_not_matter(unit):
     dice = random.Random(1)
