@@ -117,9 +117,9 @@ def judge(scores: Scores) -> list[Pair]:
     """Compares all arms of each table that have two seeds or more.
 
     Only other seeds are accounted for: the examples of a test set are not in the scores. Two arms
-    whose scores do not vary between seeds are not compared, unless those of other arms in the table
-    do. The scores of a table are first divided by the largest, because the squares of very small
-    numbers are 0.
+    whose scores do not vary between seeds are compared only if they have equally many, and other
+    arms in the table vary. The scores of a table are first divided by the largest, because the
+    squares of very small numbers are 0.
     """
     pairs = []
     for table, arms in scores.items():
