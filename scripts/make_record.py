@@ -24,6 +24,7 @@ from rpr.report.results import RECORD_FILE, StudyResults, load_record
 from rpr.utils.errors import UserError
 
 TABLES = (RECORD_FILE, "results.csv", "results.tex")
+ARCHIVE = "runs.tar.xz"
 FIGURES = tuple(f"plots/{name}.png" for name in sorted(TITLES))
 RUN_FILES = ("config.gin", "data.json", "environment.json", "status.json", "metrics*.jsonl",
              "scores*.json", "hypotheses.*.txt", "losses.*.jsonl", "model/hparams.json",
@@ -56,8 +57,8 @@ def make_record(study: Path, record: Path, without_text: bool) -> None:
       without_text: leave out sources and references.
 
     Raises:
-      UserError: there is no report, one has sample sentences in spite of `without_text`, or the
-        last one has a run from outside the study.
+      UserError: there is no report, one has sample sentences in spite of `without_text`, the last
+        one has a run from outside the study, or `record` holds something else.
     """
     if not (study / RECORD_FILE).exists():
         raise UserError(f"{study} has no {RECORD_FILE}: rpr report {study} writes it")
@@ -72,6 +73,10 @@ def make_record(study: Path, record: Path, without_text: bool) -> None:
             if ".." in Path(run.path).parts:
                 raise UserError(f"{study / RECORD_FILE} has a run from outside the study, "
                                 f"{arm.name}: make the report again without --against")
+    for path in sorted(record.iterdir()) if record.exists() else ():
+        if path.name not in (*TABLES, ARCHIVE, "README.md", "plots", "reports"):
+            raise UserError(f"{record} is not a record, since it has {path.name}: name a directory "
+                            "to make, or the record to replace")
     record.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=record.parent, prefix=".record") as folder:
         made = Path(folder, record.name)
@@ -83,7 +88,7 @@ def make_record(study: Path, record: Path, without_text: bool) -> None:
                     content = (report / name).read_bytes()
                     target.write_bytes(cut_paths(content.decode()).encode()
                                        if name == RECORD_FILE else content)
-        pack_runs(study, results[0], made / "runs.tar.xz", without_text)
+        pack_runs(study, results[0], made / ARCHIVE, without_text)
         if record.exists():
             os.rename(record, Path(folder, "replaced"))
         os.rename(made, record)

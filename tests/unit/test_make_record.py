@@ -97,6 +97,20 @@ def test_a_study_without_a_report_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_only_a_record_is_replaced(study, tmp_path):
+    rpr_command("report", study, "--skip_model_analysis")
+    (tmp_path / "results" / "other").mkdir(parents=True)
+    before = sorted(study.rglob("*"))
+    for target, problem in ((tmp_path / "results", "results is not a record, since it has other"),
+                            (study, "clipping is not a record, since it has "),
+                            (tmp_path / "results" / "..", ".. is not a record, since it has resu")):
+        done = python_script("make_record.py", study, target)
+        assert done.returncode == 1 and problem in done.stderr
+    assert sorted(study.rglob("*")) == before and (tmp_path / "results" / "other").exists()
+    python_script("make_record.py", study, tmp_path / "results" / "other")
+    assert (tmp_path / "results" / "other" / "results.json").exists()
+
+
 class FakeAim:
     """Aim's public API, as far as it is used."""
     runs = []
