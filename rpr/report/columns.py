@@ -234,7 +234,9 @@ def notes(results: StudyResults) -> Iterator[Note]:
     if any(arm.exact is not None for arm in arms) and "accuracy" not in results.metrics:
         yield Note(("exact",), "exact: hypotheses that equal their reference.")
     if any(arm.loss is not None for arm in arms):
-        yield Note(("loss",), "loss: last evaluation on the development set, nats per token.")
+        yield Note(("loss",), "loss: last evaluation on the development set, nats per token."
+                   + (" Empty where that of a run is missing or not finite."
+                      if any(run.loss is None for run in results.done) else ""))
     if any(arm.relative_speed for arm in arms):
         yield Note(("speed",), f"speed: steps/s divided by those of {results.baseline}, for runs "
                    "on the same machines; meaningful if these were equally busy.")

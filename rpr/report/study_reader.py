@@ -396,5 +396,5 @@ def _average_training(arm: ArmResult) -> None:
     for name, digits in (("steps_per_second", 3), ("model_tflops", 6), ("mfu", 4),
                          ("train_minutes", 2), ("exact", 2), ("loss", 4)):
         values = [getattr(run, name) for run in runs if getattr(run, name) is not None]
-        if values:
+        if values and not (name == "loss" and len(values) < len(arm.done)):    # one diverged
             setattr(arm, name, round(statistics.fmean(values), digits))

@@ -2,7 +2,7 @@
 import json
 
 import pytest
-from report_runs import REFERENCE, read_scored, write_run
+from report_runs import REFERENCE, read_scored, unchanged, write_run, write_study
 
 from rpr.report import plots, study_reader, tables
 from rpr.report.results import load_record
@@ -41,6 +41,22 @@ def test_a_loss_that_is_not_finite_is_left_out(tmp_path):
     assert losses.train_losses[-1][0] == losses.dev_losses[-1][0] == 1000 and losses.loss is None
     assert plots.plot_curves(results)
     assert "Infinity" not in tables.to_json(results) and "NaN" not in tables.to_json(results)
+
+
+def test_an_arm_with_a_diverged_run_has_no_mean_loss(tmp_path):
+    """The mean of its other runs would look as if all had converged."""
+    for arm in "ab":
+        for seed in (1, 2):
+            write_run(tmp_path, f"{arm}-{seed}", seed=seed)
+    write_study(tmp_path, unchanged(dict.fromkeys("ab", 2)), "a")
+    told = "Empty where that of a run is missing or not finite"
+    assert told not in tables.to_markdown(read_scored(tmp_path))
+    with open(tmp_path / "b-2" / "metrics.jsonl", "a") as metrics:
+        metrics.write('{"event": "eval", "step": 1000, "loss": NaN}\n')
+    results = read_scored(tmp_path)
+    assert results.arms[0].loss == pytest.approx(900 / 1099, abs=1e-4)
+    assert results.arms[1].loss is None
+    assert told in tables.to_markdown(results)
 
 
 @pytest.mark.parametrize("at, value, told", [
