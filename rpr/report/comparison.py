@@ -82,15 +82,21 @@ def score_runs(results: StudyResults, path: str, measure: Measure | None = None,
     if len({run.metrics or DEFAULT_METRICS for run in runs.values()}) > 1:
         say("run.metrics differs between the runs; all are scored by "
             f"{', '.join(results.metrics)}", style="yellow")
-    if results.metric in LOSS_METRICS:
-        _score_losses(results, runs, run_dirs, measure)
-        return
     names = test_texts.test_sets_of(runs, measure.test_set)
     if measure.test_set:
         _leave_own_test_set(results, run_dirs, names)
     results.title = ", ".join(filter(None, (
         results.title, measure.test_set if len(names) == 1 else " + ".join(
             name or test_texts.OWN for name in names), measure.tokenize)))
+    if results.metric in LOSS_METRICS:
+        if measure.tokenize:
+            raise InvalidValue("tokenize", measure.tokenize,
+                               "these runs are language models, which translate nothing")
+        if len(names) > 1:
+            raise InvalidValue("test_set", measure.test_set, "of language models, one at a time: "
+                               f"{', '.join(names[1:])}")
+        _score_losses(results, runs, run_dirs, names[0])
+        return
     texts = [test_texts.read_test_set(runs, run_dirs, name) for name in names]
     source, references, hypotheses, documents = test_texts.joined(texts, names)
     results.sentences, results.documents = len(source), len(set(documents or ()))
@@ -205,14 +211,11 @@ def _shared(values: Iterable[int | None]) -> int | None:
 
 
 def _score_losses(results: StudyResults, runs: Mapping[str, Run],
-                  run_dirs: Mapping[str, RunDirectory], measure: Measure) -> None:
+                  run_dirs: Mapping[str, RunDirectory], test_set: str) -> None:
     """Fills in the scores of language models, by position in the text too."""
-    for name, value in (("tokenize", measure.tokenize), ("test_set", measure.test_set)):
-        if value:
-            raise InvalidValue(name, value,
-                               "these runs are language models, which translate nothing")
-    texts = len(test_texts.shared_test_set(runs, run_dirs, "")[0])
-    losses = {name: read_losses(run_dir.losses_file()) for name, run_dir in run_dirs.items()}
+    texts = len(test_texts.shared_test_set(runs, run_dirs, test_set)[0])
+    losses = {name: read_losses(run_dir.losses_file(test_set))
+              for name, run_dir in run_dirs.items()}
     first, sizes = next((name, list(map(len, rows))) for name, rows in losses.items())
     for name, rows in losses.items():
         if len(rows) != texts or list(map(len, rows)) != sizes:

@@ -214,6 +214,26 @@ def test_runs_with_other_metrics_get_a_note(tmp_path, capsys):
         read_scored(tmp_path, "a", measure=comparison.Measure(tokenize="x"))
 
 
+def test_language_models_are_compared_on_a_further_test_set(tmp_path):
+    for name, loss in (("a", 1.0), ("b", 1.5)):
+        run = write_run(tmp_path, name, config="run.metrics = ('token_loss',)\n"
+                        "run.test_sets = ('more',)\n")
+        for kind in ("source", "reference"):
+            (run / f"{kind}.more.txt").write_text("text\n" * 3)
+        for test_set, texts in (("test", len(SOURCE)), ("more", 3)):
+            (run / f"losses.{test_set}.jsonl").write_text(f"[{loss}, {loss / texts}]\n" * texts)
+    own = read_scored(tmp_path, "a")
+    assert own.sentences == len(SOURCE) and own.title == tmp_path.name
+    more = read_scored(tmp_path, "a", measure=comparison.Measure("more"))
+    assert [arm.scores["token_loss"].mean for arm in more.arms] == pytest.approx([2 / 3, 1.0])
+    assert more.sentences == 3 and more.title == f"{tmp_path.name}, more"
+    for measure, problem in ((comparison.Measure("other"), "was not scored on it"),
+                             (comparison.Measure("all"), "of language models, one at a time"),
+                             (comparison.Measure(tokenize="char"), "which translate nothing")):
+        with pytest.raises(UserError, match=problem):
+            read_scored(tmp_path, "a", measure=measure)
+
+
 def test_language_models_are_not_compared_with_translations(tmp_path):
     write_run(tmp_path, "a")
     write_run(tmp_path, "b", config="run.metrics = ('perplexity',)\n")
