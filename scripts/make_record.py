@@ -121,9 +121,14 @@ def files_of(run: Path, without_text: bool) -> Iterator[Path]:
 
 
 def cut_paths(text: str) -> str:
-    """JSON or a gin file in which only the last part of each absolute path is left."""
+    """JSON or a gin file in which only the last part of each absolute path is left.
+
+    Paths are looked for where quotes or an equals sign begin them, and anywhere in the note of a
+    run, which says why it failed.
+    """
     text = re.sub(r'(?<=["=])/[^"]*/(?=[^"/]*")', "", text)
-    return re.sub(r"(?<=')/[^'\n]*/(?=[^'/\n]*')", "", text)
+    text = re.sub(r"(?<=')/[^'\n]*/(?=[^'/\n]*')", "", text)
+    return re.sub(r'"note": ".*"', lambda note: re.sub(r"(?<![\w.])/\S*/(?=\S)", "", note[0]), text)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@ import json
 import sys
 import tarfile
 
+import make_record
 import pytest
 from conftest import python_script, rpr_command
 from report_runs import write_clipping_study, write_run
@@ -82,6 +83,12 @@ def test_paths_of_the_machine_stay_out(study, tmp_path):
     report = (tmp_path / "record" / "results.json").read_text()
     assert "/home" not in report
     assert json.loads(report)["corpus"]["train source"]["path"] == "train.en"
+
+
+def test_paths_in_the_reason_of_a_failure_are_cut():
+    note = '"note": "train: /home/ann/runs/x: 1/2 of it, '
+    assert make_record.cut_paths(note + 'see /a/b.txt"\n "source": "and /or/ so"') == (
+        '"note": "train: x: 1/2 of it, see b.txt"\n "source": "and /or/ so"')
 
 
 def test_text_that_must_not_be_passed_on_stays_out(study, tmp_path):
