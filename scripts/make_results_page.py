@@ -104,7 +104,7 @@ def record_page(record: Path, results: StudyResults) -> str:
 
 def facts(results: StudyResults) -> str:
     """What was trained, on what, when and for how long."""
-    runs = [run for arm in results.arms for run in arm.done]
+    runs = [run for run in results.all_runs if run.state == "done"]
     steps = sorted({run.steps for run in runs if run.steps})
     hours = sum(sum(run.seconds.values()) for run in runs) / 3600
     machines = sorted({str(environment.get("cpu", "")) for environment in results.environments})

@@ -9,6 +9,7 @@ from conftest import ROOT
 from report_runs import read_scored, write_clipping_study
 
 from rpr.report import tables
+from rpr.report.results import ArmResult, RunResult, StudyResults
 
 PAGE, LENGTH_PAGE = ROOT / "docs" / "results.md", ROOT / "docs" / "length_results.md"
 
@@ -47,6 +48,16 @@ def test_a_record_becomes_a_section_and_a_page(record):
     assert page.startswith(before) and page.endswith(rest.split(make_results_page.END)[1])
     assert own.index("# clipping\n") < own.index("## clipping, other test set\n")
     assert "![clipping: curves](plots/curves.png)" in own and "loss: last evaluation" in own
+
+
+def test_the_runs_and_hours_are_those_of_all_settings_tried():
+    def run(name, state, seed=1):
+        return RunResult(name, seed, state, steps=9, seconds={"train": 3600.0})
+
+    arm = ArmResult("a", {}, None, [run("a-1", "done")],
+                    others=[run("a-2", "done"), run("a-4", "failed")])
+    assert make_results_page.facts(StudyResults("x", "a", arms=[arm])) == (
+        "9 steps; 2 runs, 2.0 hours in all")
 
 
 def test_a_changed_record_is_found(record):
