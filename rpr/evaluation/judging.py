@@ -73,11 +73,11 @@ def read_scores(path: str, arm: str, seed: str, score: str, tables: Sequence[str
         for row in rows:
             if None in row:                           # such as a decimal comma
                 raise ValueError("more fields than columns")
-            names = [row[column] or "" for column in tables]
+            if None in [row[column] for column in used]:
+                raise ValueError("fewer fields than columns")
+            names = [row[column] for column in tables]
             key = (", ".join(repr(name) if ", " in name else name for name in names), row[arm],
                    row[seed])
-            if None in (*key, row[score]):
-                raise ValueError("fewer fields than columns")
             for column in (arm, seed):
                 if not row[column].strip():
                     raise ValueError(f"column {column} is empty")

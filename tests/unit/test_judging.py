@@ -85,6 +85,13 @@ def test_damaged_files_are_refused_in_one_line(tmp_path, text, problem):
     assert problem in line and "x.csv" in line
 
 
+def test_a_row_without_the_column_of_a_table_is_refused(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("arm,seed,score,task\na,1,2,\na,2,3\n")
+    with pytest.raises(UserError, match="line 3: fewer fields than columns"):
+        judging.read_scores(str(path), "arm", "seed", "score", ["task"])
+
+
 def test_a_run_with_fewer_rows_than_others_is_refused(tmp_path):
     path = write(tmp_path / "x.csv", {"none": 0.3, "rotary": 0.5}, lengths=(10, 20))
     path.write_text("\n".join(line for line in path.read_text().splitlines()
