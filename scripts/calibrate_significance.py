@@ -298,7 +298,7 @@ def tuned_rejection_rates(tuning: Tuning, seeds: int, trials: int, arms: int = 2
 
 
 def output_rejection_rates(sentences: int, trials: int) -> tuple[float, float]:
-    """The same for two exchangeable outputs: our test of `rpr score`, and sacreBLEU's bootstrap."""
+    """Rates of rejection of two exchangeable outputs: by `rpr score`, by sacreBLEU's bootstrap."""
     metric, pool, _ = _bleu_pool()
     random = np.random.default_rng(sentences)
     ours = theirs = 0

@@ -1,9 +1,10 @@
-"""Metrics that are the ratio of two sums over examples: accuracy, edit distance and perplexity.
+"""Metrics that are the ratio of two sums over examples; docs/report.md says what they count.
 
-docs/report.md says what they count. The first three are for tasks with one right answer. Tokens are
+Accuracy, token accuracy and edit distance are for tasks with one right answer. Their tokens are
 words, separated by white space. Of several references the one that gives an example the best ratio
-counts. `token_loss` is the mean of the losses of a text's tokens, `perplexity` its exponential, of
-at most 100 nats. Files of losses have a JSON list for each text, with the loss of each token.
+counts. The others are for language models: `token_loss` is the mean of the losses of a text's
+tokens, `perplexity` its exponential, of at most 100 nats. Files of losses have a JSON list for each
+text, with the loss of each token.
 """
 import json
 import math

@@ -184,7 +184,7 @@ def looks_unspaced(lines: Sequence[str]) -> bool:
 
 def check_lengths(systems: Mapping[str, Sequence[str]], references: Mapping[str, Sequence[str]]
                   ) -> None:
-    """Refuses a system without lines, or with other than that many as a reference has."""
+    """Refuses a system without lines, or with another number of lines than a reference."""
     for name, lines in systems.items():
         if not lines:
             raise UserError(f"{name}: it is empty")

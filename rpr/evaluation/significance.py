@@ -205,6 +205,7 @@ def compare(baseline: Sequence[RunScores], arm: Sequence[RunScores], spread: Spr
         return found
     return dataclasses.replace(
         found,
+        # A moderated part is that of both arms, which then have equally many runs.
         seed_variance=sum(part.variance * len(runs) for part, runs
                           in zip(seeds, groups, strict=len(seeds) > 1)),
         seed_freedom=_satterthwaite(seeds),

@@ -87,7 +87,10 @@ def joined(texts: Sequence[Texts], names: Sequence[str]) -> Texts:
 
 def shared_test_set(runs: Mapping[str, Run], run_dirs: Mapping[str, RunDirectory],
                     test_set: str) -> tuple[list[str], list[list[str]]]:
-    """The source lines, and the lines of each reference, that all runs share."""
+    """The source lines of the first run, and the lines of each reference, which all runs share.
+
+    The runs' sources may differ, such as those with the edges of a graph from those without.
+    """
     for name, run in runs.items():
         if test_set and test_set not in run.test_sets:
             raise InvalidValue("test_set", test_set, f"{run_dirs[name].path} was not scored on it "
