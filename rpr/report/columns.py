@@ -285,13 +285,10 @@ def _notes_on_differences(results: StudyResults) -> Iterator[Note]:
                        "other arm without a failed run. Runs after a failed one do not count.")
         return
     unit = metric if results.metric in DEFAULT_METRICS else f"points of {metric}"
-    units = "texts" if results.metric in LOSS_METRICS else "sentences"
-    text = size_of_test_set(results)
-    together = results.baseline_arm.by_test_set
+    units, text = units_of_test_set(results), size_of_test_set(results)
     if results.documents:
-        units = "documents or single sentences" if together else "documents"
         text = f"{results.documents:,} {units} of the test set ({results.sentences:,} sentences)"
-    text += ", all test sets together" if together else ""
+    text += ", all test sets together" if results.baseline_arm.by_test_set else ""
     several = [arm.name for arm in results.arms if len(arm.done) > 1]
     whose = ("per arm" if not several else
              "of each other arm" if results.baseline in several else "of the baseline")
@@ -347,6 +344,14 @@ def size_of_test_set(results: StudyResults) -> str:
     unit = "text" if results.metric in LOSS_METRICS else "sentence"
     plural = "s" * (results.sentences != 1)
     return f"{results.sentences:,} test {unit}{plural}" if results.sentences else ""
+
+
+def units_of_test_set(results: StudyResults) -> str:
+    """What intervals are over: "sentences", "texts", or "documents" where they are known."""
+    if results.documents:
+        together = results.baseline_arm.by_test_set
+        return "documents or single sentences" if together else "documents"
+    return "texts" if results.metric in LOSS_METRICS else "sentences"
 
 
 def signatures(results: StudyResults) -> list[str]:

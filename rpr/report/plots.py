@@ -20,7 +20,7 @@ from matplotlib.figure import Figure  # noqa: E402
 
 from rpr.evaluation import ALL_METRICS, LOSS_METRICS, LOWER_IS_BETTER  # noqa: E402
 from rpr.evaluation.significance import LEVEL, ArmScore  # noqa: E402
-from rpr.report.columns import plain  # noqa: E402
+from rpr.report.columns import plain, units_of_test_set  # noqa: E402
 from rpr.report.results import ArmResult, StudyResults  # noqa: E402
 from rpr.utils import files  # noqa: E402
 
@@ -203,8 +203,8 @@ def plot_by_k(results: StudyResults, with_k: Sequence[ArmResult],
     """The first metric by clipping distance k, on a logarithmic axis extended to 0.
 
     Bars show the standard deviation over seeds, as the tables do; with one seed per arm, the 95%
-    interval over test sentences. Arms without k, such as absolute positions, are horizontal lines
-    with a band.
+    interval over test sentences or documents. Arms without k, such as absolute positions, are
+    horizontal lines with a band.
     """
     figure, axes = pyplot.subplots(figsize=(6.4, 4.2), layout="constrained")
     k = [arm.settings[K] for arm in with_k]
@@ -216,7 +216,7 @@ def plot_by_k(results: StudyResults, with_k: Sequence[ArmResult],
                   np.transpose([_spread(score, several) for score in scores]), color="C0",
                   marker="o", capsize=3, label="relative positions, " + (
                       "mean ± standard deviation over seeds" if several
-                      else "95% interval over test sentences"))
+                      else f"95% interval over test {units_of_test_set(results)}"))
     if several:
         points = [(position, run.scores[results.metric])
                   for position, arm in zip(x, with_k, strict=True) for run in arm.done]

@@ -102,6 +102,18 @@ def test_an_ablation_of_k_by_accuracy_has_its_figure():
     assert not any(99 in line.get_ydata() for line in axes.lines)         # the published BLEU
 
 
+@pytest.mark.parametrize("metric, documents, units", [
+    ("bleu", 0, "sentences"), ("bleu", 9, "documents"), ("perplexity", 0, "texts")])
+def test_the_bars_of_one_seed_name_what_their_interval_is_over(metric, documents, units):
+    arms = [results.ArmResult(
+        f"{k}", {"max_relative_position": k}, None,
+        [results.RunResult(f"run{k}", 1, "done", scores={metric: 10.0})],
+        scores={metric: ArmScore(10.0, None, 9.0, 11.0)}) for k in (1, 4)]
+    study = results.StudyResults("t", "1", metrics=[metric], documents=documents, arms=arms)
+    legend = plots.plot_by_k(study, arms, []).axes[0].get_legend().get_texts()
+    assert legend[0].get_text() == f"relative positions, 95% interval over test {units}"
+
+
 def test_many_arms_differ_in_colour_marker_or_line():
     arms = [results.ArmResult(f"arm {number}", {}, None, []) for number in range(30)]
     styles = [*plots.arm_styles(results.StudyResults("t", "arm 0", arms=arms)).values()]
