@@ -83,8 +83,10 @@ def write_mean(path: str, paths: Sequence[str], step: int) -> None:
     of losses are left out. At any time, memory holds the variables of one data file only
     (_FILE_BYTES, or one larger variable).
     """
-    for leftover in glob.glob(glob.escape(path) + ".part*"):
+    directory, name = os.path.split(path)
+    for leftover in glob.glob(os.path.join(glob.escape(directory), ".model.ckpt-*.part*")):
         os.unlink(leftover)
+    temporary = os.path.join(directory, f".{name}.part")      # no checkpoint to T2T and to us
     names = averaged_variables(paths)
     readers = [tf.train.load_checkpoint(source) for source in paths]
     values: dict[str, Any] = {name: kind(step if name == "global_step" else 0)
@@ -92,7 +94,7 @@ def write_mean(path: str, paths: Sequence[str], step: int) -> None:
     parts: list[str] = []
 
     def save() -> None:
-        parts.append(f"{path}.part-{len(parts)}")
+        parts.append(f"{temporary}{len(parts)}")
         write_checkpoint(parts[-1], values)
         values.clear()
 
@@ -104,13 +106,13 @@ def write_mean(path: str, paths: Sequence[str], step: int) -> None:
         save()
     with tf.Graph().as_default(), tf.Session() as session:
         session.run(tf.raw_ops.MergeV2Checkpoints(
-            checkpoint_prefixes=parts, destination_prefix=path + ".part", delete_old_dirs=False))
+            checkpoint_prefixes=parts, destination_prefix=temporary, delete_old_dirs=False))
     with contextlib.suppress(FileNotFoundError):      # it does not describe the new data files
         os.unlink(path + ".index")
     for number in range(len(parts)):
         suffix = f".data-{number:05d}-of-{len(parts):05d}"
-        os.replace(path + ".part" + suffix, path + suffix)
-    os.replace(path + ".part.index", path + ".index")     # last: it makes the checkpoint visible
+        os.replace(temporary + suffix, path + suffix)
+    os.replace(temporary + ".index", path + ".index")     # last: it makes the checkpoint visible
 
 
 def averaged_variables(paths: Sequence[str]) -> list[str]:

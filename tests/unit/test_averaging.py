@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import killed_before_the_index, refused
+from tensor2tensor.utils import bleu_hook
 
+from rpr.t2t import checkpoints
 from rpr.training import averaging
 from rpr.utils.errors import UserError
 
@@ -29,6 +31,10 @@ def model_dir(tmp_path_factory):
                    "train_stats/problem_0_steps": np.int32(step)}
         averaging.write_checkpoint(str(folder / f"model.ckpt-{step}"), values)
     return folder
+
+
+def killed(**_):
+    raise KeyboardInterrupt
 
 
 def paths(model_dir):
@@ -64,6 +70,19 @@ def test_killed_it_leaves_no_checkpoint_and_the_next_one_is_whole(model_dir, tmp
     averaging.write_mean(path, paths(model_dir), 300)
     assert tf.train.load_checkpoint(path).get_tensor("global_step") == 300
     assert not list(tmp_path.glob("*.part*"))
+
+
+def test_the_parts_of_a_killed_one_are_no_checkpoints(model_dir, tmp_path, monkeypatch):
+    monkeypatch.setattr(averaging, "_FILE_BYTES", 3000)
+    path = str(tmp_path / "model.ckpt-300")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(tf.raw_ops, "MergeV2Checkpoints", killed)
+        averaging.write_mean(path, paths(model_dir), 300)
+    assert list(tmp_path.iterdir())
+    assert checkpoints.newest(str(tmp_path)) is None
+    assert not list(bleu_hook.stepfiles_iterator(str(tmp_path)))      # T2T's search for them
+    averaging.write_mean(str(tmp_path / "model.ckpt-200"), paths(model_dir)[:2], 200)
+    assert all(file.name.startswith("model.ckpt-200.") for file in tmp_path.iterdir())
 
 
 def test_every_window_of_checkpoints_is_averaged(model_dir, tmp_path):
