@@ -29,6 +29,7 @@ class DivergenceDetector:
 
     A record has the loss of one step, and batches of long sentences may have a much larger one than
     others. So the smallest of the last 15 losses counts, and the best 15 in a row by their largest.
+    The first 15 have none to be compared with: there the 14 after the first count, and the first.
     `max_rise` is how far the loss may rise above its best, in nats per token; 0: no limit.
     """
 
@@ -46,6 +47,12 @@ class DivergenceDetector:
             raise Diverged(f"the loss is {loss} at step {step}")
         self._recent.append(loss)
         if len(self._recent) == self.WINDOW and max(self._recent) < self._best:
+            first, *later = self._recent
+            if self._best == math.inf and min(later) > first + self._max_rise:
+                self.good_step = 0
+                raise Diverged(f"the loss diverges: it was at least {min(later):.2f} in the 140 "
+                               f"steps to {step}, and {first:.2f} before them "
+                               f"(max_loss_rise={self._max_rise:g})")
             self._best, self._best_step = max(self._recent), step
         if loss <= self._best + self._max_rise / 2:
             self.good_step = step

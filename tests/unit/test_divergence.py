@@ -35,6 +35,22 @@ def test_a_loss_that_stays_high_ends_it_within_150_steps(before, high):
     assert first_alarm([*before, *[high] * 20], max_rise=0) is None
 
 
+@given(st.floats(0, 10), st.floats(2.1, 1e9))
+def test_a_loss_that_rises_at_the_start_ends_it_after_150_steps(first, rise):
+    assert first_alarm([first, *[first + rise] * 20]) == 150 / EVERY - 1
+    assert first_alarm([first, *[first + rise] * 20], max_rise=0) is None
+    assert first_alarm([first, *[first + rise] * 13, first]) is None
+
+
+def test_no_checkpoint_of_a_training_that_diverged_at_the_start_is_good():
+    watch = hooks.DivergenceDetector(2.0)
+    with pytest.raises(hooks.Diverged, match="^the loss diverges: it was at least 13.00 in the 140 "
+                                             "steps to 150, and 9.00 before them"):
+        for step in range(10, 160, 10):
+            watch.add(step, 13.0 if step > 10 else 9.0)
+    assert watch.good_step == 0
+
+
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_a_loss_that_is_no_number_ends_it_at_once(loss):
     assert first_alarm([3.0, loss]) == 1 == first_alarm([3.0, loss], max_rise=0)
