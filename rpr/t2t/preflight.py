@@ -70,9 +70,10 @@ def check_supported(model: str, hparams: HParams, decoding: bool = False) -> Non
                         "contain its operation; add use_custom_ops=False")
 
 
-def say_what_has_no_effect(model: str, hparams: HParams, overrides: dict[str, Any]) -> None:
+def say_what_has_no_effect(model: str, hparams: HParams, overrides: dict[str, Any],
+                           has_source: bool) -> None:
     """Names, on the terminal and in the log, those overrides that the training does not read."""
-    for name, why in live_hparams.without_effect(model, hparams).items():
+    for name, why in live_hparams.without_effect(model, hparams, has_source).items():
         if name in overrides:
             line = f"{name}={overrides[name]} has no effect {why}"
             console.say(line, style="yellow")

@@ -227,3 +227,7 @@ def test_a_training_says_which_settings_it_does_not_read(tmp_path, monkeypatch):
         "learning_rate=5.0 has no effect", "dropout=0.2 has no effect",
         "max_relative_position=4 has no effect"]
     assert "which reads learning_rate_constant" in said[0]
+    trained_model.build_hparams(interfaces.ModelRequest(
+        model="rpr_transformer", hparams_set="rpr_tiny", output_dir=str(tmp_path),
+        problem="lm_text_files_characters", hparams="encoder_position=rotary"))
+    assert said[3:] == ["encoder_position=rotary has no effect in a language model"]
