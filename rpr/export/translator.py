@@ -144,7 +144,7 @@ class Translator:
     def _search_to(self, limit: int, sentences: Sequence[Sequence[int]]) -> list[list[Hypothesis]]:
         """CTranslate2's hypotheses of at most `limit` ids; it divides by n^alpha, which we undo.
 
-        An empty line gets an empty hypothesis.
+        It does not search for an empty line, whose hypothesis is the end mark here.
         """
         beams, alpha = self.settings["beam_size"], self.settings["alpha"]
         results = self._model.translate_batch(
@@ -155,7 +155,7 @@ class Translator:
         for result in results:
             found.append([])
             for tokens, score in zip(result.hypotheses, result.scores, strict=True):
-                ids = [self._ids[token] for token in tokens]
+                ids = [self._ids[token] for token in tokens] or [END]
                 is_plain = beams == 1 or ids[-1:] != [END]
                 found[-1].append(Hypothesis(ids, score * len(ids) ** alpha / (
                     1 if is_plain else ((5 + len(ids)) / 6) ** alpha)))

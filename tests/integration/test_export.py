@@ -137,6 +137,7 @@ def test_beam_search_is_scored_as_by_the_model(request_of, model, tmp_path):
     same = [(score, best.score) for row, score, (best, *_) in pairs
             if best.ids == until_end(row).tolist()]
     assert exported.translate([""]) == [("", 0)]
+    assert exported.search([[1]])[0][0].ids == [1]    # it ends: it was not cut at the limit
     assert same and all(a == pytest.approx(b, rel=1e-3) for a, b in same)
     assert f"--to={tmp_path}: is there already" in refused(
         "export", *flags(request_of), "--format=ctranslate2", f"--to={tmp_path}")
