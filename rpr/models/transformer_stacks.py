@@ -2,7 +2,6 @@
 from typing import Any
 
 import tensorflow.compat.v1 as tf
-from tensor2tensor.data_generators import text_encoder
 from tensor2tensor.layers import common_attention, common_layers
 from tensor2tensor.utils import expert_utils
 
@@ -174,15 +173,17 @@ def encoder(x: tf.Tensor, bias: tf.Tensor, hparams: HParams, nonpadding: tf.Tens
 def answers(memory: tf.Tensor, symbols: tf.Tensor, symbol: int, at: tf.Tensor) -> tf.Tensor:
     """The outputs of the encoder in the places of the answer, in a model without a decoder.
 
-    The first place is that of the first answer symbol of the source, or of its end mark. The
-    encoder's output is [batch, len_inputs, hidden], the symbols of the source are int [batch,
-    len_inputs, ...]. `at` are indices of the answer's symbols, int32 [batch|1, length]; those
-    beyond the source's end mark read its place. The result is [batch, length, hidden].
+    The first place is that of the first answer symbol of the source, or of its last symbol, which
+    is its end mark unless `max_input_seq_length` cut it off. The encoder's output is [batch,
+    len_inputs, hidden], the symbols of the source are int [batch, len_inputs, ...]. `at` are
+    indices of the answer's symbols, int32 [batch|1, length]; those beyond the source's last symbol
+    read its place. The result is [batch, length, hidden].
     """
     symbols = tf.reshape(symbols, common_layers.shape_list(memory)[:2])
-    end = tf.equal(symbols, text_encoder.EOS_ID)
-    first, last = (tf.argmax(tf.cast(found, tf.int32), axis=1, output_type=tf.int32)[:, None]
-                   for found in (tf.equal(symbols, symbol) | end, end))
+    last = tf.math.count_nonzero(symbols, axis=1, dtype=tf.int32)[:, None] - 1
+    last = tf.maximum(last, 0)                               # -1: a row of padding
+    found = tf.equal(symbols, symbol) | tf.equal(tf.range(tf.shape(symbols)[1]), last)
+    first = tf.argmax(tf.cast(found, tf.int32), axis=1, output_type=tf.int32)[:, None]
     return tf.gather(memory, tf.minimum(first + at, last), batch_dims=1)
 
 

@@ -11,6 +11,7 @@ from conftest import ROOT
 from tensor2tensor.utils import registry
 
 import rpr.problems  # noqa: F401
+from rpr.models import transformer_stacks
 from rpr.problems import ruoss
 
 PAGE = (ROOT / "docs" / "length_generalisation.md").read_text(encoding="utf-8")
@@ -123,6 +124,18 @@ def test_a_search_gives_the_most_probable_symbol_of_each_place_whatever_the_padd
     one, other = (result["outputs"][:, :4] for result in of_beams)
     np.testing.assert_array_equal(one, other)
     np.testing.assert_allclose(*(result["scores"] for result in of_beams), rtol=1e-4)
+
+
+def test_places_are_found_in_sources_that_were_cut_and_in_rows_of_padding():
+    """`max_input_seq_length` cuts the end mark off. Rows of padding fill up a batch."""
+    symbols = np.array([[5, 6, 2, 2, 1, 0], [5, 6, 2, 2, 2, 2], [5, 6, 2, 0, 0, 0],
+                        [5, 6, 7, 8, 9, 3], [0] * 6], np.int32)
+    memory = np.broadcast_to(np.arange(6.0, dtype=np.float32)[:, None], [5, 6, 1])
+    with tf.Graph().as_default(), tf.Session() as session:
+        places = session.run(transformer_stacks.answers(
+            tf.constant(memory), tf.constant(symbols), 2, tf.range(4)[None]))
+    assert places[..., 0].tolist() == [[2, 3, 4, 4], [2, 3, 4, 5], [2, 2, 2, 2], [5, 5, 5, 5],
+                                       [0, 0, 0, 0]]
 
 
 def test_an_answer_depends_on_the_whole_source_but_on_no_other_target():
