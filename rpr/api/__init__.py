@@ -109,7 +109,7 @@ def load(run: str, *, data_dir: str | None = None, t2t_usr_dir: str | None = Non
     from rpr.api.models import LoadedModel
     from rpr.inference.language_model import LanguageModel
     from rpr.t2t.trained_model import find_trained_model
-    settings, request = run_directory.find_model(run, data_dir, t2t_usr_dir)
+    settings, request = run_directory.find_model(os.path.expanduser(run), data_dir, t2t_usr_dir)
     if hparams:
         request = dataclasses.replace(request, hparams=hparams)
     if settings.is_language_model:
@@ -150,6 +150,7 @@ def build(hparams_set: str, hparams: str = "", *, model: str = "rpr_transformer"
     Setting("extra_length", 0, minimum=0).check(extra_length)
     Setting("seed", 0, minimum=0, maximum=2**32 - 1).check(seed)
     check_search(beam_size, alpha)
+    checkpoint = None if checkpoint is None else os.path.expanduser(checkpoint)
     if checkpoint is not None and not os.path.exists(f"{checkpoint}.index"):
         raise UserError(f"checkpoint={checkpoint}: there is no checkpoint of this name")
     for name, text in (("hparams_set", hparams_set), ("hparams", hparams), ("model", model)):
@@ -204,7 +205,7 @@ def rows(path: str) -> list[dict[str, Any]]:
                 "parameters": run.parameters, "steps": run.steps,
                 "steps_per_second": run.steps_per_second, "model_tflops": run.model_tflops,
                 "mfu": run.mfu, "train_minutes": run.train_minutes,
-                "directory": os.path.join(path, run.path)})
+                "directory": os.path.join(os.path.expanduser(path), run.path)})
     return found
 
 
@@ -239,7 +240,7 @@ def _read(path: str) -> "StudyResults":
     """The runs of a study, or of a directory of runs, without their scores."""
     from rpr.report import study_reader
     _check_paths(path=path)
-    baseline = None
+    path, baseline = os.path.expanduser(path), None
     if os.path.isdir(path) and not os.path.exists(os.path.join(path, "study.json")):
         # A directory of runs names no baseline, and none is needed: any run will do.
         baseline = next((name for name in sorted(os.listdir(path)) if os.path.exists(

@@ -223,6 +223,15 @@ def test_bad_arguments_raise_one_line(model, call, says):
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("call", [
+    lambda path: rpr.load(path), lambda path: rpr.curves(path), lambda path: api.rows(path),
+    lambda path: rpr.build("rpr_tiny", checkpoint=path)])
+def test_a_path_may_begin_in_the_home_directory(call, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(UserError, match=re.escape(f"{tmp_path}/none: ")):
+        call("~/none")
+
+
 class Labelled(list):
     """A list whose items have other indices, like a filtered pandas Series."""
 
