@@ -160,8 +160,8 @@ def check_ranges(hparams: HParams) -> None:
         raise ValueError(f"min_length={hparams.min_length}: must be at most max_length, else "
                          f"batch_size, which is {longest}")
     if hparams.get("max_length", 0) == 1:
-        raise ValueError("max_length=1: must be 0 (no limit) or at least 2, since every sentence "
-                         "ends in an end-of-sentence symbol")
+        raise ValueError("max_length=1: must be 0 (batch_size is the limit) or at least 2, since "
+                         "every sentence ends in an end-of-sentence symbol")
     keep = hparams.get("sampling_keep_top_k", -1)
     if keep != -1 and keep < 1:
         raise ValueError(f"sampling_keep_top_k={keep}: must be -1 (all symbols) or at least 1")

@@ -29,7 +29,7 @@ REFUSED = [
     ("num_hidden_layers=100000", "num_hidden_layers=100000: must be .* to 1,000"),
     ("min_length=1000", "min_length=1000: must be at most max_length, .* which is 256"),
     ("batch_size=0", "batch_size=0: must be"),
-    ("max_length=1", "max_length=1: must be 0 .no limit. or at least 2"),
+    ("max_length=1", "max_length=1: must be 0 .batch_size is the limit. or at least 2"),
     ("label_smoothing=1", "label_smoothing=1.0: must be a number at least 0 and below 1"),
     ("label_smoothing=-0.1", "label_smoothing=-0.1: must be"),
     ("label_smoothing=nan", "label_smoothing=nan: must be"),
