@@ -108,15 +108,15 @@ def _train(request: TrainingRequest, hparams: HParams, prepare_output: Callable[
     # With a strategy, AutoGraph would rewrite T2T and all that it calls, which takes minutes.
     model_fn = tf.autograph.experimental.do_not_convert(estimator._model_fn)
     estimator._model_fn = seeding.seeded(model_fn, request.seed)
+    train_spec = experiment._train_spec
+    max_steps = min(train_spec.max_steps, request.stop_at_step or train_spec.max_steps)
     hook = hooks.TrainingHook(
-        request.metrics_file, request.train_steps, output_dir, request.max_loss_rise,
+        request.metrics_file, max_steps, output_dir, request.max_loss_rise,
         hparams.optimizer_multistep_accumulate_steps or 1, request.log_batches,
         model_flops.of_batches(request.made_with["model"], hparams),
         model_flops.peak_of(hparams, request.devices.per_machine))
     keeping = hooks.KeepingListener(output_dir, request.keep_frequency)
     evaluate = _recorded_evaluation(experiment, request.metrics_file)
-    train_spec = experiment._train_spec
-    max_steps = min(train_spec.max_steps, request.stop_at_step or train_spec.max_steps)
     experiment._train_spec = train_spec._replace(
         input_fn=input_pipeline.reproducible_input(
             hparams.problem, hparams, request.data_dir, lambda: _stream(request, hparams),
