@@ -168,7 +168,11 @@ class QkvSeq2seq(incremental.IncrementalDecoder, t2t_model.T2TModel):
 
     def __init__(self, hparams: HParams, *args: Any, **kwargs: Any) -> None:
         super().__init__(checked_hparams(hparams), *args, **kwargs)
-        if (self._problem_hparams or {}).get("edges_in_text", False):
+        problem = self._problem_hparams
+        if problem and "inputs" not in problem.modality:
+            raise ValueError("qkv_seq2seq needs a source text, which the problem does not have; "
+                             "rpr_transformer learns language models")
+        if (problem or {}).get("edges_in_text", False):
             raise ValueError("qkv_seq2seq reads words without edges between them; those need "
                              "rpr_transformer with position=graph")
         self.attention_weights: dict[str, tf.Tensor] = {}    # as in T2T's models

@@ -5,6 +5,7 @@ import tensorflow.compat.v1 as tf
 import tiny_models
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensor2tensor.data_generators import problem_hparams
 from tensor2tensor.utils import learning_rate, registry
 
 from rpr.models import seq2seq
@@ -215,6 +216,15 @@ def test_searches_find_what_the_whole_model_scores(case):
 def test_what_it_cannot_do_is_said_in_a_line(overrides, named):
     with tf.Graph().as_default(), pytest.raises(ValueError, match=named):
         tiny_models.make(tiny_models.hparams("qkv_seq2seq_tiny", **overrides), model="qkv_seq2seq")
+
+
+def test_a_problem_without_a_source_is_refused():
+    values = tiny_models.hparams("qkv_seq2seq_tiny")
+    problem = problem_hparams.test_problem_hparams(11, 11, values)
+    del problem.modality["inputs"]
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="qkv_seq2seq needs a source"):
+        registry.model("qkv_seq2seq")(values, "train", problem)({"targets": tf.ones(
+            [1, 2, 1, 1], tf.int32)})
 
 
 def test_the_settings_are_those_of_the_recipe():
