@@ -18,6 +18,7 @@ from xml.sax.saxutils import escape
 
 import command_server
 import pytest
+from hypothesis import settings
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -32,6 +33,10 @@ import tensorflow.compat.v1 as tf  # noqa: E402
 _AS_BUILT = tf.ConfigProto()
 _AS_BUILT.graph_options.rewrite_options.disable_meta_optimizer = True
 tf.Session.__init__ = functools.partialmethod(tf.Session.__init__, config=_AS_BUILT)
+
+# Tests measure no time. Hypothesis fails an example that takes 200 ms, as on a busy machine.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 ROOT = pathlib.Path(__file__).parent.parent
 CORPUS = ROOT / "problems" / "libreoffice_help"
