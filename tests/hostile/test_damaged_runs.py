@@ -125,7 +125,7 @@ def damage(data, folder, path):
         path.mkdir()
 
 
-@settings(deadline=None, max_examples=EXAMPLES, derandomize=EXAMPLES < 100, database=None,
+@settings(max_examples=EXAMPLES, derandomize=EXAMPLES < 100, database=None,
           phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_one_damaged_file_gives_one_line_or_the_same_result(study, data):

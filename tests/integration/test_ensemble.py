@@ -65,7 +65,7 @@ def decode(models, which, beams=1):
     return session.run(ensemble.decode(features(), [built[number] for number in which], hparams))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(seed=st.integers(0, 999), models=st.integers(1, 4), scale=st.sampled_from([0.1, 3.0, 60.0]))
 def test_the_mean_is_of_probabilities(seed, models, scale):
     logits = scale * np.random.RandomState(seed).randn(models, 3, 7)

@@ -49,7 +49,7 @@ def naive(q, k, v, keys, values, edges, bias, dz):
     return z, grads
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 7), st.integers(1, 5), st.booleans(),
        st.integers(0, 2**31))
 def test_attention_and_its_gradient_are_the_equations(batch, heads, n, labels, shared, seed):
@@ -105,7 +105,7 @@ def split_edges():
         return tf.Session().make_callable(graphs.split_edges(ids), [ids])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.data())
 def test_words_and_edges_come_apart(data):
     rows = []
@@ -338,7 +338,7 @@ def test_the_example_is_what_it_says():
     assert SCRIPT["postfix"]("( a + b ) * c") == "a b + c *"
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10**6), st.integers(0, 6))
 def test_an_operators_edges_lead_to_its_operands(seed, operators):
     code = SCRIPT["expression"](random.Random(seed), operators)

@@ -110,7 +110,7 @@ BIASES = [encoder_bias, packed_bias, *CAUSAL]
 TERMS = st.sampled_from([(True, True), (True, False), (False, True)])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2 ** 16), batch=st.integers(1, 3), heads=st.sampled_from([1, 3]),
        n=st.integers(1, 9), k=st.sampled_from([0, 1, 2, 4, 12]), shared=st.booleans(), terms=TERMS,
        bias=st.sampled_from(BIASES), algorithm=st.sampled_from(list(ALGORITHMS)),
@@ -189,7 +189,7 @@ def test_static_lengths(n, k, causal, algorithm):
           algorithm=algorithm, known=True)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 2 ** 16), step=st.integers(0, 8), spare=st.integers(0, 3),
        k=st.sampled_from([0, 2, 12]), shared=st.booleans(), causal=st.booleans(),
        known=st.sampled_from(["queries", False]))
@@ -200,7 +200,7 @@ def test_a_cached_step_with_spare_places_in_the_cache(seed, step, spare, k, shar
           reference.causal(1, keys, step), step, causal, known=known)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 2 ** 16), n=st.integers(1, 4), keys=st.integers(0, 5),
        spare=st.integers(0, 3), k=st.sampled_from([0, 1, 3, 12]), shared=st.booleans(),
        causal=st.booleans(), algorithm=st.sampled_from(list(ALGORITHMS)))
@@ -291,7 +291,7 @@ def softmax_over(logits, defined, dy):
 
 
 @given(seed=st.integers(0, 999), scale=st.sampled_from([1.0, 50.0, 1e4]))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_the_masked_softmax_is_zero_where_no_key_is_defined(seed, scale):
     random = np.random.RandomState(seed)
     logits, dy = scale * random.randn(2, 3, 4, 5), random.randn(2, 3, 4, 5)

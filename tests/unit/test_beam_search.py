@@ -38,7 +38,7 @@ def sentences(seed, batch, symbols):
     return tf.constant(sources, tf.float32)
 
 
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 @given(seed=st.integers(0, 999), batch=st.integers(1, 6), beams=st.integers(2, 4),
        symbols=st.integers(5, 12), length=st.integers(1, 9), alpha=st.sampled_from([0.0, 0.6, 1.5]),
        liking=st.sampled_from([-30.0, 0.0, 2.0]), first_only=st.booleans())
@@ -85,7 +85,7 @@ def every_sentence(seed, symbols, length, alpha):
     return sorted(scored, reverse=True)
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 999), beams=st.sampled_from([5, 8, 16, 40]),
        alpha=st.sampled_from([0.0, 0.6, 1.5]), first_only=st.booleans())
 def test_a_beam_larger_than_the_vocabulary_finds_the_best_of_all_sentences(
@@ -115,7 +115,7 @@ def test_t2ts_search_refuses_a_beam_as_large_as_the_vocabulary():
         t2t.beam_search(None, tf.constant([0]), 5, 3, 5, 0.6)
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 999), beams=st.integers(1, 4), lengths=st.lists(
     st.integers(0, 7), min_size=1, max_size=7), alpha=st.sampled_from([0.0, 0.6, 1.5]),
     liking=st.sampled_from([-30.0, 0.0, 2.0]), top_beams=st.booleans())
@@ -149,7 +149,7 @@ def test_it_stops_when_the_best_is_certain_and_at_the_length(liking, steps):
         assert session.run(ids).shape == (2, 2, steps + 1)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 999), symbols=st.integers(500, 700), count=st.integers(1, 4),
        values=st.sampled_from([1, 3, 20, 10 ** 6]))
 def test_the_best_symbols_are_the_best_in_order(seed, symbols, count, values):
@@ -162,7 +162,7 @@ def test_the_best_symbols_are_the_best_in_order(seed, symbols, count, values):
     np.testing.assert_array_equal(ours[1], right.indices)
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 999), beams=st.integers(1, 3), alpha=st.sampled_from([0.0, 0.6]),
        prompts=st.lists(st.lists(st.integers(1, 5), max_size=4), min_size=1, max_size=5),
        liking=st.sampled_from([0.0, 2.0]), top_beams=st.booleans())

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rpr.training.data_order import MOST_MORE_PADDING, DataOrder, few_boundaries
@@ -41,7 +41,6 @@ def joined(lengths):
     return buckets
 
 
-@settings(deadline=None)
 @given(corpora, st.integers(0, 3))
 def test_batches_are_full_and_no_longer_than_their_bucket_allows(lengths, seed):
     batches, buckets = order(lengths, seed), joined(lengths)
@@ -51,7 +50,6 @@ def test_batches_are_full_and_no_longer_than_their_bucket_allows(lengths, seed):
         assert len(ids) == size <= SIZES[bucket_of(max(lengths[ids]))]
 
 
-@settings(deadline=None)
 @given(corpora, st.integers(1, 6))
 def test_each_epoch_reads_each_example_once_and_no_batch_has_one_twice(lengths, epochs):
     """At most the examples of an unfilled batch are left for the next epoch."""
@@ -85,7 +83,6 @@ def test_an_epoch_that_fits_its_batches_has_every_example_exactly_once():
     assert list(epochs[0]) != list(epochs[1]) != list(epochs[2])
 
 
-@settings(deadline=None)
 @given(corpora, st.lists(st.integers(0, 200), max_size=6))
 def test_a_batch_does_not_depend_on_those_read_before(lengths, numbers):
     batches = order(lengths)
@@ -110,7 +107,6 @@ def test_a_batch_far_ahead_is_found_without_those_before():
     assert len(batches.batch(10 ** 9)) in SIZES
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), min_size=1, max_size=40))
 def test_few_boundaries_are_the_fewest_and_best_with_little_padding(pairs):
     sides = np.array(pairs)

@@ -104,7 +104,7 @@ def test_a_file_is_fetched_once(site, tmp_path):
     assert visible(tmp_path) == ["data.tgz"] and site.requests == [0]
 
 
-@settings(max_examples=15, deadline=None,
+@settings(max_examples=15,
           suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.integers(1, 90_000), max_size=6))
 def test_cut_connections_are_resumed(site, tmp_path_factory, cuts):
@@ -279,7 +279,7 @@ def test_an_archive_cannot_fill_the_disk(tmp_path, monkeypatch, member):
     assert sum(path.stat().st_size for path in written) <= sum(map(len, MEMBERS.values()))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_a_cut_archive_gives_all_or_an_error(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("cut")

@@ -46,7 +46,7 @@ def evaluate(name, batches):
 
 
 @pytest.mark.parametrize("name", list(evaluation_metrics.OF_SENTENCES))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(SENTENCES, st.integers(1, 7))
 def test_padding_and_batches_change_nothing(name, pairs, cut):
     halves = [half for half in (pairs[:cut], pairs[cut:]) if half]
@@ -55,7 +55,7 @@ def test_padding_and_batches_change_nothing(name, pairs, cut):
         together, rel=1e-6)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(SENTENCES)
 def test_they_are_those_of_t2t_without_padding(pairs):
     ours, theirs = (list(side) for side in zip(*pairs, strict=True))

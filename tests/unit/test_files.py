@@ -9,7 +9,7 @@ import time
 from typing import Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rpr.utils import files, locks, metrics_log
@@ -198,7 +198,6 @@ json_values = st.recursive(st.none() | st.booleans() | st.integers() | st.floats
                            lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
 
 
-@settings(deadline=None)
 @given(json_values, st.integers(0, 40), st.binary(max_size=4))
 def test_a_damaged_record_is_read_or_refused_in_one_line(tmp_path_factory, value, at, change):
     path = tmp_path_factory.mktemp("records") / "status.json"
@@ -274,7 +273,6 @@ def test_a_million_events_are_read_from_the_tail(tmp_path):
     assert steps == sorted(steps) and steps[-1] > 9_900_000
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(["train", "eval", "decode"]), max_size=30), st.integers(0, 31),
        st.booleans())
 def test_forgetting_keeps_what_is_not_repeated(tmp_path_factory, kinds, step, cut):

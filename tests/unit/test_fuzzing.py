@@ -17,7 +17,7 @@ from rpr.t2t import preflight
 from rpr.utils import metrics_log
 from rpr.utils.errors import UserError
 
-bounded = settings(deadline=None, max_examples=100)
+bounded = settings(max_examples=100)
 
 
 def assert_read_or_refused(read, *words):
@@ -43,7 +43,7 @@ def study(tmp_path_factory):
     return folder
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.data())
 def test_any_changed_file_of_a_study_is_read_or_named(study, data):
     copy = study.parent / "copy"

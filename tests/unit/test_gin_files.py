@@ -7,7 +7,7 @@ import sys
 import typing
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rpr import cli
@@ -169,7 +169,6 @@ def test_an_included_file_is_looked_for_in_silence(tmp_path):
         gin_files.load_run(str(tmp_path / "nowhere_included.gin"))
 
 
-@settings(deadline=None)
 @given(st.text() | st.binary())
 def test_any_text_in_a_run_directory_is_read_or_refused_in_one_line(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("fuzz") / "config.gin"
@@ -183,7 +182,6 @@ lines = st.lists(st.sampled_from([*BASE.splitlines(), "run.alpha = ", "run.seed"
                                   "@run()", "%x", "#", "study.seeds = (1,)", "\\", "run.x.y = 1"]))
 
 
-@settings(deadline=None)
 @given(lines)
 def test_any_gin_file_is_read_or_refused_in_one_line(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("fuzz") / "x.gin"
@@ -198,7 +196,6 @@ values = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_s
     st.lists(st.integers(), max_size=3))
 
 
-@settings(deadline=None)
 @given(st.sampled_from([field.name for field in dataclasses.fields(config.Run)]), values)
 def test_any_value_of_a_setting_is_accepted_or_refused_by_name(name, value):
     required = {"problem": "p", "hparams_set": "h", "train_steps": 100, "checkpoint_steps": 50}
@@ -218,7 +215,6 @@ def test_any_value_of_a_setting_is_accepted_or_refused_by_name(name, value):
 names = st.text(st.characters(blacklist_categories=["Cs"]), max_size=120)
 
 
-@settings(deadline=None)
 @given(st.dictionaries(names, st.dictionaries(names, values, max_size=2), max_size=3))
 def test_any_arms_are_accepted_and_read_back_or_refused(tmp_path_factory, arms):
     baseline = next(iter(arms), "")

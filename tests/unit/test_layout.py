@@ -121,7 +121,7 @@ def test_gradients_of_any_order_are_those_of_linear_maps(low, high, known):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(n=st.integers(1, 7), more=st.integers(0, 5), alike=st.booleans(), known=st.booleans())
 def test_skewing_moves_scores_by_distance_to_their_pairs(causal, n, more, alike, known):
     m, offset, random = n + more, more, np.random.RandomState(n)

@@ -6,7 +6,7 @@ import shutil
 import calibrate_looks as calibration
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from report_runs import read_scored, unchanged, write_run, write_study
 from scipy import special, stats
@@ -80,7 +80,6 @@ def test_no_look_waits_for_an_arm_that_failed():
     assert verdicts == {"1": Verdict(3, None)} and needed["1"] == 4
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10 ** 6), st.lists(st.floats(-2, 2), min_size=1, max_size=4),
        st.sampled_from([0.0, 0.5]))
 def test_more_runs_change_no_decision_and_intervals_agree_with_it(number, shifts, margin):

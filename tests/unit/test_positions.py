@@ -100,7 +100,7 @@ def alone_and_after_others(position, side):
 @pytest.mark.parametrize("position, side", [
     (name, side) for name, scheme in positions.SCHEMES.items() for side in SIDES
     if side in scheme.sides and name not in ("path", "dape_v2")])      # see neighbouring words
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(n=st.integers(2, 7), shift=st.integers(1, 9), seed=st.integers(0, 2**16))
 def test_only_absolute_schemes_depend_on_a_shift_of_all_positions(position, side, n, shift, seed):
     random = np.random.RandomState(seed)

@@ -220,7 +220,7 @@ def assert_equal_up_to_a_constant_per_query(scores, expected, seen):
         np.nanmax(difference, axis=-1), np.nanmin(difference, axis=-1), atol=1e-10)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(n=st.integers(1, 6), more=st.integers(0, 5), left=st.integers(0, 7), right=st.integers(0, 7),
        causal=st.booleans(), shared=st.booleans(), max_band_clip=st.sampled_from([99, -1]),
        seed=st.integers(0, 99))

@@ -167,7 +167,7 @@ def test_a_large_set_that_is_held_out_is_said(pair_of_files, capsys, often):
     assert not said or f"{dev} of 900 lines are held out as the dev set" in said[0]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text(), st.floats(0, 0.5), st.floats(0, 0.5))
 def test_every_sentence_has_one_split(source, dev, test):
     shares = {"dev": dev, "test": test}
@@ -241,7 +241,7 @@ def test_a_bad_environment_is_said(pair_of_files, tmp_path, monkeypatch, name, v
         problem.generate_data(str(tmp_path / "data"), str(tmp_path / "tmp"))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @example([("", "\ufeff"), ("\ufeff", "a")])
 @given(st.lists(st.tuples(*[st.text(st.characters(blacklist_characters="\n",
                                                   blacklist_categories=["Cs"]))] * 2)))
@@ -294,7 +294,7 @@ def test_files_are_hashed_as_they_are_stored(tmp_path_factory, content, is_gzip)
         hashlib.sha256(path.read_bytes()).hexdigest(),) * 2
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.binary(max_size=60) | st.sampled_from([b"\n", b"\r\n", b"\xff", b"\x00"]),
                 max_size=8), st.sampled_from(["", ".gz", "packed.gz"]))
 def test_any_bytes_are_read_or_refused_in_one_line(tmp_path_factory, parts, suffix):
@@ -311,7 +311,7 @@ def test_any_bytes_are_read_or_refused_in_one_line(tmp_path_factory, parts, suff
         assert "\n" not in str(error)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5),
                     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
                         st.sampled_from(["files", "sources", "train", "bytes", "vocabulary"]),

@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from report_runs import SOURCE, damage, read_scored, write_clipping_study, write_run
 from test_report_figures import TABLE_NAMES, learned_arrays
@@ -219,7 +219,6 @@ def test_differences_have_the_words_of_both_texts(hypothesis, reference):
             text.split())
 
 
-@settings(deadline=None)
 @given(st.text(max_size=20))
 @example("\x1b[31m<script>alert('&\"')</script>\ud800\n")
 @example("a^K")

@@ -149,7 +149,7 @@ def case(request):
             yield session, model, whole
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4), padding=st.integers(1, 6),
        seed=st.integers(0, 99))
 def test_padding_changes_nothing(case, lengths, padding, seed):

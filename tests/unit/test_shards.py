@@ -154,7 +154,7 @@ def test_what_a_worker_refuses_reaches_the_user(tmp_path, monkeypatch):
         generate(tmp_path / "data")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.binary(max_size=200), max_size=60), st.none() | st.text())
 def test_any_records_are_shuffled_as_a_list_is(tmp_path_factory, records, seed):
     folder = tmp_path_factory.mktemp("records")

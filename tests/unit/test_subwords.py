@@ -44,7 +44,7 @@ def test_tokens_of_any_text(text):
     assert shards._find_tokens(text) == tokenizer.encode(text)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.one_of(st.text(), st.text(st.sampled_from("ab _\\u;0123456789,-\n\t\r\u2028éß½²中")),
                  st.lists(st.sampled_from(["", " ", "  ", "Datei", "öffnen", "_", "\\", "1;"]))
                  .map("".join)))

@@ -9,7 +9,7 @@ from sacrebleu.metrics.lib_ter import translation_edit_rate
 from rpr.evaluation import ter
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.randoms(use_true_random=False),
        st.lists(st.tuples(st.integers(0, 70), st.sampled_from([2, 4, 20, 100])), max_size=4))
 def test_ter_counts_sacrebleus_edits(dice, shapes):

@@ -158,7 +158,7 @@ def test_the_paper_s_vocabulary():
         assert registry.problem(f"translate_{name}_wmt14_rpr").approx_vocab_size == 32768
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.text("ab ", max_size=30), max_size=200), st.integers(1, 500))
 def test_a_sample_is_even_and_near_its_budget(tmp_path_factory, lines, budget):
     path = tmp_path_factory.mktemp("sample") / "text"
