@@ -113,8 +113,11 @@ def run_command(name: str, command: Command, argv: list[str]) -> int:
         errors.send_failure_reason(own or error)
         first = (str(error).strip().splitlines() or [""])[0][:300]
         line = own or f"unexpected {type(error).__name__}: {first}"
-        print(f"{name}: " + printable(f"{line}; the traceback is in {write_traceback(error)}"),
-              file=sys.stderr)
+        try:
+            log = f"the traceback is in {write_traceback(error)}"
+        except OSError as no_room:
+            log = f"its traceback cannot be written: {no_room}"
+        print(f"{name}: " + printable(f"{line}; {log}"), file=sys.stderr)
         return 1
 
 

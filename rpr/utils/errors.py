@@ -110,6 +110,8 @@ def resource_error(error: BaseException) -> str | None:
             return f"{error.filename or 'cannot write'}: {os.strerror(error.errno)}; {_KEPT}"
         if error.filename and error.errno:
             return f"{error.filename}: {_IN_THE_WAY.get(error.errno) or os.strerror(error.errno)}"
+        if str(error.strerror).startswith("No usable temporary directory"):    # of `tempfile`
+            return f"{error.strerror}: set TMPDIR to one with room"
         return None
     for line in str(error).splitlines():              # TensorFlow has its own classes of errors
         if "OOM when allocating" in line:

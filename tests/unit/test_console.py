@@ -133,3 +133,25 @@ def test_an_unexpected_error_is_in_a_log(monkeypatch, capsys):
     os.unlink(line.split(" is in ")[1])
     assert cli.run_command("rpr x", int, "x") == 1    # it has no line of its own
     assert "rpr x: unexpected ValueError: invalid literal" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("has_log", [True, False])
+def test_an_unexpected_error_without_room_for_its_log_is_one_line(monkeypatch, capsys, tmp_path,
+                                                                  has_log):
+    from rpr import cli
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    monkeypatch.setattr(console.QuietLogs, "kept_path", "/dev/full" if has_log else None)
+    assert cli.run_command("rpr x", int, "x") == 1
+    line, = capsys.readouterr().err.splitlines()
+    assert line.startswith("rpr x: unexpected ValueError: invalid literal")
+    assert "; its traceback cannot be written: " in line
+    assert ("No space left" if has_log else "No such file") in line
+
+
+def test_a_disk_without_room_for_temporary_files_is_named(monkeypatch, capsys):
+    from rpr import cli
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [])
+    assert cli.run_command("rpr x", lambda _: tempfile.TemporaryFile(), []) == 1
+    assert capsys.readouterr().err == (
+        "rpr x: No usable temporary directory found in []: set TMPDIR to one with room\n")
