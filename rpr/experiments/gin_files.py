@@ -132,8 +132,8 @@ def _override(text: str, is_study: bool) -> tuple[str, Any]:
 def _load_with_gin(path: str, changes: Mapping[str, Any], is_study: bool
                    ) -> tuple[Run, Study | None]:
     gin.clear_config()
-    gin.add_config_file_search_path(os.path.dirname(os.path.abspath(path)))
-    with _quiet_search(), open(path, encoding="utf-8-sig") as file:
+    folder = os.path.dirname(os.path.abspath(path))
+    with _included_from(folder), open(path, encoding="utf-8-sig") as file:
         gin.parse_config(file)
     _check_macros()
     for name, value in changes.items():
@@ -152,13 +152,19 @@ def _load_with_gin(path: str, changes: Mapping[str, Any], is_study: bool
 
 
 @contextlib.contextmanager
-def _quiet_search() -> Iterator[None]:
-    """gin logs an error for each folder in which it does not find an included file."""
+def _included_from(folder: str) -> Iterator[None]:
+    """Makes gin look for included files in a folder, then in the working directory.
+
+    gin can only add folders, behind those of files that were read before. It logs an error for each
+    one that lacks the file.
+    """
     handler = logging.NullHandler()                   # or logging.error adds one that prints
     logging.getLogger().addHandler(handler)
+    gin.config._LOCATION_PREFIXES.insert(0, folder)
     try:
         yield
     finally:
+        gin.config._LOCATION_PREFIXES.remove(folder)
         logging.getLogger().removeHandler(handler)
 
 

@@ -61,6 +61,18 @@ def test_a_file_of_your_own_keeps_the_features_of_gin(tmp_path):
     assert gin_files.load_run(str(path), ["run.seed = 8"]).seed == 8
 
 
+def test_an_included_file_is_looked_for_beside_the_one_that_names_it(tmp_path, monkeypatch):
+    for seed, name in enumerate(("here", "there", "working")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "base.gin").write_text(BASE + f"run.seed = {seed}\n")
+        (tmp_path / name / "mine.gin").write_text("include 'base.gin'\n")
+    monkeypatch.chdir(tmp_path / "working")
+    (tmp_path / "there" / "mine.gin").write_text("include 'base.gin'\ninclude 'more.gin'\n")
+    (tmp_path / "working" / "more.gin").write_text("run.eval_steps = 7\n")
+    runs = [gin_files.load_run(str(tmp_path / name / "mine.gin")) for name in ("here", "there")]
+    assert [run.seed for run in runs] == [0, 1] and runs[1].eval_steps == 7
+
+
 @pytest.mark.parametrize("name", ["mine.gin", "config.gin"])
 def test_set_changes_a_setting(tmp_path, name):
     path = tmp_path / name
