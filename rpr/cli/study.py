@@ -142,6 +142,8 @@ def _begin_smoke_test(smoke_dir: str, data_dir: str) -> None:
         if studies.shortened(*there) != there:
             raise UserError(f"--smoke: {smoke_dir} holds a study that is not a smoke test; take "
                             "another --study_dir")
+        # First: without its study.gin, a run that is left would seem to be done already.
+        shutil.rmtree(os.path.join(smoke_dir, "runs"), ignore_errors=True)
         shutil.rmtree(smoke_dir)
     for path in (smoke_dir, data_dir):
         os.makedirs(path, exist_ok=True)

@@ -186,6 +186,26 @@ def test_a_smoke_test_replaces_no_study(command, tmp_path, monkeypatch):
     assert [entry[:2] for entry in held] == [(True, ["data"])] * 2
 
 
+def test_what_a_killed_command_left_of_a_smoke_test_is_removed(command, tmp_path, monkeypatch):
+    left, removed = [], []
+    monkeypatch.setattr(study, "_complete", lambda _, described, run, runs, *__: left.append((
+        os.listdir(tmp_path / "s-smoke"), studies.prepare(described, run, runs[0].study_dir))))
+    command("--smoke")
+    rmdir = os.rmdir
+
+    def killed(path, **options):                      # after the first directory
+        rmdir(path, **options)
+        removed.append(path)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "rmdir", killed)
+        command("--smoke")
+    assert removed
+    command("--smoke")
+    assert [names for names, _ in left] == [["data"]] * 2
+
+
 def test_a_dry_run_refuses_what_the_study_does_and_knows_only_its_own_smoke_test(
         command, tmp_path, capsys):
     smoke = studies.shortened(config.Study("absolute", arms=ARMS), BASE)
