@@ -256,8 +256,9 @@ def load(study_dir: str) -> list[StudyRun]:
         raise UserError(f"{study_dir}: no study in it (a directory with a {gin_files.STUDY_FILE})")
     path = os.path.join(study_dir, gin_files.STUDY_FILE)
     study, run = gin_files.load_study(path)
+    always = study.seeds[:study.looks[0]] if study.looks else study.seeds
     return [study_run for study_run in study_runs(study, run, study_dir)
-            if not study.looks or os.path.exists(study_run.run_dir.config)]
+            if study_run.run.seed in always or os.path.exists(study_run.run_dir.config)]
 
 
 def runs_outside(study_dir: str, directories: Iterable[str]) -> list[str]:

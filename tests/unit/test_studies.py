@@ -277,6 +277,19 @@ def test_a_run_under_way_gets_a_further_test_set_at_its_end(command, tmp_path, m
     assert states == [["running", "waiting"], ["waiting", "done"]]
 
 
+def test_looks_need_every_run_of_the_first_one(tmp_path, capsys):
+    described = config.Study("absolute", arms=ARMS, seeds=(1, 2, 3, 4), looks=(2, 3, 4))
+    begun = [study_run for study_run in studies.study_runs(described, BASE, str(tmp_path))
+             if study_run.run.seed in (1, 2) or (study_run.arm, study_run.run.seed) == (
+                 "relative", 3)]
+    studies.prepare(described, BASE, str(tmp_path), begun)
+    assert [study_run.name for study_run in studies.load(str(tmp_path))] == [
+        study_run.name for study_run in begun]
+    shutil.rmtree(tmp_path / "runs")                  # killed before it wrote their configurations
+    study.main([f"--status={tmp_path}"])
+    assert "0 of 4 runs done" in capsys.readouterr().err
+
+
 def test_the_status_shows_data_generation(tmp_path):
     runs = studies.prepare(config.Study("absolute", arms=ARMS), BASE, str(tmp_path))
     assert studies.data_line(runs, str(tmp_path)) == ""
