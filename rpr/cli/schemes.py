@@ -1,6 +1,7 @@
 """`rpr list`, and for position schemes `rpr check-scheme` and `rpr benchmark`."""
 import argparse
 import dataclasses
+import lzma
 import os
 import re
 import shutil
@@ -226,7 +227,7 @@ def _recorded(record: str) -> dict[str, str]:
     except FileNotFoundError:
         raise InvalidPath(record, "no such record; the records come with "
                           "the repository, not with the package") from None
-    except (OSError, tarfile.TarError):
+    except (OSError, EOFError, lzma.LZMAError, tarfile.TarError):
         raise InvalidPath(record, "not an archive of runs") from None
     return {_digest(path[1]): path[1] for path in paths if path[0] == "runs" and len(path) > 2}
 

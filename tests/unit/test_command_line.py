@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 
 import pytest
 from conftest import refused, rpr_command
@@ -145,6 +146,18 @@ def test_a_benchmark_finds_a_scheme_among_the_recorded_arms(scheme, given, name)
     study, run = schemes._study(args, schemes._overrides(args), {"encoder", "decoder"}, recorded)
     assert study.baseline == name
     assert set(study.arms) == {name, *recipe[0].arms} and studies.study_runs(study, run, "")
+
+
+@pytest.mark.parametrize("end", [b"", bytes(20_000)])
+def test_a_damaged_record_of_a_benchmark_is_refused(tmp_path, end):
+    (tmp_path / "metrics.jsonl").write_text(os.urandom(40_000).hex())
+    record = tmp_path / "runs.tar.xz"
+    with tarfile.open(record, "w:xz") as tar:
+        tar.add(tmp_path / "metrics.jsonl", "runs/a-1-000000/metrics.jsonl")
+    assert schemes._recorded(str(record)) == {"000000": "a-1-000000"}
+    record.write_bytes(record.read_bytes()[:30_000] + end)
+    with pytest.raises(InvalidPath, match="not an archive of runs"):
+        schemes._recorded(str(record))
 
 
 def test_a_negative_hparam_is_not_a_flag(tmp_path):
