@@ -47,13 +47,15 @@ def complete_run(run: Run, run_dir: RunDirectory, skip_datagen: bool = False,
     os.makedirs(run_dir.path, exist_ok=True)
     with locks.lock(run_dir.lock, wait=False) as lock:
         files.remove_temporary_files(run_dir.path)
+        shutil.rmtree(run_dir.file(sharing.NEW), ignore_errors=True)    # of a killed command
         if run_dir.is_trained() and not skip_datagen:
             provenance.check_corpus(run, run_dir)     # more steps remove the scores of the last one
         _check_config(run, run_dir)
         if there and not run_dir.is_trained():
             sharing.take(run, there, run_dir, source)
-            if all(getattr(run, name) == getattr(there, name) for name in sharing.SEARCH):
+            if sharing.decode_alike(run, there):
                 Pipeline(run, run_dir, lock).take_dev_scores(Pipeline(there, source, lock))
+            sharing.begin(run_dir)
         if not skip_datagen:
             provenance.check_corpus(run, run_dir)
         if not run_dir.is_trained():                  # these describe the training that counts
@@ -114,7 +116,8 @@ def _check_config(run: Run, run_dir: RunDirectory) -> None:
             texts = [path for kind in ("source", "reference", "documents")
                      for path in glob.glob(f"{glob.escape(run_dir.path)}/{kind}.*.txt")]
             files.remove(*texts, run_dir.data, run_dir.status, run_dir.metrics)
-            shutil.rmtree(run_dir.model, ignore_errors=True)
+            for directory in (run_dir.model, run_dir.file("dev")):
+                shutil.rmtree(directory, ignore_errors=True)
     update_config(run, run_dir)
 
 

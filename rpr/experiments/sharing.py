@@ -3,6 +3,7 @@
 A run that shares a training begins with copies of what the other one left in model/. Checkpoints
 are hard links, which take no space. `rpr train` then goes on as after a kill.
 """
+import contextlib
 import dataclasses
 import glob
 import os
@@ -16,13 +17,14 @@ from rpr.utils import files, metrics_log
 from rpr.utils.errors import UserError
 
 # How the development set is translated and scored.
-SEARCH = {"beam_size", "alpha", "decode_batch_size", "language_pair"}
+_SEARCH = {"beam_size", "alpha", "decode_batch_size", "language_pair"}
 # Settings that a training does not depend on.
-_OF_DECODING = MUTABLE_FIELDS | SEARCH | {"average_checkpoints", "test_set"}
+_OF_DECODING = MUTABLE_FIELDS | _SEARCH | {"average_checkpoints", "test_set"}
 # Factors of learning_rate_schedule that depend on the last step of a training (T2T).
 _TO_LAST_STEP = {"linear_decay", "single_cycle_cos_decay"}
 _COPIED = ("checkpoint", metrics_log.CHECKSUMS, "flags.txt", "flags_t2t.txt", "hparams.json",
            "rpr.json")                                # of model/; the records of a training
+NEW = "model.new"                                     # becomes model/ of a run
 
 
 def training(run: Run) -> Hashable:
@@ -93,15 +95,22 @@ def check(run: Run, run_dir: RunDirectory, source: RunDirectory) -> Run:
     return there
 
 
+def decode_alike(run: Run, there: Run) -> bool:
+    """Whether two runs translate the development set in the same way."""
+    return all(getattr(run, name) == getattr(there, name) for name in _SEARCH)
+
+
 def take(run: Run, there: Run, run_dir: RunDirectory, source: RunDirectory) -> None:
-    """Lets an untrained run, whose directory is locked, begin with the training of `there`."""
+    """Copies the training of `there` for an untrained run, whose directory is locked; see `begin`.
+
+    If the runs decode alike, it also takes the kept weights that `there` has not scored yet.
+    """
     for name in ("data.json", "environment.json", "code.json"):
         _copy(source.file(name), run_dir.file(name))
     with open(source.metrics, "rb") as events, files.atomic_path(run_dir.metrics) as temporary:
         with open(temporary, "wb") as out:
             out.writelines(line for line in events if b'"event": "decode"' not in line)
-    new = run_dir.file("model.new")
-    shutil.rmtree(new, ignore_errors=True)            # of an attempt that was killed
+    new = run_dir.file(NEW)
     os.makedirs(os.path.join(new, "eval"))
     for name in _COPIED:
         _copy(os.path.join(source.model, name), os.path.join(new, name))
@@ -109,8 +118,17 @@ def take(run: Run, there: Run, run_dir: RunDirectory, source: RunDirectory) -> N
                     "eval/*.tfevents.*"):
         for name in glob.glob(pattern, root_dir=source.model):
             link(os.path.join(source.model, name), os.path.join(new, name))
+    os.makedirs(os.path.join(new, "kept"))
+    for step in run.bleu_steps() if decode_alike(run, there) else ():
+        for name in glob.glob(f"kept/model.ckpt-{step}.*", root_dir=source.model):
+            with contextlib.suppress(FileNotFoundError):      # it has been scored just now
+                link(os.path.join(source.model, name), os.path.join(new, name))
+
+
+def begin(run_dir: RunDirectory) -> None:
+    """Makes a run, which has got all that it shares, a trained one."""
     shutil.rmtree(run_dir.model, ignore_errors=True)
-    os.rename(new, run_dir.model)                     # last: it makes the run a trained one
+    os.rename(run_dir.file(NEW), run_dir.model)
 
 
 def link(source: str, target: str) -> None:

@@ -41,10 +41,12 @@ def test_a_directory_without_a_checkpoint_takes_another_configuration(run_dir):
 def test_a_run_that_was_not_trained_leaves_nothing_to_another_one(run_dir):
     pipeline._check_config(RUN, run_dir)
     traces = [run_dir.file("source.test.txt"), run_dir.file("reference.more.txt"), run_dir.data,
-              run_dir.status, run_dir.metrics, os.path.join(run_dir.model, "hparams.json")]
+              run_dir.status, run_dir.metrics, os.path.join(run_dir.model, "hparams.json"),
+              run_dir.file("dev", "scores.50.json")]
 
     def leave_traces():
         os.makedirs(run_dir.model, exist_ok=True)
+        os.makedirs(run_dir.file("dev"), exist_ok=True)
         for path in traces:
             Path(path).write_text("{}")
 

@@ -1,4 +1,5 @@
 """Trainings that runs share: which run waits for which, what is taken, what is refused."""
+import contextlib
 import dataclasses
 import json
 import os
@@ -33,6 +34,7 @@ def train(run_dir, run, schedule="constant*rsqrt_decay"):
 
 def take(run, run_dir, source):
     sharing.take(run, sharing.check(run, run_dir, source), run_dir, source)
+    sharing.begin(run_dir)
 
 
 class Workers:
@@ -157,3 +159,50 @@ def test_what_cannot_be_shared_is_refused(tmp_path):
         take(BASE, new, source)
     with pytest.raises(UserError, match="there is no run in it"):
         take(BASE, source, new)
+
+
+@pytest.mark.parametrize("changes, taken, kept", [
+    ({"average_checkpoints": 1}, [20], ["model.ckpt-40.index"]),
+    ({"beam_size": 8}, [], [])])
+def test_development_scores_are_shared_while_the_other_run_computes_them(
+        tmp_path, monkeypatch, changes, taken, kept):
+    base = dataclasses.replace(BASE, bleu_frequency=20)
+    source, new = (run_directory.RunDirectory(str(tmp_path / name), str(tmp_path / "data"))
+                   for name in ("a", "b"))
+    train(source, base)
+    os.makedirs(source.file("dev"))
+    os.makedirs(os.path.join(source.model, "kept"))
+    Path(source.kept_checkpoint(40) + ".index").touch()
+    decoding = pipeline.Pipeline(base, source, 0)
+    for stage in decoding._dev_stages(20):
+        Path(stage.output).write_text('{"bleu": {"score": 1.0}}')
+        decoding._note(stage, {"state": "done"})
+    run = dataclasses.replace(base, **changes)
+    monkeypatch.setattr(pipeline.Pipeline, "complete", lambda *_: None)
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    for name in ("take_dev_scores", "__init__"):
+        with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+            patch.setattr(pipeline.Pipeline, name, killed)
+            pipeline.complete_run(run, new, training_of=source.path)
+    pipeline.complete_run(run, new, training_of=source.path)
+    assert list(new.read_dev_bleu()) == taken
+    folder = os.path.join(new.model, "kept")
+    assert (os.listdir(folder) if os.path.isdir(folder) else []) == kept
+    shared = pipeline.Pipeline(run, new, 0)
+    assert all(shared.is_done(stage) for step in taken for stage in shared._dev_stages(step))
+    assert not os.path.exists(new.file("model.new"))
+
+
+def test_an_unfinished_copy_of_a_training_is_removed(tmp_path, monkeypatch):
+    source, new = (run_directory.RunDirectory(str(tmp_path / name), str(tmp_path / "data"))
+                   for name in ("a", "b"))
+    train(source, BASE)
+    os.makedirs(new.path)
+    sharing.take(BASE, BASE, new, source)             # killed, and then trained for itself
+    monkeypatch.setattr(pipeline.Pipeline, "complete", lambda *_: None)
+    pipeline.complete_run(BASE, new)
+    assert not new.is_trained() and not [
+        name for name in os.listdir(new.path) if name.startswith("model")]
