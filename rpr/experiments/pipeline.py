@@ -46,7 +46,8 @@ def complete_run(run: Run, run_dir: RunDirectory, skip_datagen: bool = False,
         provenance.check_corpus(run, source)
     os.makedirs(run_dir.path, exist_ok=True)
     with locks.lock(run_dir.lock, wait=False) as lock:
-        files.remove_temporary_files(run_dir.path)
+        for directory in (run_dir.path, run_dir.file("dev")):
+            files.remove_temporary_files(directory)
         shutil.rmtree(run_dir.file(sharing.NEW), ignore_errors=True)    # of a killed command
         if run_dir.is_trained() and not skip_datagen:
             provenance.check_corpus(run, run_dir)     # more steps remove the scores of the last one

@@ -190,6 +190,15 @@ def test_development_bleu_is_not_read_through_a_link(run_dir, tmp_path, name):
         run_dir.read_dev_bleu()
 
 
+def test_what_killed_writers_left_in_a_run_is_removed(run_dir, monkeypatch):
+    os.makedirs(run_dir.file("dev"))
+    for folder in ("", "dev"):
+        Path(run_dir.file(folder, ".scores.json.0123456789abcdef.tmp")).touch()
+    monkeypatch.setattr(pipeline.Pipeline, "complete", lambda *_: None)
+    pipeline.complete_run(dataclasses.replace(RUN, problem="p"), run_dir)
+    assert not list(Path(run_dir.path).rglob("*.tmp"))
+
+
 def test_without_text_of_a_development_set_there_is_no_bleu_of_it(run_dir):
     os.makedirs(run_dir.data_dir)
     settings = dataclasses.replace(RUN, bleu_frequency=50)
