@@ -23,7 +23,7 @@ from rpr.inference.batches import Batches, one_line
 from rpr.t2t.trained_model import TrainedModel
 from rpr.utils import processes
 from rpr.utils.console import Task
-from rpr.utils.errors import REASON_PIPE, UserError
+from rpr.utils.errors import UserError
 from rpr.utils.interfaces import DecodeHParams, HParams, ModelRequest
 
 # Decodes sentences, in order; see `rpr.export.to_ctranslate2.decoder`.
@@ -190,8 +190,6 @@ def _decode_on_devices(request: DecodeRequest, batches: Batches, missing: Sequen
     shares = [[batch for batch in missing if batch % count == part] for part in range(count)]
     total, done = len(batches.sentences(missing)), 0
     sent = json.dumps(dataclasses.asdict(dataclasses.replace(request, devices=1)))
-    # A worker has no pipe for its reason: its output is read.
-    environment = {name: value for name, value in os.environ.items() if name != REASON_PIPE}
     start = time.time()
     workers: list[tuple[int, IO[bytes], subprocess.Popen]] = []
     try:
@@ -199,7 +197,7 @@ def _decode_on_devices(request: DecodeRequest, batches: Batches, missing: Sequen
             output: IO[bytes] = tempfile.TemporaryFile()
             workers.append((number, output, processes.spawn(
                 ["decode"], stdin=subprocess.PIPE, stdout=output, stderr=output,
-                env={**environment, PART: f"{number}/{count}",
+                env={**os.environ, PART: f"{number}/{count}",
                      "CUDA_VISIBLE_DEVICES": devices[number % len(devices)]})))
         for pipe in filter(None, (worker.stdin for _, _, worker in workers)):
             with contextlib.suppress(BrokenPipeError), pipe:       # it failed: found below

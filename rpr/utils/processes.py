@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from rpr.utils.errors import LONGEST_REASON, REASON_PIPE
@@ -29,21 +29,25 @@ def command(argv: Sequence[str], module: str = "rpr.cli.__main__") -> list[str]:
 
 
 def spawn(argv: Sequence[str], *, module: str = "rpr.cli.__main__",
-          before: Callable[[], None] | None = None, **options: Any) -> subprocess.Popen:
+          before: Callable[[], None] | None = None, env: Mapping[str, str] | None = None,
+          pass_fds: Sequence[int] = (), **options: Any) -> subprocess.Popen:
     """Starts `rpr ARGV`, or another module, as a process that dies with this one, even by kill -9.
 
     `before` is called in the new process before it becomes Python. `options` are those of
     `subprocess.Popen`; by default, the standard input is empty.
     """
-    parent = os.getpid()
+    parent, environment = os.getpid(), {**(os.environ if env is None else env)}
+    if environment.get(REASON_PIPE) not in map(str, pass_fds):
+        environment.pop(REASON_PIPE, None)            # that of this process
+
 
     def prepare() -> None:
         die_with(parent)
         if before:
             before()
 
-    return subprocess.Popen(command(argv, module), preexec_fn=prepare,
-                            **{"stdin": subprocess.DEVNULL, **options})
+    return subprocess.Popen(command(argv, module), preexec_fn=prepare, env=environment,
+                            pass_fds=pass_fds, **{"stdin": subprocess.DEVNULL, **options})
 
 
 def spawn_asking(argv: Sequence[str], *, pass_fds: Sequence[int], env: dict[str, str],

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from rpr.utils import processes
 
 PARENT = """
@@ -47,6 +49,14 @@ def test_a_child_whose_parent_was_killed_before_it_began_does_not_begin():
     assert child.wait(30) == 1 and time.time() - began < 30
     assert subprocess.run(["true"], preexec_fn=functools.partial(
         processes.die_with, os.getpid()), check=False).returncode == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"env": {**os.environ, "RPR_REASON_PIPE": "99"}}])
+def test_a_process_does_not_write_to_a_pipe_that_it_did_not_get(monkeypatch, options):
+    monkeypatch.setenv("RPR_REASON_PIPE", "99")       # of a process further up
+    child = processes.spawn(["stdy"], stderr=subprocess.PIPE, text=True, **options)
+    assert child.communicate()[1] == "rpr: no command 'stdy'; nearest: study, list\n"
+    assert child.returncode == 1
 
 
 def test_tensorflow_loads_no_library_of_the_working_directory():
