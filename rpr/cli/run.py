@@ -5,6 +5,7 @@ import multiprocessing
 import os
 from collections.abc import Iterable
 from concurrent import futures
+from concurrent.futures.process import BrokenProcessPool
 
 from rpr.cli.arguments import Parser, number
 from rpr.evaluation import test_sets
@@ -117,8 +118,11 @@ def check_new_runs(runs: Iterable[tuple[Run, RunDirectory]]) -> None:
         if own in run.test_sets:                      # a report of older runs refuses `all` instead
             raise UserError(f"run.test_sets: {own} is run.test_set already")
     context = multiprocessing.get_context("fork")     # TensorFlow stays in a process of its own
-    with futures.ProcessPoolExecutor(1, context, die_with, (os.getpid(),)) as process:
-        read, unread = process.submit(_check, [run for run, _ in new]).result()
+    try:
+        with futures.ProcessPoolExecutor(1, context, die_with, (os.getpid(),)) as process:
+            read, unread = process.submit(_check, [run for run, _ in new]).result()
+    except BrokenProcessPool:
+        raise UserError("the process that checks runs was killed (out of memory?)") from None
     if unread and len(new) == len(runs):
         raise UserError(f"hparams: {unread[0]}; leave it out, or take another model or "
                         "hparams set")

@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tarfile
@@ -10,9 +11,9 @@ import pytest
 from conftest import refused, rpr_command
 
 from rpr import cli
-from rpr.cli import models, report, schemes, score, track
+from rpr.cli import models, report, run, schemes, score, track
 from rpr.cli.arguments import Parser
-from rpr.experiments import gin_files, provenance, studies
+from rpr.experiments import config, gin_files, provenance, studies
 from rpr.experiments.run_directory import RunDirectory
 from rpr.utils.errors import InvalidPath, InvalidValue, UserError
 
@@ -158,6 +159,17 @@ def test_a_damaged_record_of_a_benchmark_is_refused(tmp_path, end):
     record.write_bytes(record.read_bytes()[:30_000] + end)
     with pytest.raises(InvalidPath, match="not an archive of runs"):
         schemes._recorded(str(record))
+
+
+def killed(_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_check_of_runs_that_is_killed_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "_check", killed)        # as the kernel does when memory is short
+    described = config.Run("p", "h", 100, checkpoint_steps=50)
+    with pytest.raises(UserError, match=r"the process that checks runs was killed \(out of memory"):
+        run.check_new_runs([(described, RunDirectory(str(tmp_path)))])
 
 
 def test_a_negative_hparam_is_not_a_flag(tmp_path):
