@@ -153,12 +153,12 @@ def _begin_smoke_test(smoke_dir: str, data_dir: str) -> None:
 
 
 def _note_missing_curves(runs: list[studies.StudyRun]) -> None:
-    """Says which finished runs have no learning curve of BLEU: their checkpoints are gone."""
+    """Says which finished runs have no learning curve of BLEU: no checkpoint of them was kept."""
     names = [study_run.name for study_run in runs if study_run.run.bleu_frequency
              and study_run.state() == "done" and not study_run.run_dir.read_dev_bleu()]
     if names:
-        say("run.bleu_frequency came too late for these finished runs, whose checkpoints are gone: "
-            f"{', '.join(names)}", style="yellow")
+        say("run.bleu_frequency came too late for these finished runs, or they took the training "
+            f"of another one: {', '.join(names)}", style="yellow")
 
 
 def main_parser() -> Parser:
