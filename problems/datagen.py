@@ -66,6 +66,7 @@ def generate_with_t2t(problem: Problem, data_dir: str, make: Callable[[str], Non
             return
         if not os.path.exists(staging) and _files_of_t2t(problem, data_dir):
             _check_data_of_t2t(problem, data_dir)
+            files.remove_temporary_files(data_dir)
             _write_record(problem, data_dir, _describe_data_of_t2t(problem, data_dir))
             return
         shutil.rmtree(staging, ignore_errors=True)
@@ -227,7 +228,10 @@ def _finished(problem: Problem, data_dir: str) -> dict[str, Any] | None:
     staging = checks.staging_path(problem, data_dir)
     if os.path.exists(checks.record_path(problem, staging)):
         _move_into_place(problem, data_dir)                      # this had been interrupted
-    return checks.read_record(problem, data_dir)
+    record = checks.read_record(problem, data_dir)
+    if record is not None:                                       # after the last file was moved
+        shutil.rmtree(staging, ignore_errors=True)
+    return record
 
 
 def _move_into_place(problem: Problem, data_dir: str) -> None:

@@ -144,7 +144,10 @@ def test_a_kill_while_files_move_into_place(undisturbed, tmp_path, survives):
 def test_finished_data_is_not_made_again(made, monkeypatch):
     problem, data_dir = made
     monkeypatch.setattr(datagen, "_generate", lambda *_: pytest.fail("made again"))
+    staging = checks.staging_path(problem, str(data_dir))
+    os.mkdir(staging)                                 # killed after it had moved the record
     problem.generate_data(str(data_dir), str(data_dir) + ".tmp")
+    assert not os.path.exists(staging)
 
 
 def test_other_text_or_settings_are_refused(made, monkeypatch, tmp_path):

@@ -218,7 +218,9 @@ def test_data_of_stock_t2t_gets_a_record_if_it_is_complete(tmp_path):
     with pytest.raises(UserError, match=r"\(there is no dev data\): remove plain-\*"):
         with_t2t(Plain(), tmp_path)
     (tmp_path / "kept").rename(tmp_path / "plain-dev-00000-of-00001")
+    (tmp_path / ".plain.dev.source.txt.0123456789abcdef.tmp").touch()     # of a killed writer
     with_t2t(Plain(), tmp_path)
+    assert not list(tmp_path.glob(".plain.dev.*"))
     assert before.items() < content(tmp_path).items()
     assert (tmp_path / "plain.datagen.json").exists()
 
