@@ -37,9 +37,8 @@ def spawn(argv: Sequence[str], *, module: str = "rpr.cli.__main__",
     `subprocess.Popen`; by default, the standard input is empty.
     """
     parent, environment = os.getpid(), {**(os.environ if env is None else env)}
-    if environment.get(REASON_PIPE) not in map(str, pass_fds):
+    if environment.get(REASON_PIPE) not in [str(number) for number in pass_fds]:
         environment.pop(REASON_PIPE, None)            # that of this process
-
 
     def prepare() -> None:
         die_with(parent)
