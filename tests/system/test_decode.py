@@ -5,10 +5,8 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -218,14 +216,10 @@ def test_waiting_for_several_devices_looks_for_one_batch_per_device(tmp_path, mo
 
 def test_a_failed_decoder_is_named_and_inherits_no_pipe_for_its_reason(tmp_path, monkeypatch):
     """Its parent reads its output instead: the pipe's descriptor is closed in it."""
-    def fail(_, env, stdout, **options):
-        done = subprocess.run([sys.executable, "-c", "import sys; from rpr.utils import errors; "
-                               "errors.send_failure_reason('x'); sys.exit('no such model')"],
-                              env=env, stdout=stdout, stderr=stdout, check=False)
-        return SimpleNamespace(stdin=None, poll=lambda: done.returncode, kill=lambda: None,
-                               wait=lambda: None)
-
-    monkeypatch.setattr(file_decoder.processes, "spawn", fail)
+    failing = ("import sys; from rpr.utils import errors; errors.send_failure_reason('x'); "
+               "sys.exit('no such model')")
+    monkeypatch.setattr(file_decoder.processes, "command",
+                        lambda *_: [sys.executable, "-c", failing])
     monkeypatch.setenv(REASON_PIPE, "999")
     made = decoding_of(tmp_path, [])
     request = DecodeRequest((), False, "tensorflow", "", "in", "out", False, 2, None, False, {})
