@@ -13,6 +13,10 @@ from rpr.utils.errors import UserError, nearest
 from rpr.utils.interfaces import ModelRequest
 from rpr.utils.settings import Setting
 
+# Of --cores, a flag of the commands that train the runs of a study.
+CORES_HELP = ("use at most this many cores instead of GPUs, one per run (default: all cores if "
+              "there is no GPU)")
+
 
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are `UserError`s; flags cannot be abbreviated."""

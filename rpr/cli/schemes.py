@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rpr.cli import study
-from rpr.cli.arguments import Parser, number
+from rpr.cli.arguments import CORES_HELP, Parser, number
 from rpr.experiments import gin_files, local_pool, studies
 from rpr.experiments.config import Run, Study
 from rpr.utils import files
@@ -176,8 +176,7 @@ def benchmark_parser() -> Parser:
                      "runs of the other schemes. Run the same command again to resume.")
     parser.add_argument("--study_dir", type=os.path.expanduser,
                         help="default: runs/benchmark-NAME")
-    parser.add_argument("--cores", type=number(1), help="use at most this many cores instead "
-                        "of GPUs, one per run (default: all cores if there is no GPU)")
+    parser.add_argument("--cores", type=number(1), help=CORES_HELP)
     parser.add_argument("--recipe", type=gin_files.resolve, default=gin_files.resolve(_RECIPE),
                         metavar="GIN", help="the study of the recorded runs (default: "
                         f"{_RECIPE})")

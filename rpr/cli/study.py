@@ -5,7 +5,7 @@ import os
 import shutil
 
 from rpr.cli import report
-from rpr.cli.arguments import Parser, number
+from rpr.cli.arguments import CORES_HELP, Parser, number
 from rpr.cli.run import check_new_runs
 from rpr.experiments import gin_files, local_pool, progress, provenance, scheduler, slurm, studies
 from rpr.experiments.config import Run, Study, describe
@@ -176,8 +176,7 @@ def main_parser() -> Parser:
                         "repeated")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--devices", type=number(1), help="GPUs to use at most (default: all)")
-    where.add_argument("--cores", type=number(1), help="use at most this many cores instead of "
-                       "GPUs, one per run (default: all cores if there is no GPU)")
+    where.add_argument("--cores", type=number(1), help=CORES_HELP)
     parser.add_argument("--retry_failed", action="store_true", help="try failed runs again")
     parser.add_argument("--t2t_usr_dir", metavar="DIR", help="overrides run.usr_dir")
     where.add_argument("--cluster", choices=["slurm", "local"], help="queue a job for each run "

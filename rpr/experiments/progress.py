@@ -161,9 +161,8 @@ def plan(runs: list[StudyRun], max_parallel: int, measured: list[StudyRun]) -> t
                       str(states.count("done")), str(len(own)),
                       f"{sum(needed):.1f}" if per_step else "")
     total = max(sum(hours) / max_parallel, max(hours, default=0.0))
-    runs_noun, trainings_noun = ("run" if len(runs) == 1 else "runs",
-                                 "training" if len(trained) == 1 else "trainings")
-    return shown, (f"{len(runs)} {runs_noun}, {len(trained)} {trainings_noun} to do, "
+    return shown, (f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}, {len(trained)} "
+                   f"{'training' if len(trained) == 1 else 'trainings'} to do, "
                    f"{max_parallel} at a time: "
                    + (f"about {total:.1f} hours" if speeds or not trained else
                       "the hours are unknown until a run or a smoke test is done"))

@@ -118,8 +118,8 @@ def take(run: Run, there: Run, run_dir: RunDirectory, source: RunDirectory) -> N
                     "eval/*.tfevents.*"):
         for name in glob.glob(pattern, root_dir=source.model):
             link(os.path.join(source.model, name), os.path.join(new, name))
-    os.makedirs(os.path.join(new, "kept"))
     for step in run.bleu_steps() if decode_alike(run, there) else ():
+        os.makedirs(os.path.join(new, "kept"), exist_ok=True)
         for name in glob.glob(f"kept/model.ckpt-{step}.*", root_dir=source.model):
             with contextlib.suppress(FileNotFoundError):      # it has been scored just now
                 link(os.path.join(source.model, name), os.path.join(new, name))

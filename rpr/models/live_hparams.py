@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from tensor2tensor.utils import misc_utils, registry
 
 from rpr.positions.registry import declared_settings, names_in, unused_settings
-from rpr.utils.interfaces import HParams
+from rpr.utils.interfaces import HParams, Problem
 
 _DECAY = ("learning_rate_decay_steps", "learning_rate_decay_staircase", "learning_rate_decay_rate")
 # {factor of learning_rate_schedule: the hparams that it reads}
@@ -68,12 +68,13 @@ _DROPOUTS = ("attention_dropout", "layer_prepostprocess_dropout", "relu_dropout"
 _OWN = ("position", "encoder_position", "decoder_position", "cross_position", "compatibility")
 
 
-def without_effect(model: str, hparams: HParams, has_source: bool = True) -> dict[str, str]:
+def without_effect(model: str, hparams: HParams, problem: Problem | None = None
+                   ) -> dict[str, str]:
     """The hparams that a training of a model, by its registered name, does not read.
 
     The values are valid. For models that are not of this project only the learning rate, the
-    optimizer and, if they are T2T's, the schemes are considered. `has_source`: the problem has one;
-    else it is a language model. Returns {name: why, in words that continue "... has no effect"}.
+    optimizer and, if they are T2T's, the schemes are considered. Without a `problem`
+    there is a source. Returns {name: why, in words that continue "... has no effect"}.
     """
     factors = [name.strip() for name in hparams.learning_rate_schedule.split("*") if name.strip()]
     read = [name for factor in factors for name in FACTORS.get(factor, ())]
@@ -88,7 +89,7 @@ def without_effect(model: str, hparams: HParams, has_source: bool = True) -> dic
         dead |= {name: f"with {model}" + (f"; it has {instead}" if instead else "")
                  for name, instead in (_NEVER | _NEVER_IN[model]).items()} | _switched_off(hparams)
     if model == "rpr_transformer":
-        dead |= _positions(hparams, has_source)
+        dead |= _positions(hparams, getattr(problem, "has_inputs", True))
     elif model == "qkv_seq2seq":
         if hparams.encoder != "cnn":
             dead["kernel_width"] = f"with encoder={hparams.encoder}"

@@ -71,9 +71,9 @@ def check_supported(model: str, hparams: HParams, decoding: bool = False) -> Non
 
 
 def say_what_has_no_effect(model: str, hparams: HParams, overrides: dict[str, Any],
-                           has_source: bool) -> None:
+                           problem: Problem | None) -> None:
     """Names, on the terminal and in the log, those overrides that the training does not read."""
-    for name, why in live_hparams.without_effect(model, hparams, has_source).items():
+    for name, why in live_hparams.without_effect(model, hparams, problem).items():
         if name in overrides:
             line = f"{name}={overrides[name]} has no effect {why}"
             console.say(line, style="yellow")
@@ -176,8 +176,7 @@ def check_runs(runs: Sequence[ModelRequest]) -> tuple[list[dict[str, Any]], list
         hparams = registration.registered_hparams(run.hparams_set)
         overrides = parse_hparams(hparams, run.hparams)
         check_supported(run.model, hparams)
-        dead = live_hparams.without_effect(
-            run.model, hparams, getattr(problem, "has_inputs", True))
+        dead = live_hparams.without_effect(run.model, hparams, problem)
         read.append({name: value for name, value in hparams.values().items() if name not in dead})
         if "position" in dead and not hasattr(registry.model(run.model), "check_hparams"):
             overrides.setdefault("position", hparams.position)    # of our set; T2T's model

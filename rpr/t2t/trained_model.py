@@ -30,9 +30,8 @@ def build_hparams(request: ModelRequest, decoding: bool = False) -> HParams:
         hparams.parse(request.hparams)
     preflight.check_supported(request.model, hparams, decoding)
     if not decoding:
-        has_source = not request.problem or getattr(
-            registration.find_problem(request.problem), "has_inputs", True)
-        preflight.say_what_has_no_effect(request.model, hparams, overrides, has_source)
+        problem = registration.find_problem(request.problem) if request.problem else None
+        preflight.say_what_has_no_effect(request.model, hparams, overrides, problem)
     return hparams
 
 

@@ -29,7 +29,7 @@ class DivergenceDetector:
 
     A record has the loss of one step, and batches of long sentences may have a much larger one than
     others. So the smallest of the last 15 losses counts, and the best 15 in a row by their largest.
-    The first 15 have none to be compared with: there the 14 after the first count, and the first.
+    The first 15 have none before them: the smallest of the last 14 is compared with the first.
     `max_rise` is how far the loss may rise above its best, in nats per token; 0: no limit.
     """
 
