@@ -19,7 +19,7 @@ from tensor2tensor.data_generators import text_encoder, text_problems
 
 from rpr.utils.errors import InvalidPath, UserError
 from rpr.utils.files import RECORDED, check_recorded, read_json, sha256
-from rpr.utils.interfaces import Problem
+from rpr.utils.interfaces import HParams, Problem
 
 SPLITS = {"train": t2t_problem.DatasetSplit.TRAIN,
           "dev": t2t_problem.DatasetSplit.EVAL,
@@ -68,6 +68,18 @@ def is_parallel_text(problem: Problem) -> bool:
               text_problems.QuestionAndContext2TextProblem)
     return (isinstance(problem, text_problems.Text2TextProblem) and problem.has_inputs
             and not isinstance(problem, others) and not problem.packed_length)
+
+
+def has_one_example_per_record(problem: Problem, hparams: HParams) -> bool:
+    """Whether each record of a problem's data is one training example.
+
+    No: packed batches, targets that are split, several problems at once, and problems that read
+    their records in their own way.
+    """
+    kind, base = type(problem), t2t_problem.Problem
+    return (kind.dataset is base.dataset and kind.input_fn is base.input_fn
+            and kind.preprocess is base.preprocess and not hparams.split_to_length
+            and not hparams.get("pack_dataset") and not hparams.get("split_targets_chunk_length"))
 
 
 def check_data(problem: Problem, data_dir: str, splits: Iterable[str]) -> None:

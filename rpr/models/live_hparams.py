@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from tensor2tensor.utils import misc_utils, registry
 
 from rpr.positions.registry import declared_settings, names_in, unused_settings
+from rpr.problems.checks import has_one_example_per_record
 from rpr.utils.interfaces import HParams, Problem
 
 _DECAY = ("learning_rate_decay_steps", "learning_rate_decay_staircase", "learning_rate_decay_rate")
@@ -85,6 +86,8 @@ def without_effect(model: str, hparams: HParams, problem: Problem | None = None
     optimizer = misc_utils.camelcase_to_snakecase(hparams.optimizer)
     if optimizer in _OPTIMIZERS:
         dead |= _others(_OPTIMIZERS.values(), _OPTIMIZERS[optimizer], f"optimizer={optimizer}")
+    if problem and has_one_example_per_record(problem, hparams):
+        dead["batch_shuffle_size"] = "where each record is one example: the order is random"
     if model in _NEVER_IN:
         dead |= {name: f"with {model}" + (f"; it has {instead}" if instead else "")
                  for name, instead in (_NEVER | _NEVER_IN[model]).items()} | _switched_off(hparams)

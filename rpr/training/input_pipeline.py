@@ -22,6 +22,7 @@ import tensorflow.compat.v1 as tf
 from tensor2tensor.data_generators import problem as t2t_problem
 from tensor2tensor.utils import data_reader
 
+from rpr.problems.checks import has_one_example_per_record
 from rpr.training.data_order import DataOrder, few_boundaries
 from rpr.utils.console import say
 from rpr.utils.errors import UserError
@@ -57,7 +58,8 @@ def reproducible_input(problem: Problem, hparams: HParams, data_dir: str,
         del params
         towers = config.data_parallelism.n if config.data_parallelism else 1
         paths = sorted(tf.gfile.Glob(problem.filepattern(data_dir, tf.estimator.ModeKeys.TRAIN)))
-        if _can_index(problem, hparams, paths):
+        if (has_one_example_per_record(problem, hparams)
+                and all(map(os.path.isfile, paths))):
             dataset = _indexed(problem, hparams, data_dir, paths, towers, stream(), config,
                                few_shapes)
         elif few_shapes:
@@ -75,15 +77,6 @@ def reproducible_input(problem: Problem, hparams: HParams, data_dir: str,
         return dataset.with_options(options)
 
     return input_fn
-
-
-def _can_index(problem: Problem, hparams: HParams, paths: Sequence[str]) -> bool:
-    """Whether each record is one example of a text problem, in local files."""
-    kind, base = type(problem), t2t_problem.Problem
-    return (kind.dataset is base.dataset and kind.input_fn is base.input_fn
-            and kind.preprocess is base.preprocess and not hparams.split_to_length
-            and not hparams.get("pack_dataset") and not hparams.get("split_targets_chunk_length")
-            and all(map(os.path.isfile, paths)))
 
 
 @tf.autograph.experimental.do_not_convert             # no Python control flow depends on tensors

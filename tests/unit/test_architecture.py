@@ -24,7 +24,7 @@ ALLOWED = {
     "problems": {"utils"},
     "hparams": {"models"},
     "t2t": {"models", "problems", "hparams", "utils"},
-    "training": {"t2t", "nn", "utils"},
+    "training": {"t2t", "nn", "problems", "utils"},
     "inference": {"t2t", "models", "positions", "utils"},
     "export": {"t2t", "models", "positions", "utils"},
     "report": {"experiments", "inference", "evaluation", "t2t", "positions", "utils"},

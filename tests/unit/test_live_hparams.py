@@ -10,7 +10,7 @@ from rpr.cli import run
 from rpr.experiments import config, gin_files, run_directory
 from rpr.models import declarations, live_hparams, transformer
 from rpr.models import seq2seq as _seq2seq  # noqa: F401  registers qkv_seq2seq
-from rpr.t2t import preflight, trained_model
+from rpr.t2t import preflight, registration, trained_model
 from rpr.utils import console, interfaces
 from rpr.utils.errors import UserError
 
@@ -231,3 +231,13 @@ def test_a_training_says_which_settings_it_does_not_read(tmp_path, monkeypatch):
         model="rpr_transformer", hparams_set="rpr_tiny", output_dir=str(tmp_path),
         problem="lm_text_files_characters", hparams="encoder_position=rotary"))
     assert said[3:] == ["encoder_position=rotary has no effect in a language model"]
+
+
+@pytest.mark.parametrize("settings, is_read", [({}, False), ({"pack_dataset": True}, True),
+                                               ({"split_to_length": 8}, True)])
+def test_batches_are_shuffled_again_only_where_t2t_reads_them(settings, is_read):
+    hparams = registration.registered_hparams("rpr_tiny")
+    hparams.override_from_dict(settings)
+    problem = registration.find_problem("toy_reverse_repeats_5")
+    dead = live_hparams.without_effect("rpr_transformer", hparams, problem)
+    assert ("batch_shuffle_size" not in dead) == is_read
