@@ -223,7 +223,7 @@ def test_a_failed_decoder_is_named_and_inherits_no_pipe_for_its_reason(tmp_path,
     monkeypatch.setenv(REASON_PIPE, "999")
     made = decoding_of(tmp_path, [])
     request = DecodeRequest((), False, "tensorflow", "", "in", "out", False, 2, None, False, {})
-    with pytest.raises(UserError, match="on device 0 ended with exit code 1: no such model;"):
+    with pytest.raises(UserError, match=r"on device \d ended with exit code 1: no such model;"):
         file_decoder._decode_on_devices(request, made, made.missing())
 
 
