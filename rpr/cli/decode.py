@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags as absl_flags
 from absl.flags import FlagValues
 from tensor2tensor.bin import t2t_decoder
-from tensor2tensor.utils import decoding, trainer_lib
+from tensor2tensor.utils import decoding, registry, trainer_lib
 
 from rpr.cli import arguments, launcher
 from rpr.evaluation import scoring, test_sets
@@ -22,8 +22,7 @@ from rpr.inference import ensemble, file_checks, file_decoder
 from rpr.inference.file_decoder import DecodeRequest, ProgressEstimator
 from rpr.t2t import compat, preflight, registration, trained_model
 from rpr.t2t.trained_model import TrainedModel
-from rpr.utils import files, metrics_log, processes
-from rpr.utils.console import keep_log
+from rpr.utils import console, files, metrics_log, processes
 from rpr.utils.errors import InvalidValue, UserError
 from rpr.utils.interfaces import DecodeHParams, ModelRequest
 
@@ -37,6 +36,19 @@ _UNREAD = {
     "decode_interactive": ("decode_in_memory", "decode_shards", "decode_to_file", "metrics_file"),
     "score_file": ("decode_hparams", "decode_in_memory", "decode_shards", "metrics_file"),
     "ensemble": ("decode_reference", "keep_timestamp")}
+# T2T's decode hparams: those that the decoding of a file or a test set reads,
+_READ = {"alpha", "batch_size", "beam_size", "delimiter", "extra_length", "log_results",
+         "max_input_size", "multiproblem_task_id", "return_beams", "shard_google_format",
+         "shards_start_offset", "skip_eos_postprocess", "summaries_log_dir", "write_beam_scores"}
+# those that the searches of T2T's models read as well,
+_READ_BY_MODELS_OF_T2T = {"block_size", "force_decode_length", "guess_and_check_epsilon",
+                          "guess_and_check_top_k"}
+# those that nothing reads,
+_READ_NOWHERE = {"eos_penalty", "insertion_parallel", "min_length_ratio", "mlperf_success",
+                 "vgg_ckpt_path"}
+# and those that flags replace.
+_FLAGS = {"decode_reference": "decode_reference", "decode_to_file": "decode_to_file",
+          "shard_id": "worker_id", "shards": "decode_shards"}
 
 
 def main(argv: list[str]) -> None:
@@ -52,7 +64,7 @@ def main(argv: list[str]) -> None:
     launcher.set_t2t_flags(request.t2t_flags)
     model_dir = models[0].hparams.model_dir
     if not request.is_ensemble and os.access(model_dir, os.W_OK):
-        keep_log(os.path.join(model_dir, "decode.log"))
+        console.keep_log(os.path.join(model_dir, "decode.log"))
     tf.logging.set_verbosity(tf.logging.INFO)
     trainer_lib.set_random_seed(flags.random_seed)
     if flags.score_file:
@@ -96,7 +108,8 @@ def _request(flags: FlagValues, words: Sequence[str]) -> tuple[DecodeRequest, li
     if not has_source and not flags.decode_interactive and not flags.score_file:
         raise UserError(f"{models[0].hparams.problem.name}: the problem has no source text to "
                         "decode; --decode_interactive continues what is typed")
-    preflight.parse_hparams(decoding.decode_hparams(), flags.decode_hparams, "decode_hparams")
+    given = preflight.parse_hparams(decoding.decode_hparams(), flags.decode_hparams,
+                                    "decode_hparams")
     search = _search(flags.decode_hparams, run)
     decode_hparams = decoding.decode_hparams(search)
     file_checks.check_search(decode_hparams)
@@ -121,6 +134,8 @@ def _request(flags: FlagValues, words: Sequence[str]) -> tuple[DecodeRequest, li
             if is_used:
                 raise InvalidValue(name, flags[name].serialize().partition("=")[2],
                                    "only to decode --input, or a --test_set, to --output")
+    if flags.engine == "tensorflow":                  # CTranslate2 refuses
+        _say_what_has_no_effect(given, models[0].name, bool(source and output))
     metrics_file = flags.metrics_file
     if not metrics_file and not flags.ensemble and not run:
         metrics_file = os.path.join(models[0].hparams.model_dir, launcher.METRICS_FILE)
@@ -164,6 +179,22 @@ def _search(given: str, run: Run | None) -> str:
     parts = [f"{name}={value}" for name, value in values.items()
              if not re.search(rf"(^|,)\s*{name}\s*=", given)]
     return ",".join([*parts, given] if given else parts)
+
+
+def _say_what_has_no_effect(given: dict[str, Any], model: str, is_file: bool) -> None:
+    """Names on the terminal those of the given decode hparams that the decoding does not read."""
+    why = {name: f"; use --{flag}" for name, flag in _FLAGS.items()}
+    why |= dict.fromkeys(_READ_NOWHERE, "")
+    if hasattr(registry.model(model), "check_hparams"):
+        why |= dict.fromkeys(_READ_BY_MODELS_OF_T2T, f" with {model}")
+    if is_file:
+        others = given.keys() - _READ - _READ_BY_MODELS_OF_T2T - why.keys()
+        why |= dict.fromkeys(others, " on a file or a test set")
+        if not given.get("return_beams"):
+            why["write_beam_scores"] = " with return_beams=False"
+    for name, value in given.items():
+        if name in why:
+            console.say(f"{name}={value} has no effect{why[name]}", style="yellow")
 
 
 def _check_devices(count: int) -> bool:

@@ -43,8 +43,8 @@ def decoder(trained: TrainedModel, search: DecodeHParams, processes: int = 1
     default = decoding.decode_hparams().values()
     for name, value in search.values().items():
         if name not in _SEARCH and value != default[name]:
-            raise InvalidValue("decode_hparams", f"{name}={value}", "CTranslate2's search does not "
-                               "have it; engine=tensorflow does")
+            raise InvalidValue("decode_hparams", f"{name}={value}",
+                               "CTranslate2's search does not read it")
 
     @functools.cache
     def translator() -> Translator:

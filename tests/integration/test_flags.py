@@ -7,9 +7,13 @@ import pytest
 from absl import flags
 from conftest import refused
 from tensor2tensor.bin import t2t_decoder, t2t_trainer
+from tensor2tensor.utils import decoding
 
 import rpr
 from rpr.cli import launcher
+from rpr.cli.decode import _say_what_has_no_effect
+from rpr.t2t import preflight
+from rpr.utils import console
 
 # Functions of T2T that a command calls, and that read flags by themselves.
 CALLED = (t2t_trainer.create_run_config, t2t_trainer.create_experiment_fn,
@@ -49,6 +53,23 @@ def test_a_value_of_another_kind_is_refused_with_what_is_allowed(flag, allowed):
 
 def test_a_single_bleu_reads_no_source():
     assert "--source=x" in refused("bleu", "--source=x")
+
+
+@pytest.mark.parametrize("model, is_file, given, said", [
+    ("rpr_transformer", True, "beam_size=2,num_samples=3", ["num_samples=3", "on a file or a"]),
+    ("rpr_transformer", False, "beam_size=2,num_samples=3", []),
+    ("rpr_transformer", False, "min_length_ratio=0.5", ["min_length_ratio=0.5"]),
+    ("rpr_transformer", False, "shards=2", ["shards=2", "use --decode_shards"]),
+    ("rpr_transformer", True, "force_decode_length=True", ["force_decode_length", "with rpr_tra"]),
+    ("transformer", True, "force_decode_length=True", []),
+    ("rpr_transformer", True, "write_beam_scores=True", ["with return_beams=False"]),
+    ("rpr_transformer", True, "write_beam_scores=True,return_beams=True", [])])
+def test_a_decoding_says_which_settings_it_does_not_read(monkeypatch, model, is_file, given, said):
+    lines = []
+    monkeypatch.setattr(console, "say", lambda line, style: lines.append(line))
+    given = preflight.parse_hparams(decoding.decode_hparams(), given)
+    _say_what_has_no_effect(given, model, is_file)
+    assert len(lines) == bool(said) and all(part in lines[0] for part in said)
 
 
 @pytest.mark.parametrize("words, says", [

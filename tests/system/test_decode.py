@@ -249,8 +249,9 @@ def test_a_run_directory_decodes_without_flags(command, by_t2t, run, tmp_path):
     done = rpr_command("decode", run, f"--input={folder}/in", "--decode_hparams=extra_length=9",
                        f"--worker_gpu={min(2, len(os.sched_getaffinity(0)))}")
     assert done.stdout.encode() == by_t2t
-    rpr_command("decode", run, f"--input={folder}/in", f"--output={tmp_path}/out",
-                "--decode_hparams=extra_length=9")
+    done = rpr_command("decode", run, f"--input={folder}/in", f"--output={tmp_path}/out",
+                       "--decode_hparams=extra_length=9,eos_penalty=1.5")
+    assert "eos_penalty=1.5 has no effect" in done.stderr
     assert (tmp_path / "out").read_bytes() == by_t2t and os.listdir(tmp_path) == ["out"]
 
 
