@@ -57,8 +57,8 @@ def make_record(study: Path, record: Path, without_text: bool) -> None:
       without_text: leave out sources and references.
 
     Raises:
-      UserError: there is no report; a report has sample sentences in spite of `without_text`; the
-        newest report has a run from outside the study; or `record` has files of something else.
+      UserError: there is no report; with `without_text`, a report has sample sentences; the newest
+        report has a run from outside the study; or `record` has files of something else.
     """
     if not (study / RECORD_FILE).exists():
         raise UserError(f"{study} has no {RECORD_FILE}: rpr report {study} writes it")

@@ -14,8 +14,8 @@ from rpr.utils.interfaces import ModelRequest
 from rpr.utils.settings import Setting
 
 # Of --cores, a flag of the commands that train the runs of a study.
-CORES_HELP = ("use at most this many cores instead of GPUs, one per run (default: all cores if "
-              "there is no GPU)")
+CORES_HELP = ("train on cores and not on GPUs: at most this many, one per run (default: all cores, "
+              "if there is no GPU)")
 
 
 class Parser(argparse.ArgumentParser):

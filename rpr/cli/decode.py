@@ -22,7 +22,8 @@ from rpr.inference import ensemble, file_checks, file_decoder
 from rpr.inference.file_decoder import DecodeRequest, ProgressEstimator
 from rpr.t2t import compat, preflight, registration, trained_model
 from rpr.t2t.trained_model import TrainedModel
-from rpr.utils import console, files, metrics_log, processes
+from rpr.utils import files, metrics_log, processes
+from rpr.utils.console import keep_log
 from rpr.utils.errors import InvalidValue, UserError
 from rpr.utils.interfaces import DecodeHParams, ModelRequest
 
@@ -36,10 +37,9 @@ _UNREAD = {
     "decode_interactive": ("decode_in_memory", "decode_shards", "decode_to_file", "metrics_file"),
     "score_file": ("decode_hparams", "decode_in_memory", "decode_shards", "metrics_file"),
     "ensemble": ("decode_reference", "keep_timestamp")}
-# T2T's decode hparams: those that the decoding of a file or a test set reads,
-_READ = {"alpha", "batch_size", "beam_size", "delimiter", "extra_length", "log_results",
-         "max_input_size", "multiproblem_task_id", "return_beams", "shard_google_format",
-         "shards_start_offset", "skip_eos_postprocess", "summaries_log_dir", "write_beam_scores"}
+# T2T's decode hparams: those that the decoding of a file or a test set reads, here or in T2T,
+_READ = {*DecodeHParams.__annotations__, "shard_google_format", "shards_start_offset",
+         "summaries_log_dir"}
 # those that the searches of T2T's models read as well,
 _READ_BY_MODELS_OF_T2T = {"block_size", "force_decode_length", "guess_and_check_epsilon",
                           "guess_and_check_top_k"}
@@ -64,7 +64,7 @@ def main(argv: list[str]) -> None:
     launcher.set_t2t_flags(request.t2t_flags)
     model_dir = models[0].hparams.model_dir
     if not request.is_ensemble and os.access(model_dir, os.W_OK):
-        console.keep_log(os.path.join(model_dir, "decode.log"))
+        keep_log(os.path.join(model_dir, "decode.log"))
     tf.logging.set_verbosity(tf.logging.INFO)
     trainer_lib.set_random_seed(flags.random_seed)
     if flags.score_file:
@@ -135,7 +135,8 @@ def _request(flags: FlagValues, words: Sequence[str]) -> tuple[DecodeRequest, li
                 raise InvalidValue(name, flags[name].serialize().partition("=")[2],
                                    "only to decode --input, or a --test_set, to --output")
     if flags.engine == "tensorflow":                  # CTranslate2 refuses
-        _say_what_has_no_effect(given, models[0].name, bool(source and output))
+        preflight.say_what_has_no_effect(
+            given, _without_effect(given, models[0].name, bool(source and output)))
     metrics_file = flags.metrics_file
     if not metrics_file and not flags.ensemble and not run:
         metrics_file = os.path.join(models[0].hparams.model_dir, launcher.METRICS_FILE)
@@ -181,20 +182,19 @@ def _search(given: str, run: Run | None) -> str:
     return ",".join([*parts, given] if given else parts)
 
 
-def _say_what_has_no_effect(given: dict[str, Any], model: str, is_file: bool) -> None:
-    """Names on the terminal those of the given decode hparams that the decoding does not read."""
-    why = {name: f"; use --{flag}" for name, flag in _FLAGS.items()}
-    why |= dict.fromkeys(_READ_NOWHERE, "")
+def _without_effect(given: dict[str, Any], model: str, is_file: bool) -> dict[str, str]:
+    """The decode hparams that a decoding does not read, as `preflight.say_what_has_no_effect` takes
+    them; with a file or a test set, those `given`."""
+    dead = {name: f"here; use --{flag}" for name, flag in _FLAGS.items()}
+    dead |= dict.fromkeys(_READ_NOWHERE, "in any decoding")
     if hasattr(registry.model(model), "check_hparams"):
-        why |= dict.fromkeys(_READ_BY_MODELS_OF_T2T, f" with {model}")
+        dead |= dict.fromkeys(_READ_BY_MODELS_OF_T2T, f"with {model}")
     if is_file:
-        others = given.keys() - _READ - _READ_BY_MODELS_OF_T2T - why.keys()
-        why |= dict.fromkeys(others, " on a file or a test set")
+        others = given.keys() - _READ - _READ_BY_MODELS_OF_T2T - dead.keys()
+        dead |= dict.fromkeys(sorted(others), "on a file or a test set")
         if not given.get("return_beams"):
-            why["write_beam_scores"] = " with return_beams=False"
-    for name, value in given.items():
-        if name in why:
-            console.say(f"{name}={value} has no effect{why[name]}", style="yellow")
+            dead["write_beam_scores"] = "with return_beams=False"
+    return dead
 
 
 def _check_devices(count: int) -> bool:

@@ -87,7 +87,7 @@ def without_effect(model: str, hparams: HParams, problem: Problem | None = None
     if optimizer in _OPTIMIZERS:
         dead |= _others(_OPTIMIZERS.values(), _OPTIMIZERS[optimizer], f"optimizer={optimizer}")
     if problem and has_one_example_per_record(problem, hparams):
-        dead["batch_shuffle_size"] = "where each record is one example: the order is random"
+        dead["batch_shuffle_size"] = "with this problem, whose batches come in random order"
     if model in _NEVER_IN:
         dead |= {name: f"with {model}" + (f"; it has {instead}" if instead else "")
                  for name, instead in (_NEVER | _NEVER_IN[model]).items()} | _switched_off(hparams)

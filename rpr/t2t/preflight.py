@@ -5,7 +5,7 @@ Every check raises `UserError` with one line and writes nothing.
 import json
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensor2tensor.utils import registry
@@ -70,12 +70,14 @@ def check_supported(model: str, hparams: HParams, decoding: bool = False) -> Non
                         "contain its operation; add use_custom_ops=False")
 
 
-def say_what_has_no_effect(model: str, hparams: HParams, overrides: dict[str, Any],
-                           problem: Problem | None) -> None:
-    """Names, on the terminal and in the log, those overrides that the training does not read."""
-    for name, why in live_hparams.without_effect(model, hparams, problem).items():
-        if name in overrides:
-            line = f"{name}={overrides[name]} has no effect {why}"
+def say_what_has_no_effect(given: Mapping[str, Any], dead: Mapping[str, str]) -> None:
+    """Names, on the terminal and in the log, the given settings that nothing reads.
+
+    `dead` is {name: why, in words that continue "... has no effect"}; it may have other names, too.
+    """
+    for name, why in dead.items():
+        if name in given:
+            line = f"{name}={given[name]} has no effect {why}"
             console.say(line, style="yellow")
             logging.getLogger("tensorflow").warning(line)          # for train.log
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from tensor2tensor.utils import hparams_lib, trainer_lib
 
+from rpr.models import live_hparams
 from rpr.problems.checks import check_data
 from rpr.t2t import checkpoints, preflight, registration
 from rpr.utils.errors import InvalidValue
@@ -31,7 +32,8 @@ def build_hparams(request: ModelRequest, decoding: bool = False) -> HParams:
     preflight.check_supported(request.model, hparams, decoding)
     if not decoding:
         problem = registration.find_problem(request.problem) if request.problem else None
-        preflight.say_what_has_no_effect(request.model, hparams, overrides, problem)
+        preflight.say_what_has_no_effect(
+            overrides, live_hparams.without_effect(request.model, hparams, problem))
     return hparams
 
 

@@ -58,8 +58,7 @@ def reproducible_input(problem: Problem, hparams: HParams, data_dir: str,
         del params
         towers = config.data_parallelism.n if config.data_parallelism else 1
         paths = sorted(tf.gfile.Glob(problem.filepattern(data_dir, tf.estimator.ModeKeys.TRAIN)))
-        if (has_one_example_per_record(problem, hparams)
-                and all(map(os.path.isfile, paths))):
+        if has_one_example_per_record(problem, hparams) and all(map(os.path.isfile, paths)):
             dataset = _indexed(problem, hparams, data_dir, paths, towers, stream(), config,
                                few_shapes)
         elif few_shapes:

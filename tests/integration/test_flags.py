@@ -11,7 +11,7 @@ from tensor2tensor.utils import decoding
 
 import rpr
 from rpr.cli import launcher
-from rpr.cli.decode import _say_what_has_no_effect
+from rpr.cli.decode import _without_effect
 from rpr.t2t import preflight
 from rpr.utils import console
 
@@ -68,7 +68,7 @@ def test_a_decoding_says_which_settings_it_does_not_read(monkeypatch, model, is_
     lines = []
     monkeypatch.setattr(console, "say", lambda line, style: lines.append(line))
     given = preflight.parse_hparams(decoding.decode_hparams(), given)
-    _say_what_has_no_effect(given, model, is_file)
+    preflight.say_what_has_no_effect(given, _without_effect(given, model, is_file))
     assert len(lines) == bool(said) and all(part in lines[0] for part in said)
 
 
