@@ -73,6 +73,8 @@ def make_record(study: Path, record: Path, without_text: bool) -> None:
             if ".." in Path(run.path).parts:
                 raise UserError(f"{study / RECORD_FILE} has a run from outside the study, "
                                 f"{arm.name}: make the report again without --against")
+    if record.exists() and not record.is_dir():
+        raise UserError(f"{record} is a file: name a directory to make, or the record to replace")
     for path in sorted(record.iterdir()) if record.exists() else ():
         if path.name not in (*TABLES, ARCHIVE, "README.md", "plots", "reports"):
             raise UserError(f"{record} is not a record, since it has {path.name}: name a directory "
@@ -86,8 +88,8 @@ def make_record(study: Path, record: Path, without_text: bool) -> None:
                     target = made / report.relative_to(study) / name
                     target.parent.mkdir(parents=True, exist_ok=True)
                     content = (report / name).read_bytes()
-                    target.write_bytes(cut_paths(content.decode()).encode()
-                                       if name == RECORD_FILE else content)
+                    cut = {RECORD_FILE: cut_paths, "results.tex": cut_paths_of_notes}.get(name)
+                    target.write_bytes(cut(content.decode()).encode() if cut else content)
         pack_runs(study, results[0], made / ARCHIVE, without_text)
         if record.exists():
             os.rename(record, Path(folder, "replaced"))
@@ -128,7 +130,13 @@ def cut_paths(text: str) -> str:
     """
     text = re.sub(r'(?<=["=])/[^"]*/(?=[^"/]*")', "", text)
     text = re.sub(r"(?<=')/[^'\n]*/(?=[^'/\n]*')", "", text)
-    return re.sub(r'"note": ".*"', lambda note: re.sub(r"(?<![\w.])/\S*/(?=\S)", "", note[0]), text)
+    return cut_paths_of_notes(text, r'"note": ".*"')
+
+
+def cut_paths_of_notes(text: str, notes: str = "(?m)^%.*") -> str:
+    """LaTeX, or text with other `notes`, in whose comments only the last part of each path is left.
+    """
+    return re.sub(notes, lambda note: re.sub(r"(?<![\w.])/\S*/(?=\S)", "", note[0]), text)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rpr.cli.arguments import Parser, number
-from rpr.evaluation import test_sets
+from rpr.evaluation import LOSS_METRICS, test_sets
 from rpr.experiments import gin_files, studies
 from rpr.experiments.config import file_name
 from rpr.utils import files
@@ -56,6 +56,9 @@ def main(argv: list[str]) -> None:
         if outside and not args.arms:
             say("not in this report, since the study leaves their arms or seeds out: "
                 f"{', '.join(outside)}", style="yellow")
+        if target != path and not results.done:
+            raise UserError(f"{path}: no run is done yet, so --test_set and --tokenize have "
+                            "nothing to score")
         arms = [] if target != path else _arms_to_draw(results, args.plot_model)
         if arms and not args.skip_model_analysis:
             from rpr.report import model_analysis
@@ -101,7 +104,8 @@ def main_parser() -> Parser:
     parser.add_argument("--language_pair", default="", metavar="PAIR", help="such as en-de; for "
                         "--tokenize (default: that of the test set)")
     parser.add_argument("--columns", metavar="NAME,...", help="columns of results.md and "
-                        "results.tex, such as model,bleu,difference,p_holm (default: all)")
+                        "results.tex, such as model,bleu,difference,p_holm (default: all; in "
+                        "results.tex those that fit)")
     parser.add_argument("--sample_translations", type=number(0, MOST_SAMPLES), metavar="N",
                         help="show N test sentences with their translations in report.html and "
                         "results.json (default: 6); 0 if the text must not be passed on")
@@ -137,7 +141,12 @@ def _is_record(path: str) -> bool:
 
 
 def _arms_to_draw(results: "StudyResults", names: Sequence[str]) -> "list[ArmResult]":
-    """The finished arms whose models are analysed and drawn."""
+    """The finished arms whose models are analysed and drawn; none of language models."""
+    if results.metric in LOSS_METRICS:
+        if names:
+            raise InvalidValue("plot_model", names[0], "these runs are language models, which are "
+                               "not drawn")
+        return []
     if not names:
         return results.featured(MOST_MODELS)
     done = {arm.name: arm for arm in results.arms if arm.done}

@@ -1,4 +1,4 @@
-"""Test sets, scores and significance; needs neither TensorFlow nor the rest of rpr."""
+"""Test sets, scores and significance; needs no TensorFlow, and of rpr only `rpr.utils`."""
 
 # The name of each metric in settings, flags and JSON, and in text.
 ALL_METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER", "accuracy": "accuracy",

@@ -82,7 +82,7 @@ def _sentence_variance(comparisons: Sequence[Comparison]) -> Part:
     variances = [math.inf if comparison.sentence_variance is None else comparison.sentence_variance
                  for comparison in comparisons]
     return Part(statistics.fmean(variances),
-                statistics.fmean(comparison.sentence_freedom for comparison in comparisons))
+                statistics.fmean(comparison.sentence_freedom or 1.0 for comparison in comparisons))
 
 
 def _is_detected(parts: Sequence[Part]) -> bool:

@@ -96,7 +96,7 @@ def read_scores(path: str, arm: str, seed: str, score: str, tables: Sequence[str
 
 
 def _mean_scores(path: str, found: Mapping[tuple[str, str, str], Sequence[float]]) -> Scores:
-    """The mean of the rows of each run; refuses a run with another number than most of its table.
+    """The mean of the rows of each run; refuses a run with fewer or more than its table has.
     """
     counts: dict[str, list[int]] = {}
     for (table, _, _), values in found.items():

@@ -138,7 +138,7 @@ class Metric:
             signature.update("tok", f"none(sacremoses-{self._moses.version}-lc-norm-"
                                     f"{self._moses.language})")
         for name, value in fields.items():
-            if value:
+            if value not in (None, ""):
                 signature.update(name, value)
         return str(signature)
 

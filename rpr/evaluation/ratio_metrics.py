@@ -105,7 +105,8 @@ class RatioMetric(Metric):
         own = ({"tok": "model"} if self.name in LOSS_METRICS
                else {"nrefs": self._references, "tok": "words"})
         parts = {**own, **fields}
-        return "|".join(f"{name}:{value}" for name, value in parts.items() if value)
+        return "|".join(f"{name}:{value}" for name, value in parts.items()
+                        if value not in (None, ""))
 
 
 def loss_counts(losses: Sequence[np.ndarray], low: int = 1, high: int | None = None) -> np.ndarray:

@@ -82,9 +82,10 @@ class Comparison:
     # of freedom; None where an arm has a single run, or where arms differ and nothing varies.
     seed_variance: float | None = None
     seed_freedom: float | None = None
-    # The part that more seeds do not reduce; None where there is a single sentence or document.
-    sentence_variance: float | None = 0.0
-    sentence_freedom: float = 1.0
+    # The part that more seeds do not reduce; None where `seed_variance` is. The variance is None,
+    # too, where there is a single sentence or document.
+    sentence_variance: float | None = None
+    sentence_freedom: float | None = None
     # Whether the two arms vary over seeds significantly more than the others of the study, so that
     # their own variances count.
     stands_out: bool = False

@@ -124,7 +124,8 @@ def register(name: str, language_pair: str, source: str, references: Sequence[st
     """
     from sacrebleu.dataset import DATASETS
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
-        raise UserError(f"{name!r}: a name has letters, digits and . _ - only")
+        raise UserError(f"{name!r}: a name begins with a letter or digit and has at most 100 "
+                        "letters, digits and . _ -")
     check_language_pair(language_pair)
     if name in DATASETS:
         raise UserError(f"{name}: sacreBLEU has a test set of this name; choose another one")

@@ -33,7 +33,8 @@ _LATEX = {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasc
 class Column(NamedTuple):
     """A column with one text per arm, empty where there is no value.
 
-    Its `group` is "arm", "result", "difference" or "cost"; `--columns` names its `key`.
+    Its `group` is "arm", "result", "difference", "test set", "length", "tuned" or "cost";
+    `--columns` names its `key`.
     """
     key: str
     heading: str
@@ -257,7 +258,7 @@ def _notes_on_lengths(results: StudyResults) -> Iterator[Note]:
         yield Note((results.metric,), f"study.length_buckets: all {parts} fall into one length "
                    f"bucket (lengths are in {results.length_unit}), so there is no table by "
                    "length.")
-    elif (trained and length_columns(results) and buckets[0].low <= trained < buckets[-1].high
+    elif (trained and length_columns(results) and trained < buckets[-1].high
           and not any(arm.scores.get(BEYOND) for arm in results.arms)):
         yield Note((results.metric,), "By length: the arms are not compared beyond the training "
                    f"({trained} {results.length_unit}): fewer than {MIN_SENTENCES} {whole} are "
@@ -328,8 +329,9 @@ def _notes_on_differences(results: StudyResults) -> Iterator[Note]:
         yield Note(("difference",), f"Between arms whose difference may be 0.5 {unit} or less, "
                    f"detecting 0.5 {unit} with a power of 0.8 needs {results.seeds_needed:,} seeds "
                    "per arm at the variance observed"
-                   + (" (80% interval: {:,} to {:,}).".format(*results.seeds_range)
-                      if results.seeds_range else "."))
+                   + (" (80% interval: {} to {}).".format(*(
+                       f"more than {MOST_SEEDS:,}" if seeds is None else f"{seeds:,}"
+                       for seeds in results.seeds_range)) if results.seeds_range else "."))
     elif is_test_set_too_small([pair.comparison for pair in results.pairs]):
         yield Note(("difference",), f"The test set is too small for a difference of 0.5 {unit}: no "
                    "number of seeds detects it with a power of 0.8.")

@@ -112,7 +112,7 @@ def score_runs(results: StudyResults, path: str, measure: Measure | None = None,
         if metric.name == "bleu":
             _fill_word_counts(results, counts)
         results.signatures[ALL_METRICS[metric.name]] = metric.signature(
-            test=own_test_set, lang=language_pair)
+            test=own_test_set, lang=own_test_set and language_pair)
     for done in results.done:
         done.empty = sum(not line.strip() for line in hypotheses[done.path])
     _fill_lengths(results, metrics[0], statistics_of[results.metric], lengths, documents)
@@ -304,7 +304,7 @@ def _rank(results: StudyResults, compared: Mapping[tuple[str, str], Comparison])
     comparisons = list(compared.values())
     results.seeds_needed = designs.seeds_needed(comparisons)
     low, high = (designs.seeds_needed(comparisons, quantile) for quantile in (0.1, 0.9))
-    results.seeds_range = [low, high] if low and high else []
+    results.seeds_range = [low, high] if low else []
     letters = letters_of(results.ranked, [
         pair for pair, found in compared.items()
         if found.p_holm is not None and found.p_holm <= significance.LEVEL])

@@ -88,8 +88,8 @@ def _earlier_pictures(results: StudyResults, path: str) -> Iterator[Picture]:
 
 
 def _plot_name(kind: str, run: RunResult) -> str:
-    name = os.path.basename(run.path)
-    if run.path.startswith(os.pardir):                # of another study, which may use the name too
+    folder, name = os.path.split(run.path)
+    if folder not in ("", "runs"):                    # elsewhere another run may have the name, too
         name += f"-{hashlib.sha256(run.path.encode()).hexdigest()[:6]}"
     return f"{kind}_{name}"
 
@@ -111,7 +111,8 @@ def render_page(results: StudyResults, pictures: Sequence[Picture], directory: s
     script = pathlib.Path(__file__).with_name("page.js").read_text(encoding="utf-8")
     facts = filter(None, (results.date, results.problem,
                           columns.size_of_test_set(results),
-                          f"{results.documents:,} documents" if results.documents else ""))
+                          f"{results.documents:,} {columns.units_of_test_set(results)}"
+                          if results.documents else ""))
     return _environment().get_template("page.html.jinja").render(
         results=results, facts=" · ".join(facts), most_lines=MOST_LINES,
         pictures=pictures, embedded=_embedded(pictures, directory), models=models,

@@ -270,7 +270,7 @@ def plot_ranking(results: StudyResults) -> Figure:
                   key=lambda arm: place[arm.name])
     size = len(arms)
     differences = np.full((size, size), np.nan)
-    p_values = np.ones((size, size))
+    p_values = np.full((size, size), np.nan)          # where there is none
     for pair in results.pairs:
         row, column = place[pair.first], place[pair.second]
         differences[column, row] = pair.comparison.difference
@@ -289,7 +289,7 @@ def plot_ranking(results: StudyResults) -> Figure:
     if labelled:
         for row, column in itertools.permutations(range(size), 2):
             axes.text(column, row, f"{differences[row, column]:+.{results.digits}f}\n"
-                      f"p {_short_p(p_values[row, column])}", ha="center", va="center", fontsize=7)
+                      f"{_short_p(p_values[row, column])}", ha="center", va="center", fontsize=7)
     else:
         figure.colorbar(image, label=f"difference in {ALL_METRICS[results.metric]}")
     has_letters = any(arm.letters for arm in arms)
@@ -309,7 +309,10 @@ def plot_ranking(results: StudyResults) -> Figure:
 
 
 def _short_p(p: float) -> str:
-    return "<.001" if p < 0.001 else f"{p:.3f}".replace("0.", ".", 1) if p < 1 else "1"
+    """Such as "p .012"; of NaN, "no p"."""
+    if np.isnan(p):
+        return "no p"
+    return "p " + ("<.001" if p < 0.001 else f"{p:.3f}".replace("0.", ".", 1) if p < 1 else "1")
 
 
 def plot_by_length(results: StudyResults) -> Figure:

@@ -41,6 +41,8 @@ class Bucket:
 def make_buckets(lengths: np.ndarray, ends: Sequence[int] = ()) -> list[Bucket]:
     """Divides int [sentences] lengths into buckets of a round width; merges those with few.
 
+    The last bucket ends with the longest sentence.
+
     `ends` are the longest lengths of each bucket, if given; longer ones are one more. Buckets are
     in ascending order, and each sentence falls into exactly one.
     """
@@ -64,6 +66,7 @@ def make_buckets(lengths: np.ndarray, ends: Sequence[int] = ()) -> list[Bucket]:
     if low <= lengths.max():                          # too few are left for a bucket of their own
         first = buckets.pop().low if buckets else low
         buckets.append(_bucket(first, edges[-1], lengths))
+    buckets[-1].high = int(lengths.max())
     return buckets
 
 
@@ -243,9 +246,9 @@ class StudyResults:
     buckets: list[Bucket] = field(default_factory=list)
     trained_length: int | None = None                 # longest source in training, if known
     # What `designs.seeds_needed` gives for the pairs, and for the 10% and 90% quantiles of the
-    # variance over seeds.
+    # variance over seeds; None: more than `designs.MOST_SEEDS`.
     seeds_needed: int | None = None
-    seeds_range: list[int] = field(default_factory=list)
+    seeds_range: list[int | None] = field(default_factory=list)
     pairs: list[ArmPair] = field(default_factory=list)    # all that were tested for the ranking
     looks: list[int] = field(default_factory=list)    # study.looks
     margin: float = 0.0                               # study.margin
@@ -344,18 +347,18 @@ def unique(names: Iterable[str], what: str) -> set[str]:
     found: set[str] = set()
     for name in names:
         if name in found:
-            raise ValueError(f"{what} {name!r} twice")
+            raise ValueError(f"{what} {name!r} occurs twice")
         found.add(name)
     return found
 
 
 def _check_references(results: StudyResults) -> None:
     """Names of arms, indices and points that a report follows."""
-    names = unique((arm.name for arm in results.arms), "an arm is called")
+    names = unique((arm.name for arm in results.arms), "the arm name")
     compared = {name for pair in results.pairs for name in (pair.first, pair.second)}
     if not results.metrics or not set(results.metrics) <= set(ALL_METRICS):
         raise ValueError(f"metrics are {results.metrics}")
-    unique((run.path for run in results.all_runs), "a run lies in")
+    unique((run.path for run in results.all_runs), "the run directory")
     for name in (results.baseline, *compared):
         if name not in names:
             raise ValueError(f"no arm is called {name!r}")

@@ -63,7 +63,7 @@ def read_study(path: str, baseline: str | None = None, against: str | None = Non
             own_baseline = own_baseline or their_baseline
     try:
         unique((os.path.realpath(os.path.join(path, run.path)) for arm in arms
-                for run in arm.all_runs), "a run lies in")
+                for run in arm.all_runs), "the run directory")
     except ValueError as error:
         raise UserError(f"{', '.join(described)}: {error}") from None
     if chosen and against and own_baseline and baseline is None:
@@ -139,8 +139,8 @@ def _read_arms(root: str, path: str, study: dict[str, Any], is_other: bool
         return [ArmResult(name, {}, None, [read(name)]) for name in names], None
     directories = [run["directory"] for arm in study["arms"] for run in arm["runs"]]
     try:
-        known = unique((arm["name"] for arm in study["arms"]), "an arm is called")
-        unique(directories, "a run lies in")
+        known = unique((arm["name"] for arm in study["arms"]), "the arm name")
+        unique(directories, "the run directory")
         if study["baseline"] not in known:
             raise ValueError(f"no arm is called {study['baseline']!r}")
         for arm in study["arms"]:

@@ -91,6 +91,18 @@ def test_paths_in_the_reason_of_a_failure_are_cut():
         '"note": "train: x: 1/2 of it, see b.txt"\n "source": "and /or/ so"')
 
 
+def test_paths_in_the_comments_of_the_table_are_cut():
+    text = "% not done: a: failed (/home/ann/x: no space)\n/a/b\n"
+    assert make_record.cut_paths_of_notes(text) == text.replace("/home/ann/", "")
+
+
+def test_a_record_is_a_directory(study, tmp_path):
+    (tmp_path / "record").write_text("notes\n")
+    done = python_script("make_record.py", study, tmp_path / "record")
+    assert done.returncode == 1 and "record is a file: name a directory" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_text_that_must_not_be_passed_on_stays_out(study, tmp_path):
     rpr_command("report", study, "--skip_model_analysis")
     done = python_script("make_record.py", study, tmp_path / "clipping", "--without_text")

@@ -83,6 +83,36 @@ def test_columns_of_the_data_that_are_empty_are_left_out():
     assert headings == ["set", "SHA-256"]
 
 
+def test_the_page_says_what_intervals_are_over():
+    arm = results.ArmResult("a", {}, None, [])
+    study = results.StudyResults("t", "a", arms=[arm], sentences=80, documents=62)
+    assert "80 test sentences · 62 documents<" in html_page.render_page(study, [], ".")
+    arm.by_test_set = {"test": 1.0, "other": 2.0}
+    assert "· 62 documents or single sentences<" in html_page.render_page(study, [], ".")
+
+
+def test_figures_of_runs_of_one_name_have_names_of_their_own():
+    names = {html_page._plot_name("attention", results.RunResult(path, 1, "done"))
+             for path in ("runs/a", "runs/old/a", "../other/runs/a")}
+    assert len(names) == 3 and "attention_a" in names
+
+
+def test_language_models_are_not_drawn():
+    arms = [results.ArmResult("a", {}, None, [results.RunResult("runs/a", 1, "done")])]
+    study = results.StudyResults("t", "a", arms=arms, metrics=["perplexity"])
+    assert report._arms_to_draw(study, []) == []
+    with pytest.raises(UserError, match="plot_model=a: these runs are language models"):
+        report._arms_to_draw(study, ["a"])
+
+
+@pytest.mark.parametrize("flag", ["--test_set=other", "--tokenize=char"])
+def test_nothing_is_scored_before_a_run_is_done(tmp_path, flag):
+    write_run(tmp_path, "a", done=False, status={"train": {"state": "running"}})
+    with pytest.raises(UserError, match="no run is done yet, so --test_set and --tokenize have"):
+        report.main([str(tmp_path), "--baseline=a", flag])
+    assert not (tmp_path / "reports").exists()
+
+
 def test_chosen_arms_of_several_studies_make_one_report(clipping, tmp_path):
     other = tmp_path / "other"
     write_clipping_study(other)

@@ -54,7 +54,7 @@ def test_studies_are_compared_with_all_their_seeds(tmp_path):
     assert compared.baseline == "two: base" and len(compared.baseline_arm.done) == 2
     with pytest.raises(UserError, match="arms=x: one of base, beam, two: base, sum"):
         study_reader.read_study(one, others=[two], chosen=["base,x"])
-    with pytest.raises(UserError, match="a run lies in .*beam-1' twice"):
+    with pytest.raises(UserError, match="the run directory .*beam-1' occurs twice"):
         study_reader.read_study(one, against=f"{one}/runs/beam-1")
 
 

@@ -73,6 +73,13 @@ def test_the_note_about_seeds_is_about_close_arms(clipping, low, seeds_needed, s
     assert ("with a power of 0.8" in text) == (says is not None) and (says or "") in text
 
 
+@pytest.mark.parametrize(("found", "says"), [
+    ([4, 18], "4 to 18"), ([141, None], "141 to more than 1,000")])
+def test_the_note_about_seeds_gives_their_range(clipping, found, says):
+    text = tables.to_markdown(dataclasses.replace(clipping, seeds_needed=293, seeds_range=found))
+    assert f"needs 293 seeds per arm at the variance observed (80% interval: {says})." in text
+
+
 def test_csv_and_json_are_not_rounded(clipping):
     zero = clipping.arms[1]
     lines = list(csv.DictReader(tables.to_csv(clipping).splitlines()))
@@ -288,6 +295,7 @@ def test_every_sentence_is_in_one_bucket(values):
     assert len(lengths) < 20 or min(bucket.sentences for bucket in buckets) >= 10
     for lower, upper in zip(buckets, buckets[1:], strict=False):
         assert upper.low == lower.high + 1
+    assert buckets[-1].high == max(values)            # beyond the training only if a sentence is
 
 
 def test_an_empty_source_is_in_the_first_chosen_bucket():

@@ -135,6 +135,7 @@ def test_a_seed_is_kept_and_identical_outputs_do_not_differ():
         return [system.scores["bleu"].mean for system in bootstrap(seed)]
 
     assert means(1) == means(1) != means(2)
+    assert "|seed:0|" in bootstrap(0)[1].scores["bleu"].signature
     assert bootstrap(1)[2].scores["bleu"].p_value == 1.0
     same = scoring.score(systems, reference, ("bleu",), test="jackknife")[2].scores["bleu"]
     assert (same.difference, same.low, same.high, same.p_value) == (0.0, 0.0, 0.0, 1.0)

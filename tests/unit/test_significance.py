@@ -193,6 +193,7 @@ def test_one_seed_has_an_interval_and_no_p():
     for arms in ((one, three), (three, one), (one, one)):
         result = significance.compare(*arms)
         assert result.p is None and result.basis == "sentences"
+        assert result.sentence_variance is result.sentence_freedom is None
         assert result.low <= result.difference <= result.high
     assert significance.arm_score(one).deviation is None
 
