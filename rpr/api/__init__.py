@@ -124,7 +124,7 @@ def build(hparams_set: str, hparams: str = "", *, model: str = "rpr_transformer"
           vocabulary_size: int = 1000, checkpoint: str | None = None, beam_size: int = 4,
           alpha: float = 0.6, extra_length: int = 100, t2t_usr_dir: str | None = None, seed: int = 1
           ) -> "ModelSession":
-    """Builds a model from a hparams set, to be run on arrays of symbol ids.
+    """Builds a model from an hparams set, to be run on arrays of symbol ids.
 
     Args:
       hparams_set: registered name (`rpr list hparams`).

@@ -266,7 +266,7 @@ class Study:
     """Arms, each a base run with other settings, and seeds; `UserError`: one is not allowed."""
     baseline: str = setting("the arm that all others are compared with")
     grid: dict[str, Any] = setting("{setting: (value, ...)}: an arm for each combination, called "
-                                   "\"setting=value,...\". A setting is a run.* name or a hparam",
+                                   "\"setting=value,...\". A setting is a run.* name or an hparam",
                                    {})
     arms: dict[str, Any] = setting(f"{{name: {{setting: value}}}}: more arms, at most {MOST_ARMS} "
                                    "in all", {})

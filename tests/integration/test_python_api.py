@@ -24,7 +24,7 @@ HAS_PANDAS = importlib.util.find_spec("pandas") is not None
 
 @pytest.fixture(scope="module")
 def workplace(trained, tmp_path_factory):
-    """A directory with runs/quickstart/{absolute,relative} and the study runs/small_table2."""
+    """A directory with runs/quickstart/{absolute,relative} and the study runs/table2."""
     folder = tmp_path_factory.mktemp("workplace")
     quickstart = folder / "runs" / "quickstart"
     for name, share in (("absolute", 0.3), ("relative", 0.1)):
@@ -38,7 +38,7 @@ def workplace(trained, tmp_path_factory):
                             ("reference", report_runs.REFERENCE)):
             (run / f"{kind}.test.txt").write_text("".join(line + "\n" for line in lines))
     (quickstart / "data").symlink_to(trained.text.data_dir)
-    report_runs.write_clipping_study(folder / "runs" / "small_table2")
+    report_runs.write_clipping_study(folder / "runs" / "table2")
     return folder
 
 
@@ -167,7 +167,7 @@ def test_a_built_model_gives_the_logits_of_the_graph():
 
 
 def test_a_study_as_rows(workplace):
-    study = workplace / "runs" / "small_table2"
+    study = workplace / "runs" / "table2"
     arms = json.loads((study / "study.json").read_text())["arms"]
     rows = api.rows(str(study))
     assert [row["arm"] for row in rows] == [arm["name"] for arm in arms for _ in arm["runs"]]
