@@ -11,8 +11,8 @@ from rich.text import Text
 from rpr.evaluation import ALL_METRICS, LOSS_METRICS
 from rpr.experiments.run_directory import last_stage
 from rpr.experiments.run_directory import state as state_of
-from rpr.experiments.sharing import obstacle, training
-from rpr.experiments.studies import StudyRun, trainings
+from rpr.experiments.sharing import training
+from rpr.experiments.studies import StudyRun, Trainings, sources, trainings
 from rpr.utils import metrics_log
 from rpr.utils.console import for_tables, printable, say, terminal
 from rpr.utils.errors import UserError
@@ -32,6 +32,7 @@ class Progress(NamedTuple):
     # that was resumed.
     seconds: float = 0.0
     reason: str = ""                                  # why it failed
+    is_trained: bool = False                          # to its last step
 
 
 def of(study_run: StudyRun) -> Progress:
@@ -50,22 +51,56 @@ def of(study_run: StudyRun) -> Progress:
         scores.get(study_run.run.metric, {}).get("score") if "step" in scores else None,
         sum(entry.get("seconds", now - entry.get("started", now) if state == "running" else 0.0)
             for entry in status.values()),
-        reasons[-1] if reasons and state not in ("done", "running") else "")
+        reasons[-1] if reasons and state not in ("done", "running") else "",
+        status.get("train", {}).get("state") == "done")
 
 
-def seconds_left(runs: list[StudyRun], progress: dict[str, Progress], max_parallel: int
-                 ) -> float | None:
+def steps_to_train(runs: list[StudyRun], progress: dict[str, Progress], on_disk: Trainings
+                   ) -> dict[str, int]:
+    """{name of a run: the steps that it trains itself}; the rest is done, or another run's.
+
+    `runs` are those that are not done, `on_disk` is what `studies.trainings` gives. Runs share
+    trainings as `scheduler` lets them.
+    """
+    steps: dict[str, int] = {}
+    planned = set()
+    for study_run in sorted(runs, key=lambda study_run: -study_run.run.average_checkpoints):
+        run, p = study_run.run, progress[study_run.name]
+        key, own = (training(run), run.train_steps), 0
+        if not p.is_trained:
+            if study_run.run_dir.is_trained():        # to some step
+                own = run.train_steps - p.step
+            elif key not in planned:
+                found = sources(study_run, on_disk)
+                own = run.train_steps - (found[0][0].train_steps if found else 0)
+        if own:
+            planned.add(key)
+        steps[study_run.name] = own
+    return steps
+
+
+def seconds_left(runs: list[StudyRun], progress: dict[str, Progress], max_parallel: int,
+                 on_disk: Trainings) -> float | None:
     """An estimate of the seconds until all runs of a study have ended; None while none is done.
 
-    It is the duration of whole runs, with decoding and scoring, scaled by training steps.
+    It is the duration of whole runs, with decoding and scoring, scaled by training steps, without
+    what is done and what other runs train. `on_disk` is what `studies.trainings` gives.
     """
-    pairs = [(progress[study_run.name], study_run.run.train_steps) for study_run in runs]
-    per_step = [_seconds_spent(p) / steps for p, steps in pairs if p.state == "done" and p.seconds]
+    done = [(progress[study_run.name], study_run.run.train_steps) for study_run in runs
+            if progress[study_run.name].state == "done"]
+    per_step = [_seconds_spent(p) / steps for p, steps in done if p.seconds]
     if not per_step:
         return None
     whole = statistics.median(per_step)
-    left = [max(whole * steps - _seconds_spent(p), 0.0) for p, steps in pairs
-            if p.state in ("waiting", "running")]
+    of_training = statistics.median([1 / p.steps_per_second for p, _ in done if p.steps_per_second]
+                                    or [0.0])
+    rest = [study_run for study_run in runs
+            if progress[study_run.name].state in ("waiting", "running")]
+    own, left = steps_to_train(rest, progress, on_disk), []
+    for study_run in rest:
+        p, steps = progress[study_run.name], study_run.run.train_steps
+        of_others = steps - own[study_run.name] - p.step
+        left.append(max(whole * steps - max(_seconds_spent(p), of_others * of_training), 0.0))
     return max(sum(left) / max(max_parallel, 1), max(left, default=0.0))
 
 
@@ -115,10 +150,15 @@ def _training_left(p: Progress, steps: int) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
-def summary(runs: list[StudyRun], progress: dict[str, Progress], max_parallel: int) -> str:
-    """One line: how many runs are done, and the time left."""
+def summary(runs: list[StudyRun], progress: dict[str, Progress], max_parallel: int,
+            on_disk: Trainings | None = None) -> str:
+    """One line: how many runs are done, and the time left; `on_disk`: see `seconds_left`."""
     states = [p.state for p in progress.values()]
-    left = seconds_left(runs, progress, max_parallel)
+    try:
+        left = seconds_left(runs, progress, max_parallel,
+                            trainings(runs[0].study_dir) if on_disk is None else on_disk)
+    except UserError:                                 # a damaged file
+        left = None
     return (f"{states.count('done')} of {len(runs)} runs done"
             + (f", {states.count('failed')} failed" if "failed" in states else "")
             + (f", about {left / 60:.0f} min left" if left else ""))
@@ -134,37 +174,34 @@ def plan(runs: list[StudyRun], max_parallel: int, measured: list[StudyRun]) -> t
         p = of(study_run)
         if p.steps_per_second:
             speeds[study_run.arm] = 1 / p.steps_per_second
+    progress = {study_run.name: of(study_run) for study_run in runs}
     for study_run in runs:                            # of whole runs: better
-        p = of(study_run)
+        p = progress[study_run.name]
         if p.state == "done" and p.seconds:
             speeds[study_run.arm] = _seconds_spent(p) / study_run.run.train_steps
     usual = statistics.median(speeds.values()) if speeds else None
     shown = Table("arm", "settings", box=None, pad_edge=False)
-    for name in ("seeds", "done", "to train", "hours"):
+    for name in ("runs", "done", "to train", "hours"):
         shown.add_column(name, justify="right", no_wrap=True)
-    on_disk = trainings(runs[0].study_dir)            # those without an obstacle are shared
-    trained, hours = set(), []
+    rest = [study_run for study_run in runs if progress[study_run.name].state != "done"]
+    steps = steps_to_train(rest, progress, trainings(runs[0].study_dir))
+    count, hours = sum(map(bool, steps.values())), []
     for arm in dict.fromkeys(study_run.arm for study_run in runs):
         of_arm = [study_run for study_run in runs if study_run.arm == arm]
-        states = [study_run.state() for study_run in of_arm]
-        new = [study_run.run for study_run, state in zip(of_arm, states, strict=True)
-               if state != "done" and not study_run.run_dir.is_trained()]
-        own = [run for run in new if (training(run), run.train_steps) not in trained and not any(
-            there.train_steps == run.train_steps and not obstacle(run, there, run_dir)
-            for there, run_dir in on_disk.get(training(run), []))]
-        trained |= {(training(run), run.train_steps) for run in own}
+        own = [left for study_run in of_arm if (left := steps.get(study_run.name))]
         per_step = speeds.get(arm, usual)
-        needed = [per_step * run.train_steps / 3600 for run in own] if per_step else []
+        needed = [per_step * left / 3600 for left in own] if per_step else []
         hours += needed
         changes = ", ".join(f"{name}={value}" for name, value in of_arm[0].changes.items())
         shown.add_row(Text(printable(arm)), Text(printable(changes)), str(len(of_arm)),
-                      str(states.count("done")), str(len(own)),
+                      str(sum(progress[study_run.name].state == "done" for study_run in of_arm)),
+                      str(len(own)),
                       f"{sum(needed):.1f}" if per_step else "")
     total = max(sum(hours) / max_parallel, max(hours, default=0.0))
-    return shown, (f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}, {len(trained)} "
-                   f"{'training' if len(trained) == 1 else 'trainings'} to do, "
+    return shown, (f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}, {count} "
+                   f"{'training' if count == 1 else 'trainings'} to do, "
                    f"{max_parallel} at a time: "
-                   + (f"about {total:.1f} hours" if speeds or not trained else
+                   + (f"about {total:.1f} hours" if speeds or not count else
                       "the hours are unknown until a run or a smoke test is done"))
 
 
@@ -179,6 +216,7 @@ class View:
         self._progress: dict[str, Progress] = {}
         self._live = Live(console=terminal, auto_refresh=False) if terminal.is_terminal else None
         self._last = time.time()
+        self._on_disk = trainings(runs[0].study_dir)
 
     def __enter__(self) -> "View":
         if self._live:
@@ -207,7 +245,7 @@ class View:
             known = progress.get(study_run.name)
             if not known or known.state != "done":    # a finished run stays so
                 progress[study_run.name] = of(study_run)
-        line = summary(self._runs, progress, self._max_parallel)
+        line = summary(self._runs, progress, self._max_parallel, self._on_disk)
         if self._live:
             # rich would cut off the lower rows, and the caption with them.
             shown = table(self._runs, progress, max(terminal.height - 4, 1))

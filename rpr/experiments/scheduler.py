@@ -82,12 +82,10 @@ class _Queue:
             argv.append(f"--t2t_usr_dir={run.usr_dir}")
         if run_dir.is_trained():
             return argv
-        # Those with the most steps come first.
-        sources = [(there, other.path) for there, other in self._trainings[sharing.training(run)]
-                   if other.path != run_dir.path and not sharing.obstacle(run, there, other)]
+        sources = studies.sources(study_run, self._trainings)
         if not sources or sources[0][0].train_steps < run.train_steps:
             under_way = [*self.waiting, *(job[0] for job in self._workers.running)]
             if any(other in under_way or other.state() == "running"
                    for other in self._before[study_run.name]):
                 return None
-        return [*argv, *(f"--training_of={path}" for _, path in sources[:1])]
+        return [*argv, *(f"--training_of={source.path}" for _, source in sources[:1])]

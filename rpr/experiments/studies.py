@@ -38,6 +38,8 @@ _LONGEST_SLUG = 100                                   # characters; a file name 
 _SCHEMA = {"problem": str, "state": ("running", "done", "failed"), "started": float,
            "reason": str}
 
+Trainings = dict[Hashable, list[tuple[Run, run_directory.RunDirectory]]]
+
 
 class StudyRun:
     """One run of a study: what its arm changes, and what it tries of `study.tune` (`tuned`)."""
@@ -182,9 +184,9 @@ def check(run: Run, runs: list[StudyRun], study_dir: str) -> None:
         run_directory.new_test_sets(study_run.run, study_run.run_dir)
 
 
-def trainings(study_dir: str) -> dict[Hashable, list[tuple[Run, run_directory.RunDirectory]]]:
+def trainings(study_dir: str) -> Trainings:
     """{what `sharing.training` gives: runs} of all runs on disk, with the most steps first."""
-    found: dict[Hashable, list[tuple[Run, run_directory.RunDirectory]]] = {}
+    found: Trainings = {}
     data_dir = os.path.join(study_dir, "data")
     for path in glob.glob(os.path.join(glob.escape(study_dir), "runs", "*", gin_files.RUN_FILE)):
         run = gin_files.load_run(path)
@@ -193,6 +195,14 @@ def trainings(study_dir: str) -> dict[Hashable, list[tuple[Run, run_directory.Ru
     for same in found.values():
         same.sort(key=lambda pair: -pair[0].train_steps)
     return found
+
+
+def sources(study_run: StudyRun, on_disk: Trainings
+            ) -> list[tuple[Run, run_directory.RunDirectory]]:
+    """The other runs of `trainings` with which a run can begin, those with the most steps first."""
+    run, run_dir = study_run.run, study_run.run_dir
+    return [(there, other) for there, other in on_disk.get(sharing.training(run), [])
+            if other.path != run_dir.path and not sharing.obstacle(run, there, other)]
 
 
 def _check_more_steps(runs: list[StudyRun], study_dir: str) -> None:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from rpr.experiments import progress, run_directory
+from rpr.experiments import config, progress, run_directory, studies
 
 STATES = ["done"] * 3 + ["waiting"] * 3 + ["running", "failed"]
 
@@ -48,13 +48,20 @@ def test_what_runs_and_what_failed_stays_in_sight():
 
 
 def a_run(name, steps=100):
-    return SimpleNamespace(name=name, run=SimpleNamespace(train_steps=steps, metric="bleu"))
+    run = config.Run("p", "h", steps, hparams=name, checkpoint_steps=50)
+    found = studies.StudyRun("/nowhere", name, {}, run, {})
+    found.name = name
+    return found
+
+
+def left(runs, states, max_parallel):
+    return progress.seconds_left(runs, states, max_parallel, {})
 
 
 def test_the_time_left_is_unknown_before_a_run_is_done():
     runs = [a_run("a"), a_run("b")]
     going = progress.Progress("running", "train", 90, 5.0, 3.0, seconds=60.0)
-    assert progress.seconds_left(runs, {"a": going, "b": progress.Progress("waiting")}, 1) is None
+    assert left(runs, {"a": going, "b": progress.Progress("waiting")}, 1) is None
     assert "left" not in progress.summary(
         runs, {"a": going, "b": progress.Progress("waiting")}, 1)
 
@@ -64,8 +71,8 @@ def test_the_time_left_comes_from_whole_runs():
     states = {"a": progress.Progress("done", "score", 100, 5.0, 3.0, seconds=100.0),
               "b": progress.Progress("running", "decode", 100, 5.0, 3.0, seconds=70.0),
               "c": progress.Progress("failed"), "d": progress.Progress("waiting")}
-    assert progress.seconds_left(runs, states, 1) == pytest.approx(30 + 200)
-    assert progress.seconds_left(runs, states, 2) == pytest.approx(200)     # the longest one
+    assert left(runs, states, 1) == pytest.approx(30 + 200)
+    assert left(runs, states, 2) == pytest.approx(200)                      # the longest one
 
 
 def test_the_time_left_counts_the_steps_of_earlier_attempts():
@@ -73,7 +80,7 @@ def test_the_time_left_counts_the_steps_of_earlier_attempts():
     resumed = {"a": progress.Progress("done", "score", 100, 2.0, 3.0, seconds=60.0),
                "b": progress.Progress("running", "train", 80, 2.0, 3.0, seconds=5.0),
                "c": progress.Progress("waiting", "train", 50, 2.0, 3.0)}
-    assert progress.seconds_left(runs, resumed, 1) == pytest.approx(20 + 35)
+    assert left(runs, resumed, 1) == pytest.approx(20 + 35)
 
 
 def test_a_finished_run_is_not_read_again(tmp_path, monkeypatch):
@@ -81,7 +88,7 @@ def test_a_finished_run_is_not_read_again(tmp_path, monkeypatch):
     (tmp_path / "status.json").write_text('{"train": {"state": "done", "seconds": 2.0}}')
     (tmp_path / "scores.json").write_text('{"step": 100, "chrf": {"score": 12.5}}')
     run = SimpleNamespace(train_steps=100, metric="chrf")
-    member = SimpleNamespace(name="a", run=run, run_dir=run_dir)
+    member = SimpleNamespace(name="a", run=run, run_dir=run_dir, study_dir=str(tmp_path))
     view = progress.View([member], 1)
     view._show()
     assert view._progress["a"].score == 12.5

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rpr.experiments import config, gin_files, pipeline, run_directory, scheduler, sharing, studies
-from rpr.experiments.progress import plan
+from rpr.experiments.progress import of, plan, seconds_left
 from rpr.utils.errors import UserError
 
 BASE = config.Run("p", "h", 40, checkpoint_steps=10, average_checkpoints=2)
@@ -30,6 +30,18 @@ def train(run_dir, run, schedule="constant*rsqrt_decay"):
         Path(run_dir.file(name)).write_text(json.dumps(content) + "\n")
     with open(run_dir.metrics, "a") as file:
         file.write('{"event": "decode", "cut": 3}\n')
+
+
+def finish(study_run):
+    """Leaves what a run of 60 minutes leaves, 50 of them for its training."""
+    run, run_dir = study_run.run, study_run.run_dir
+    train(run_dir, run)
+    Path(run_dir.status).write_text(json.dumps({
+        "train": {"state": "done", "seconds": 3000.0},
+        "decode": {"state": "done", "seconds": 600.0}}))
+    Path(run_dir.scores).write_text(json.dumps({"step": run.train_steps}))
+    Path(run_dir.metrics).write_text(json.dumps(
+        {"event": "train", "step": run.train_steps, "steps_per_second": run.train_steps / 3000}))
 
 
 def take(run, run_dir, source):
@@ -98,6 +110,39 @@ def test_a_plan_counts_no_training_that_is_there(tmp_path):
     assert plan(runs, 1, [])[1].startswith("4 runs, 2 trainings to do")
     train(runs[2].run_dir, runs[2].run)               # its four checkpoints serve the second arm
     assert plan(runs, 1, [])[1].startswith("4 runs, 1 training to do")
+
+
+def test_a_plan_counts_the_steps_that_are_left(tmp_path):
+    study = config.Study("wide", arms=ARMS)
+    runs = studies.prepare(study, BASE, str(tmp_path))
+    finish(runs[2])
+    for study_run in runs[:2]:                        # killed before the step 40
+        os.makedirs(study_run.run_dir.model)
+        Path(study_run.run_dir.model, "model.ckpt-10.index").touch()
+        Path(study_run.run_dir.status).write_text('{"train": {"state": "running"}}')
+        Path(study_run.run_dir.metrics).write_text('{"event": "train", "step": 10}\n')
+    table, line = plan(runs, 1, [])
+    assert [list(column.cells) for column in table.columns[2:]] == [
+        ["1"] * 4, ["0", "0", "1", "0"], ["1", "1", "0", "1"], ["0.8", "0.8", "0.0", "1.0"]]
+    assert line == "4 runs, 3 trainings to do, 1 at a time: about 2.5 hours"
+    longer = studies.prepare(study, dataclasses.replace(BASE, train_steps=60), str(tmp_path))
+    assert plan(longer, 1, [runs[2]])[1].startswith("4 runs, 2 trainings to do")
+
+
+def test_runs_that_share_a_training_only_need_time_to_decode(tmp_path):
+    runs = studies.prepare(config.Study("mean", arms=ARMS), BASE, str(tmp_path))[:3]
+
+    def minutes():
+        return seconds_left(runs, {each.name: of(each) for each in runs}, 1,
+                            studies.trainings(str(tmp_path))) / 60
+
+    finish(runs[2])                                   # training: 50 minutes, the rest: 10
+    assert minutes() == pytest.approx(20)
+    take(runs[0].run, runs[0].run_dir, runs[2].run_dir)
+    Path(runs[0].run_dir.status).write_text('{"train": {"state": "running"}}')
+    assert minutes() == pytest.approx(20)
+    os.unlink(os.path.join(runs[2].run_dir.model, "model.ckpt-30.index"))
+    assert minutes() == pytest.approx(70)             # now the second run has to train
 
 
 def test_another_run_trains_if_the_one_that_should_has_failed(tmp_path):
