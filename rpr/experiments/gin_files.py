@@ -78,9 +78,11 @@ def _load(path: str, overrides: Sequence[str], is_study: bool) -> tuple[Run, Stu
     files.refuse_pipe(path)
     changes = dict(_override(text, is_study) for text in overrides)
     try:
-        if is_record(path):
-            return _load_data(path, changes, is_study)
-        return _load_with_gin(path, changes, is_study)
+        load = _load_data if is_record(path) else _load_with_gin
+        run, study = load(path, changes, is_study)
+        if is_study and run.seed != Run.seed:
+            raise UserError(f"run.seed = {run.seed}: the seeds of a study are study.seeds")
+        return run, study
     except Exception as error:                        # gin raises whatever the text provokes
         if isinstance(error, OSError) and error.errno is not None:
             raise                                     # the disk; gin's own have no number
@@ -145,10 +147,7 @@ def _load_with_gin(path: str, changes: Mapping[str, Any], is_study: bool
                         f"setting is {scoped[1]}")
     gin.finalize()
     _check_kind("\nstudy." in text, is_study)
-    run = _configured_run()
-    if is_study and run.seed != Run.seed:
-        raise UserError(f"run.seed = {run.seed}: the seeds of a study are study.seeds")
-    return run, _configured_study() if is_study else None
+    return _configured_run(), _configured_study() if is_study else None
 
 
 @contextlib.contextmanager

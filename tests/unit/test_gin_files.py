@@ -146,8 +146,9 @@ def test_a_macro_may_have_the_name_of_a_setting(tmp_path):
     assert gin_files.load_run(str(path)).alpha == 1.0
 
 
-def test_a_study_has_no_seed_of_a_run(tmp_path):
-    path = tmp_path / "mine.gin"
+@pytest.mark.parametrize("name", ["mine.gin", "study.gin"])
+def test_a_study_has_no_seed_of_a_run(tmp_path, name):
+    path = tmp_path / name
     path.write_text(BASE + "study.baseline = 'a'\nstudy.arms = {'a': {}}\n")
     with pytest.raises(UserError, match="run.seed = 7: the seeds of a study are study.seeds"):
         gin_files.load_study(str(path), ["run.seed=7"])
