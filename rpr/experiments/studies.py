@@ -24,7 +24,7 @@ from collections.abc import Hashable, Iterable
 from typing import Any
 
 from rpr.experiments import gin_files, pipeline, provenance, run_directory, sharing
-from rpr.experiments.config import Run, Study
+from rpr.experiments.config import MUTABLE_FIELDS, Run, Study
 from rpr.experiments.run_directory import data_record, stages
 from rpr.utils import files, locks
 from rpr.utils.console import say
@@ -181,7 +181,14 @@ def check(run: Run, runs: list[StudyRun], study_dir: str) -> None:
         if run.train_steps > there.train_steps:
             _check_more_steps(runs, study_dir)
     for study_run in runs:
-        run_directory.new_test_sets(study_run.run, study_run.run_dir)
+        run_dir = study_run.run_dir
+        run_directory.new_test_sets(study_run.run, run_dir)
+        if os.path.exists(run_dir.config) and run_dir.is_trained():
+            different = sharing.differences(study_run.run, gin_files.load_run(run_dir.config),
+                                            MUTABLE_FIELDS)
+            if different:                             # `rpr run` gave it more steps
+                raise UserError(f"{run_dir.path} holds another run: {different}; move it out of "
+                                "the study, which trains it again")
 
 
 def trainings(study_dir: str) -> Trainings:

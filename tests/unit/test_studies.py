@@ -159,6 +159,23 @@ def test_the_same_directory_takes_more_arms_but_no_other_run(tmp_path):
                       str(tmp_path))
 
 
+def test_a_run_that_went_on_to_more_steps_by_itself_is_refused(tmp_path):
+    study = config.Study("absolute", arms=ARMS)
+    runs = studies.prepare(study, BASE, str(tmp_path))
+    run_dir = runs[1].run_dir
+    more = gin_files.load_run(run_dir.config, ["run.train_steps=150"])
+    with open(run_dir.config, "w") as file:
+        file.write(gin_files.as_gin(more))
+    studies.check(BASE, runs, str(tmp_path))          # it has not begun
+    for path in (run_dir.status, run_dir.scores):
+        with open(path, "w") as file:
+            file.write('{"step": 150}' if path == run_dir.scores else '{}')
+    with pytest.raises(UserError, match=rf"^{run_dir.path} holds another run: train_steps = 100 "
+                                        r"\(there: 150\); move it"):
+        studies.prepare(study, BASE, str(tmp_path))
+    assert gin_files.load_run(run_dir.config) == more
+
+
 @pytest.fixture
 def command(tmp_path, monkeypatch):
     """`rpr study` with a study in tmp_path/s, without data, checks of names and the report."""
