@@ -255,9 +255,13 @@ def discard(runs: list[StudyRun], study_dir: str) -> None:
     files.remove(*traces, *(study_run.run_dir.config for study_run in runs),
                  *(os.path.join(study_dir, name) for name in (
                      gin_files.STUDY_FILE, "study.json", ".lock", _DATAGEN, _DATAGEN_LOCK)))
+    shared = os.path.join(study_dir.removesuffix("-smoke"), "data")
+    if os.path.islink(data_dir) and os.readlink(data_dir) == os.path.relpath(shared, study_dir):
+        os.unlink(data_dir)                           # of a smoke test
+        data_dir = shared
     for directory in (*(study_run.run_dir.path for study_run in runs),
                       os.path.join(study_dir, "runs"), os.path.join(data_dir, "download"), data_dir,
-                      study_dir):
+                      os.path.dirname(data_dir), study_dir):
         with contextlib.suppress(OSError):            # what is not empty stays
             os.rmdir(directory)
 

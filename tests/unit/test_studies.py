@@ -203,6 +203,24 @@ def test_a_smoke_test_replaces_no_study(command, tmp_path, monkeypatch):
     assert [entry[:2] for entry in held] == [(True, ["data"])] * 2
 
 
+def test_a_study_whose_data_is_refused_leaves_no_directory(command, tmp_path, monkeypatch):
+    def refuse(runs, _):
+        os.makedirs(os.path.join(runs[0].run_dir.data_dir, "download"))
+        open(os.path.join(runs[0].run_dir.data_dir, ".x.lock"), "w").close()
+        raise UserError("6 and 5 lines")
+
+    monkeypatch.setattr(studies, "make_data", refuse)
+    for flags in (["--smoke"], []):
+        with pytest.raises(UserError, match="6 and 5 lines"):
+            command(*flags)
+        assert {path.name for path in tmp_path.iterdir()} == {"x.gin", ".s-smoke.lock"}
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "mine").touch()
+    with pytest.raises(UserError, match="6 and 5 lines"):
+        command("--smoke")
+    assert os.listdir(tmp_path / "s") == ["mine"] and not (tmp_path / "s-smoke").exists()
+
+
 def test_what_a_killed_command_left_of_a_smoke_test_is_removed(command, tmp_path, monkeypatch):
     left, removed = [], []
     monkeypatch.setattr(study, "_complete", lambda _, described, run, runs, *__: left.append((
