@@ -32,7 +32,8 @@ TEXT_PROBLEMS = ("translate_text_files", "graph_text_files", "lm_text_files",
 # hypothesis depend on it. Files may be moved: what counts is their content, which a run records.
 MUTABLE_FIELDS = {"eval_frequency", "bleu_frequency", "metrics", "test_sets", "usr_dir",
                   *TEXT_FILES}
-_OF_TRANSLATION = ("test_set", "language_pair", "bleu_frequency", "beam_size", "alpha")
+_OF_TRANSLATION = ("test_set", "language_pair", "bleu_frequency", "beam_size", "alpha",
+                   "decode_batch_size")
 LONGEST_TEXT = 10_000                                 # characters
 # What no arm sets: a record must not choose which code runs, and a study makes its data once.
 _OF_ALL_ARMS = {

@@ -66,7 +66,8 @@ def test_a_language_model_has_no_test_set_of_sacrebleu():
 
 
 @pytest.mark.parametrize("name, value", [
-    ("beam_size", 1), ("alpha", 1.0), ("language_pair", "en-de"), ("bleu_frequency", 50)])
+    ("beam_size", 1), ("alpha", 1.0), ("language_pair", "en-de"), ("bleu_frequency", 50),
+    ("decode_batch_size", 7)])
 def test_a_language_model_has_no_setting_of_translation(name, value):
     given = {"train_steps": 100, "checkpoint_steps": 50, "metrics": ("perplexity",)}
     with pytest.raises(UserError, match=f"run.{name}: a language model translates nothing"):
