@@ -111,6 +111,8 @@ def _send(run_dir: RunDirectory, tracker: str, library: Any, project: str) -> in
     step = 0
     for index, event in enumerate(events):
         step = event.get("step", step)
+        if event["event"] == "eval":                  # older ones have the mean of batches' means
+            event = event | {"loss": metrics_log.loss_of(event)}
         values = {f"{event['event']}/{name}": value for name, value in event.items()
                   if name not in _NOT_VALUES and isinstance(value, int | float)
                   and math.isfinite(value)}
