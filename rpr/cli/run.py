@@ -36,7 +36,8 @@ def main(argv: list[str]) -> None:
     run_dir = RunDirectory(run_dir_path, data_dir)
     if not args.skip_datagen:                         # of a study, which has checked the run
         check_new_runs([(run, run_dir)])
-    complete_run(run, run_dir, args.skip_datagen, args.training_of)
+    complete_run(run, run_dir, args.skip_datagen,
+                 args.training_of and os.path.abspath(args.training_of))
     say(f"{run_dir.path}: done", style="bold green")
 
 

@@ -17,7 +17,7 @@ from rpr.evaluation import ALL_METRICS
 from rpr.experiments import gin_files
 from rpr.experiments.config import Run, file_name
 from rpr.utils import files, locks
-from rpr.utils.errors import InvalidValue, UserError
+from rpr.utils.errors import InvalidPath, InvalidValue, UserError
 from rpr.utils.interfaces import ModelRequest
 
 _STATUS = {"*": {"state": ("running", "done", "failed"), "input?": str, "started?": float,
@@ -268,7 +268,7 @@ def find_model(path: str, data_dir: str | None = None, usr_dir: str | None = Non
     """
     run_dir = RunDirectory(path)
     if not os.path.exists(run_dir.config):
-        raise UserError(f"{path}: there is no run in it (no {gin_files.RUN_FILE})")
+        raise InvalidPath(path, f"there is no run in it (no {gin_files.RUN_FILE})")
     run = gin_files.load_run(run_dir.config)
     if run.usr_dir and not usr_dir:
         raise InvalidValue("t2t_usr_dir", None, f"{path} was trained with code of your own, in "

@@ -28,7 +28,7 @@ from rpr.experiments.config import MUTABLE_FIELDS, Run, Study
 from rpr.experiments.run_directory import data_record, stages
 from rpr.utils import files, locks
 from rpr.utils.console import say
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidPath, UserError
 
 _FIELDS = {field.name for field in dataclasses.fields(Run)}
 _DATAGEN, _DATAGEN_LOCK = "datagen.json", ".datagen.lock"
@@ -274,7 +274,8 @@ def is_study(study_dir: str) -> bool:
 def load(study_dir: str) -> list[StudyRun]:
     """The runs of the study in a directory; with `study.looks`, those that it needs so far."""
     if not is_study(study_dir):
-        raise UserError(f"{study_dir}: no study in it (a directory with a {gin_files.STUDY_FILE})")
+        raise InvalidPath(study_dir, "no study in it (a directory with a "
+                          f"{gin_files.STUDY_FILE})")
     path = os.path.join(study_dir, gin_files.STUDY_FILE)
     study, run = gin_files.load_study(path)
     always = study.seeds[:study.looks[0]] if study.looks else study.seeds

@@ -11,7 +11,7 @@ import pytest
 from conftest import refused, rpr_command
 
 from rpr import cli
-from rpr.cli import models, report, run, schemes, score, track
+from rpr.cli import models, report, run, schemes, score, study, track
 from rpr.cli.arguments import Parser
 from rpr.experiments import config, gin_files, provenance, studies
 from rpr.experiments.run_directory import RunDirectory
@@ -192,6 +192,49 @@ def test_a_tracker_gets_the_scores_in_every_metric_once(tmp_path, monkeypatch):
         assert [track._send(run_dir, "mine", None, "p") for _ in range(2)] == [1, 0]
     assert sent == [({"test/accuracy": 90.0, "test/edit_distance": 5.0}, 1000),
                     ({"test/accuracy": 90.0, "test/edit_distance": 4.0}, 1000)]
+
+
+def test_a_tracker_gets_the_loss_of_older_evaluations_that_reports_show(tmp_path, monkeypatch):
+    sent = []
+    monkeypatch.setitem(track._TRACKERS, "mine", lambda *_: track._Tracked(
+        "id", lambda values, step: sent.append(values), lambda: None))
+    (tmp_path / "config.gin").write_text(
+        "run.problem = 'p'\nrun.hparams_set = 'h'\nrun.train_steps = 1000\n")
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(
+        {"event": event, "step": 1000, "loss": 1.5, **more}) + "\n" for event, more in (
+            ("train", {}), ("eval", {"neg_log_perplexity": -1.75}), ("eval", {}))))
+    track._send(RunDirectory(str(tmp_path)), "mine", None, "p")
+    assert sent == [{"train/loss": 1.5}, {"eval/loss": 1.75, "eval/neg_log_perplexity": -1.75},
+                    {"eval/loss": 1.5}]
+
+
+@pytest.mark.parametrize("path", ["runs/a", "runs/a/", "./runs/../runs/a", "~/runs/a"])
+def test_a_run_takes_the_training_of_a_directory_however_it_is_written(tmp_path, monkeypatch, path):
+    taken = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(run, "check_new_runs", lambda _: None)
+    monkeypatch.setattr(run, "complete_run", lambda *given: taken.append(given[-1]))
+    (tmp_path / "x.gin").write_text(
+        "run.problem = 'p'\nrun.hparams_set = 'h'\nrun.train_steps = 1000\n")
+    run.main(["x.gin"])
+    run.main(["x.gin", f"--training_of={path}"])
+    assert taken == [None, str(tmp_path / "runs" / "a")]
+
+
+@pytest.mark.parametrize("command, argv, flag", [
+    (run.main, ["x.gin"], "--training_of=nowhere"), (study.main, [], "--status=nowhere")])
+def test_a_directory_without_a_run_or_study_is_named_with_its_flag(
+        tmp_path, monkeypatch, capsys, command, argv, flag):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "check_new_runs", lambda _: None)
+    (tmp_path / "x.gin").write_text(
+        "run.problem = 'p'\nrun.hparams_set = 'h'\nrun.train_steps = 1000\n")
+    assert cli.run_command("rpr x", command, [*argv, flag]) == 1
+    name = flag.partition("=")[0]
+    assert re.match(f"rpr x: {name}=.*nowhere: (there is no run|no study) in it",
+                    capsys.readouterr().err)
+    assert os.listdir(tmp_path) == ["x.gin"]
 
 
 @pytest.mark.parametrize("line, words", [("rpr stu", "study"), ("rpr study --sm", "--smoke")])
