@@ -67,7 +67,7 @@ def main(argv: list[str]) -> None:
                         if studies.is_study(smoke_dir) else [])
             table, line = progress.plan(runs, max_parallel, measured)
             for_tables(terminal).print(table)
-            say(line + ("; at most, since study.looks may stop arms" if study.looks else ""))
+            say(line + ("; fewer runs if study.looks stops arms" if study.looks else ""))
             return
         _complete(args, study, run, runs, machine, max_parallel)
 

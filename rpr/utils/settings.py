@@ -38,7 +38,8 @@ class Setting:
         kind = _KINDS.get(type(self.default), "a number" if bounds else "any value")
         if self.minimum is not None and self.maximum is not None:
             return f"{kind} from {self.minimum:,} to {self.maximum:,}"
-        return " ".join([kind, " and ".join(bounds)]).strip()
+        comma = "," if bounds and bounds[0].startswith("at ") else ""
+        return f"{kind}{comma} {' and '.join(bounds)}".strip()
 
     def accepts(self, value: Any) -> bool:
         """Whether a value has the right type and lies within the bounds."""

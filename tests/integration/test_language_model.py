@@ -151,10 +151,10 @@ def test_a_cached_step_without_an_encoder_gives_the_logits_of_the_whole_text(pos
     (lambda model: model.losses(["abc"], stride=2), "stride=2: only with a window"),
     (lambda model: model.generate(["a"]), r"prefix=\['a'\]: must be text"),
     (lambda model: model.generate("a", 2.5), "length=2.5: must be a whole number"),
-    (lambda model: model.generate("a", 0), "length=0: must be a whole number at least 1"),
+    (lambda model: model.generate("a", 0), "length=0: must be a whole number, at least 1"),
     (lambda model: model.generate("a", temperature="hot"), "temperature=hot: must be a number"),
-    (lambda model: model.generate("a", temperature=-1), "temperature=-1: must be a number at"),
-    (lambda model: model.generate("a", seed=-1), "seed=-1: must be a whole number at least 0")])
+    (lambda model: model.generate("a", temperature=-1), "temperature=-1: must be a number, at"),
+    (lambda model: model.generate("a", seed=-1), "seed=-1: must be a whole number, at least 0")])
 def test_bad_arguments_raise_one_line(model, call, says):
     with pytest.raises(UserError, match=says):
         call(model)

@@ -23,7 +23,7 @@ def test_the_scheme_and_its_hparams_are_listed():
     place, = [i for i, line in enumerate(lines) if line.split()[:1] == ["log_distance"]]
     assert "-c log(1 + |i - j|)" in lines[place]
     assert lines[place + 1].split() == (
-        "log_distance_c=1.0: slope of the logarithmic bias (a number at least 0)").split()
+        "log_distance_c=1.0: slope of the logarithmic bias (a number, at least 0)").split()
 
 
 def test_a_value_out_of_range_is_refused(text, tmp_path):
@@ -31,7 +31,7 @@ def test_a_value_out_of_range_is_refused(text, tmp_path):
         "train", *text.flags, "--model=rpr_transformer", "--hparams_set=rpr_tiny",
         f"--output_dir={tmp_path}/model", "--train_steps=2", f"--t2t_usr_dir={EXAMPLE}",
         "--hparams=position=log_distance,log_distance_c=-1")
-    assert "log_distance_c=-1" in message and "a number at least 0" in message
+    assert "log_distance_c=-1" in message and "a number, at least 0" in message
     assert not (tmp_path / "model").exists()
 
 

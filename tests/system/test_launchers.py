@@ -261,6 +261,6 @@ def test_list_shows_the_hparams_of_a_set_with_their_ranges():
     shown = rpr_command("list", "--hparams_set=rpr_tiny").stdout
     for line in ("  position=relative: position scheme(s), joined by + (rpr list schemes) (text)",
                  "  max_relative_position=4: a whole number from 0 to 100,000",
-                 "  label_smoothing=0.1: a number at least 0 and below 1",
+                 "  label_smoothing=0.1: a number, at least 0 and below 1",
                  "  optimizer=adam"):
         assert line in shown

@@ -222,8 +222,8 @@ def test_the_audit_finds_the_bug(bug):
     ((right_alibi, "alibi", "compatibility=additive"), "=additive: compatibility must be 'dot_pro"),
     ((right_alibi, "alibi", "num_heads=2"), "hparams=num_heads=2: num_heads must be 4 here"),
     ((right_alibi, "relative", "max_relative_position=-1"), "max_relative_position=-1: must be"),
-    ((right_alibi, "alibi", "", 0), "heads=0: must be a whole number at least 1"),
-    ((right_alibi, "alibi", "", 4, 2.5), "depth=2.5: must be a whole number at least 1")])
+    ((right_alibi, "alibi", "", 0), "heads=0: must be a whole number, at least 1"),
+    ((right_alibi, "alibi", "", 4, 2.5), "depth=2.5: must be a whole number, at least 1")])
 def test_bad_arguments_raise_one_line(arguments, says):
     with pytest.raises(UserError, match=says):
         check_attention(*arguments)

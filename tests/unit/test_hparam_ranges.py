@@ -19,7 +19,7 @@ SETTINGS = {setting.name: setting
             for setting in (*SEQ2SEQ_HPARAMS, *T2T_HPARAMS, *POSITION_HPARAMS, *MODEL_HPARAMS)}
 REFUSED = [
     ("num_heads=3", "num_heads=3: must divide hidden_size=32"),
-    ("num_heads=0", "num_heads=0: must be a whole number at least 1"),
+    ("num_heads=0", "num_heads=0: must be a whole number, at least 1"),
     ("attention_key_channels=31", "num_heads=2: must divide attention_key_channels=31"),
     ("attention_value_channels=-4", "attention_value_channels=-4: must be"),
     ("hidden_size=0", "hidden_size=0: must be a whole number from 1 to 65,536"),
@@ -30,7 +30,7 @@ REFUSED = [
     ("min_length=1000", "min_length=1000: must be at most max_length, .* which is 256"),
     ("batch_size=0", "batch_size=0: must be"),
     ("max_length=1", "max_length=1: must be 0 .batch_size is the limit. or at least 2"),
-    ("label_smoothing=1", "label_smoothing=1.0: must be a number at least 0 and below 1"),
+    ("label_smoothing=1", "label_smoothing=1.0: must be a number, at least 0 and below 1"),
     ("label_smoothing=-0.1", "label_smoothing=-0.1: must be"),
     ("label_smoothing=nan", "label_smoothing=nan: must be"),
     ("layer_prepostprocess_dropout=1", "layer_prepostprocess_dropout=1.0: must be"),
