@@ -59,6 +59,7 @@ def main(argv: list[str]) -> None:
         if target != path and not results.done:
             raise UserError(f"{path}: no run is done yet, so --test_set and --tokenize have "
                             "nothing to score")
+        results.arms = _without_copies(results)
         arms = [] if target != path else _arms_to_draw(results, args.plot_model)
         if arms and not args.skip_model_analysis:
             from rpr.report import model_analysis
@@ -138,6 +139,24 @@ def _is_record(path: str) -> bool:
         return False
     return not os.path.exists(os.path.join(path, "study.json")) and not any(
         os.path.exists(os.path.join(path, name, gin_files.RUN_FILE)) for name in os.listdir(path))
+
+
+def _without_copies(results: "StudyResults") -> "list[ArmResult]":
+    """The arms without those whose runs are all copies of an arm's of another directory.
+
+    Tests take all runs for independent. The baseline stays, else the first arm. Runs are copies if
+    their losses and scores are: the same configuration may have been trained with other data.
+    """
+    known: dict[str, ArmResult] = {}
+    copies = []
+    for arm in sorted(results.arms, key=lambda arm: arm.name != results.baseline):
+        runs = sorted(repr((run.seed, run.train_losses, run.scores)) for run in arm.done)
+        same = known.setdefault(repr(runs), arm)
+        folders = {os.path.dirname(run.path) for run in (*same.done, *arm.done)}
+        if same is not arm and len(folders) > 1 and all(run.train_losses for run in arm.done):
+            copies.append(arm.name)
+            say(f"{arm.name} is left out: its runs are those of {same.name}", style="yellow")
+    return [arm for arm in results.arms if arm.name not in copies]
 
 
 def _arms_to_draw(results: "StudyResults", names: Sequence[str]) -> "list[ArmResult]":

@@ -1,4 +1,5 @@
 """Reports of several studies, of a study and a run of another one, and of chosen arms."""
+import json
 import shutil
 
 import pytest
@@ -56,6 +57,24 @@ def test_studies_are_compared_with_all_their_seeds(tmp_path):
         study_reader.read_study(one, others=[two], chosen=["base,x"])
     with pytest.raises(UserError, match="the run directory .*beam-1' occurs twice"):
         study_reader.read_study(one, against=f"{one}/runs/beam-1")
+
+
+def test_runs_that_two_studies_share_are_compared_once(tmp_path, capsys):
+    one = write_pair(tmp_path, "one", {"k = 16": 0.2, "k = 1": 0.3})
+    two = write_pair(tmp_path, "two", {"both": 0.2, "keys": 0.25, "copied": 0.25})
+
+    def compared(*flags):
+        report.main([*flags, "--skip_model_analysis"])
+        with open(f"{flags[0]}/results.json") as record:
+            return [arm["name"] for arm in json.load(record)["arms"]], capsys.readouterr().err
+
+    names, said = compared(one, two)
+    assert names == ["k = 16", "k = 1", "keys", "copied"]     # those of one study are its own
+    assert "both is left out: its runs are those of k = 16" in said
+    names, said = compared(one, two, "--baseline=both")
+    assert names == ["k = 1", "both", "keys", "copied"] and "k = 16 is left out" in said
+    names, said = compared(one, two, "--arms=k = 1,both")
+    assert names == ["k = 1", "both"] and "left out" not in said
 
 
 def test_a_test_set_whose_text_was_replaced_is_refused(tmp_path, monkeypatch):
