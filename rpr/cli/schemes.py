@@ -208,9 +208,16 @@ def _study(args: argparse.Namespace, overrides: dict[str, Any], sides: set[str],
     if left_out:
         say(f"not recorded with all of the seeds {sorted(used)}: {left_out}")
     same = studies.resolve(run, changes, 0)
-    name = next((arm for arm, own in arms.items() if studies.resolve(run, own, 0) == same),
-                ",".join([args.scheme, *args.set]))
+    name = next((arm for arm, own in arms.items() if studies.resolve(run, own, 0) == same), "")
+    if not name:
+        label = _label(args)
+        name = f"position={label}" if label in arms else label     # another arm has that name
     return Study(name, arms={name: changes} | arms, seeds=tuple(sorted(used))), run
+
+
+def _label(args: argparse.Namespace) -> str:
+    """The scheme and the settings of --set, as one reads them."""
+    return ",".join([args.scheme, *args.set])
 
 
 def _digest(name: str) -> str:

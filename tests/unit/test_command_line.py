@@ -138,6 +138,7 @@ def test_a_directory_that_is_made_may_begin_with_a_tilde(parser, argv, name):
     ("relative", ["relative_keys=False", "relative_values=0"], "none"),
     ("relative", ["relative_keys=False,relative_values=False"], "none"),
     ("relative", ["relative_keys=False"], "relative,relative_keys=False"),
+    ("none", [], "position=none"),                    # "none" is `relative` without its terms there
     ("alibi", [], "alibi")])
 def test_a_benchmark_finds_a_scheme_among_the_recorded_arms(scheme, given, name):
     args = schemes.benchmark_parser().parse_args(
@@ -146,6 +147,7 @@ def test_a_benchmark_finds_a_scheme_among_the_recorded_arms(scheme, given, name)
     recorded = {schemes._digest(run.name) for run in studies.study_runs(*recipe, "")}
     study, run = schemes._study(args, schemes._overrides(args), {"encoder", "decoder"}, recorded)
     assert study.baseline == name
+    assert study.arms[name]["position"] == scheme
     assert set(study.arms) == {name, *recipe[0].arms} and studies.study_runs(study, run, "")
 
 
