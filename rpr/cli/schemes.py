@@ -149,10 +149,12 @@ def _show_checks(args: argparse.Namespace) -> "list[Result]":
 def benchmark(args: argparse.Namespace) -> None:
     """`rpr benchmark NAME [--t2t_usr_dir=DIR] [--set NAME=VALUE ...]`."""
     local_pool.this_machine(cores=args.cores)         # checks the number
+    recipe = Path(args.recipe).stem
+    of_recipe = "" if gin_files.PREFIX + recipe == _RECIPE else f"{recipe}-"
     study_dir = args.study_dir or os.path.join(
-        "runs", "benchmark-" + re.sub(r"[^A-Za-z0-9._]+", "-", ",".join([args.scheme, *args.set])))
+        "runs", re.sub(r"[^A-Za-z0-9._]+", "-", f"benchmark-{of_recipe}{_label(args)}"))
     files.refuse_unusable(study_dir)
-    record = args.record or str(_RECORDS / Path(args.recipe).stem / "runs.tar.xz")
+    record = args.record or str(_RECORDS / recipe / "runs.tar.xz")
     recorded = _recorded(record)
     overrides = _overrides(args)
     results = _show_checks(args)
@@ -160,7 +162,9 @@ def benchmark(args: argparse.Namespace) -> None:
     if failed:
         raise UserError(f"{args.scheme}: {failed} checks failed, so no model was trained")
     settings = _study(args, overrides, {result.side for result in results}, set(recorded))
-    _unpack(record, recorded, studies.study_runs(*settings, study_dir))
+    runs = studies.study_runs(*settings, study_dir)
+    studies.check(settings[1], runs, study_dir)       # before anything is written
+    _unpack(record, recorded, runs)
     checks = {"checks": [dataclasses.asdict(result) for result in results]}
     files.write_json(os.path.join(study_dir, "checks.json"), checks)
     gin = os.path.join(study_dir, "benchmark.gin")
@@ -175,13 +179,14 @@ def benchmark_parser() -> Parser:
                      "the settings of gin/small_schemes.gin, and compares it with the recorded "
                      "runs of the other schemes. Run the same command again to resume.")
     parser.add_argument("--study_dir", type=os.path.expanduser,
-                        help="default: runs/benchmark-NAME")
+                        help="default: runs/benchmark-NAME, of another recipe "
+                        "runs/benchmark-RECIPE-NAME")
     parser.add_argument("--cores", type=number(1), help=CORES_HELP)
     parser.add_argument("--recipe", type=gin_files.resolve, default=gin_files.resolve(_RECIPE),
                         metavar="GIN", help="the study of the recorded runs (default: "
                         f"{_RECIPE})")
-    parser.add_argument("--record", metavar="FILE", help="archive of the recorded runs (default: "
-                        "docs/results/NAME/runs.tar.xz, NAME being that of the recipe)")
+    parser.add_argument("--record", metavar="FILE", type=os.path.expanduser, help="archive of the "
+                        "recorded runs (default: docs/results/RECIPE/runs.tar.xz)")
     return parser
 
 
@@ -231,8 +236,9 @@ def _recorded(record: str) -> dict[str, str]:
         with tarfile.open(record) as tar:
             paths = [name.split("/") for name in tar.getnames()]
     except FileNotFoundError:
-        raise InvalidPath(record, "no such record; the records come with "
-                          "the repository, not with the package") from None
+        hint = "; the records come with the repository, not with the package"
+        raise InvalidPath(record, "no such record" + (
+            hint if Path(record).is_relative_to(_RECORDS) else "")) from None
     except (OSError, EOFError, lzma.LZMAError, tarfile.TarError):
         raise InvalidPath(record, "not an archive of runs") from None
     return {_digest(path[1]): path[1] for path in paths if path[0] == "runs" and len(path) > 2}

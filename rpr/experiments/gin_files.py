@@ -228,9 +228,9 @@ def _literals(text: str) -> Iterator[tuple[str, Any]]:
 
 
 def resolve(path: str) -> str:
-    """The path of a gin file that may be named as `recipe:NAME`; other paths are returned as is."""
+    """The path of a gin file that may be named as `recipe:NAME`, or with a `~`."""
     if not path.startswith(PREFIX):
-        return path
+        return os.path.expanduser(path)
     paths = _paths()
     name = path.removeprefix(PREFIX).removesuffix(".gin")
     if name not in paths:

@@ -255,7 +255,7 @@ def test_a_benchmark_trains_the_new_scheme_alone(finished, tmp_path):
 
 def test_a_benchmark_needs_its_record(tmp_path):
     (tmp_path / "x.tar.xz").write_text("")
-    for record, problem in (("there", "no such record"), ("x.tar.xz", "not an archive of runs$")):
+    for record, problem in (("there", "no such record$"), ("x.tar.xz", "not an archive of runs$")):
         message = refused("benchmark", "alibi", f"--record={tmp_path}/{record}",
                           f"--study_dir={tmp_path}/b")
         assert f"--record={tmp_path}/{record}" in message and re.search(problem, message)

@@ -13,6 +13,7 @@ from conftest import refused, rpr_command
 from rpr import cli
 from rpr.cli import models, report, run, schemes, score, study, track
 from rpr.cli.arguments import Parser
+from rpr.conformance import checks
 from rpr.experiments import config, gin_files, provenance, studies
 from rpr.experiments.run_directory import RunDirectory
 from rpr.utils.errors import InvalidPath, InvalidValue, UserError
@@ -128,8 +129,10 @@ def test_a_wrong_flag_is_refused_before_the_checks(command, flag, says, tmp_path
 
 @pytest.mark.parametrize("parser, argv, name", [
     (schemes.benchmark_parser, ["alibi"], "study_dir"),
+    (schemes.benchmark_parser, ["alibi"], "record"),
+    (schemes.benchmark_parser, ["alibi"], "recipe"),
     (models.export_parser, ["--format=safetensors"], "to")])
-def test_a_directory_that_is_made_may_begin_with_a_tilde(parser, argv, name):
+def test_a_path_may_begin_with_a_tilde(parser, argv, name):
     args = parser().parse_args([*argv, f"--{name}=~/x"])
     assert getattr(args, name) == os.path.expanduser("~/x")
 
@@ -149,6 +152,38 @@ def test_a_benchmark_finds_a_scheme_among_the_recorded_arms(scheme, given, name)
     assert study.baseline == name
     assert study.arms[name]["position"] == scheme
     assert set(study.arms) == {name, *recipe[0].arms} and studies.study_runs(study, run, "")
+
+
+def test_a_benchmark_writes_nothing_into_the_study_of_another_recipe(tmp_path, monkeypatch):
+    recipe, other = map(gin_files.resolve, ("recipe:small_schemes", "recipe:length_copy"))
+    record, study_dir = tmp_path / "runs.tar.xz", tmp_path / "b"
+    with tarfile.open(record, "w:xz") as tar:
+        for study_run in studies.study_runs(*gin_files.load_study(recipe), ""):
+            tar.add(__file__, f"runs/{study_run.name}/status.json")
+    begun = study_dir / "runs" / "x-1-000000"
+    begun.mkdir(parents=True)
+    (begun / "status.json").write_text("{}")
+    there = gin_files.load_study(other)
+    (study_dir / "study.gin").write_text("".join(map(gin_files.as_gin, there)))
+    before = sorted(study_dir.rglob("*"))
+    monkeypatch.setattr(schemes, "_show_checks", lambda _: [
+        checks.Result("x", side) for side in ("encoder", "decoder")])
+    args = schemes.benchmark_parser().parse_args(
+        ["fire", f"--record={record}", f"--study_dir={study_dir}"])
+    with pytest.raises(UserError, match="holds another run: problem = "):
+        schemes.benchmark(args)
+    assert sorted(study_dir.rglob("*")) == before
+
+
+@pytest.mark.parametrize("argv, directory", [
+    (["alibi"], "runs/benchmark-alibi"),
+    (["alibi", "--recipe=recipe:small_table1"], "runs/benchmark-small_table1-alibi")])
+def test_the_directory_of_a_benchmark_names_another_recipe(argv, directory, monkeypatch):
+    def refuse(path):
+        raise UserError(path)
+    monkeypatch.setattr(schemes.files, "refuse_unusable", refuse)
+    with pytest.raises(UserError, match=f"^{directory}$"):
+        schemes.benchmark(schemes.benchmark_parser().parse_args(argv))
 
 
 @pytest.mark.parametrize("end", [b"", bytes(20_000)])
