@@ -41,7 +41,9 @@ def repeat_training(run: Run, run_dir: RunDirectory, steps: int | None = None) -
         raise _nothing_up_to(steps)
     repeated = RunDirectory(temporary_directory("verify"), run_dir.data_dir)
     train = next(stage for stage in stages(run, repeated) if stage.name == "train")
-    threads = files.read_json(os.path.join(run_dir.model, "rpr.json")).get("threads", 0)
+    # Records in docs/results may lack rpr.json. A run starts with as many threads as cores.
+    threads = (files.read_json(os.path.join(run_dir.model, "rpr.json")).get("threads")
+               or files.read_json(run_dir.file("environment.json")).get("cores", 0))
     argv = [*(arg for arg in train.argv if not arg.startswith("--eval_")),
             "--schedule=train", f"--stop_at_step={steps}",
             f"--intra_op_parallelism_threads={threads}"]

@@ -65,6 +65,22 @@ def test_a_run_that_did_not_come_so_far_is_refused(tmp_path):
         verification.repeat_training(None, recorded(tmp_path / "new", {}, {0: {"a": "1"}}))
 
 
+@pytest.mark.parametrize("trained_with, threads", [({"threads": 3}, 3), ({}, 1), (None, 1)])
+def test_a_repetition_has_the_threads_of_the_run(trained_with, threads, tmp_path, monkeypatch):
+    """A study on CPUs gives a run one core, and records in docs/results may lack rpr.json."""
+    run_dir = recorded(tmp_path / "run", {10: 3.5}, {})
+    (tmp_path / "run" / "environment.json").write_text('{"cores": 1}')
+    if trained_with is not None:
+        (tmp_path / "run" / "model" / "rpr.json").write_text(json.dumps(trained_with))
+    commands = []
+    monkeypatch.setattr(verification, "run_command",
+                        lambda argv, _: commands.append(argv) or (1, "stopped"))
+    with pytest.raises(UserError, match="stopped"):
+        verification.repeat_training(
+            config.Run("p", "h", 100, checkpoint_steps=50), run_dir)
+    assert commands[0][-1] == f"--intra_op_parallelism_threads={threads}"
+
+
 def test_a_line_of_checksums_that_was_cut_off_is_ignored(tmp_path):
     metrics_log.append_checksums(str(tmp_path), 0, {"a": "1"})
     with open(tmp_path / "checksums.jsonl", "a", encoding="utf-8") as lines:
