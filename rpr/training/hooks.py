@@ -217,8 +217,7 @@ class TrainingHook(tf.train.SessionRunHook):
     def explain(self, error: Diverged) -> str:
         """One line on a training that diverged, with the last good checkpoint."""
         cause, last_good = str(error), self.detector.good_step
-        state = tf.train.get_checkpoint_state(self._model_dir)
-        for path in reversed(state.all_model_checkpoint_paths if state else ()):
+        for path in reversed(checkpoints.by_step(self._model_dir)):
             if checkpoints.step_of(path) <= last_good and not checkpoints.damage(path):
                 reader = tf.train.load_checkpoint(path)
                 if all(np.isfinite(reader.get_tensor(name)).all() for name, dtype

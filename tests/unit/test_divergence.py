@@ -70,11 +70,12 @@ def test_single_bad_batches_end_no_training(noise):
     assert first_alarm([x + (100 if n % 3 == 2 else 0) for n, x in enumerate(noise)]) is None
 
 
-def test_the_last_good_checkpoint_is_finite_and_from_before_the_rise(tmp_path):
+@pytest.mark.parametrize("kept", [9, 0])              # 0: all; the state file names the last only
+def test_the_last_good_checkpoint_is_finite_and_from_before_the_rise(tmp_path, kept):
     hook = hooks.TrainingHook(f"{tmp_path}/metrics.jsonl", 40, str(tmp_path), 2.0)
     with tf.Graph().as_default(), tf.Session() as session:
         weight = tf.get_variable("w", [2])
-        saver = tf.train.Saver(max_to_keep=9)
+        saver = tf.train.Saver(max_to_keep=kept)
         for step, value in ((10, 1.0), (20, 2.0), (30, np.nan), (40, 3.0)):
             weight.load(np.full([2], value), session)
             saver.save(session, f"{tmp_path}/model.ckpt", global_step=step)
