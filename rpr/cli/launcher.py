@@ -44,6 +44,7 @@ _REFUSED = {
     "master|ps_|std_server_|sync|worker_job|worker_replicas":
         "T2T's parameter servers do not work on TensorFlow 2; start the same command on every "
         "machine with a TF_CONFIG (scripts/train_on_hosts writes it)",
+    "gpu_order": "T2T ignores it in some modes; CUDA_VISIBLE_DEVICES=1,0 puts GPUs in an order",
     "eval_early_stopping_": "T2T's code for it stops no training; --train_steps and "
                             "--max_loss_rise do",
     "enable_graph_rewriter|env_problem_|eval_run_autoregressive|max_cases|num_shards|source$|"
@@ -103,9 +104,6 @@ def parse(argv: list[str], program: str, hidden: str = "$", example: str = ""
     for name, setting in _RANGES.items():
         if name in FLAGS and not setting.accepts(FLAGS[name].value):
             raise UserError(f"--{setting.error(FLAGS[name].value)}{setting.help}")
-    order = FLAGS["gpu_order"].value if "gpu_order" in FLAGS else None
-    if order and not re.fullmatch(r"[0-9]+( [0-9]+)*", order):
-        raise InvalidValue("gpu_order", order, "must be numbers of GPUs, separated by spaces")
     refused = _REFUSED | {hidden: f"{program.partition(' (')[0]} does not use it"}
     for name, flag in FLAGS._flags().items():
         for names, reason in refused.items():
