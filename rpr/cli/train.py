@@ -126,13 +126,16 @@ def _request(flags: FlagValues, model: ModelRequest, hparams: HParams) -> Traini
     if resumed and averaging.is_average(resumed):
         raise InvalidPath(model.output_dir, "holds averages or kept weights, from which no "
                           "training resumes; give them as --warm_start_from of another one")
-    metrics_file = os.path.expanduser(flags.metrics_file or "") or os.path.join(
-        model.output_dir, launcher.METRICS_FILE)
-    if flags.metrics_file:
+    default = os.path.join(model.output_dir, launcher.METRICS_FILE)
+    metrics_file = os.path.expanduser(flags.metrics_file or default)
+    if os.path.realpath(metrics_file) != os.path.realpath(default):
         file_checks.check_output(metrics_file, of_json=True)
         if metrics_log.last(metrics_file) and not preflight.trained_with(model.output_dir):
             raise InvalidValue("metrics_file", flags.metrics_file, "holds the records of another "
                                "training; name another file or move it")
+        if metrics_log.last(default).keys() - {"decode"}:      # which `rpr decode` adds
+            raise InvalidValue("metrics_file", flags.metrics_file, "the records of this training "
+                               f"are in {default}; leave the flag out")
     launcher.set_t2t_flags({"hparams": model.hparams, "worker_gpu": on_devices.per_machine})
     return TrainingRequest(
         output_dir=model.output_dir, data_dir=model.data_dir, made_with=made_with,
