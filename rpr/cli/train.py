@@ -177,9 +177,11 @@ def _check_start(flags: FlagValues, model: ModelRequest, hparams: HParams) -> st
     """Checks what the training starts from; returns the checkpoint of --warm_start_from, if any."""
     if checkpoints.newest(model.output_dir):
         resumed = checkpoints.find_checkpoint(model.output_dir, model.model)
-        if 0 < flags.train_steps <= checkpoints.step_of(resumed):
-            say(f"rpr train: nothing is trained, as {resumed} has reached "
-                f"--train_steps={flags.train_steps}", style="yellow")
+        ends = (flags.train_steps, "train_steps"), (flags.stop_at_step, "stop_at_step")
+        last, name = min(end for end in ends if end[0])
+        if last <= checkpoints.step_of(resumed):
+            say(f"rpr train: nothing is trained, as {resumed} has reached --{name}={last}",
+                style="yellow")
         if flags.warm_start_from:
             say(f"rpr train: resuming from {resumed}; --warm_start_from is for a new --output_dir",
                 style="yellow")

@@ -31,9 +31,9 @@ def test_a_warm_start_with_another_scheme_names_the_new_variables(started):
 def test_a_resumed_training_names_what_it_does_not_do(started, trained):
     text, output_dir, _ = started
     made = train(text, output_dir, f"--warm_start_from={trained.output_dir}",
-                 "--hparams=position=rotary+t5_bias,t5_num_buckets=8", steps=1)
+                 "--hparams=position=rotary+t5_bias,t5_num_buckets=8", "--stop_at_step=1", steps=2)
     assert re.search("resuming from .*model.ckpt-1; --warm_start_from", made.stderr)
-    assert re.search("nothing is trained, as .*model.ckpt-1 has reached --train_steps=1",
+    assert re.search("nothing is trained, as .*model.ckpt-1 has reached --stop_at_step=1",
                      made.stderr)
 
 
