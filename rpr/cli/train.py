@@ -26,7 +26,8 @@ from rpr.utils.interfaces import HParams, ModelRequest
 def main(argv: list[str]) -> None:
     """`rpr train`, with the flags of t2t-trainer and those of `_define_flags`."""
     _define_flags()
-    flags, rest = launcher.parse(argv, "rpr train (t2t-trainer)", "decode_|eval_timeout|worker_id")
+    flags, rest = launcher.parse(argv, "rpr train (t2t-trainer)",
+                                 "decode_|eval_timeout|eval_use_test_set|worker_id")
     if flags.registry_help:
         print(registry.help_string())
         return
@@ -115,9 +116,8 @@ def _request(flags: FlagValues, model: ModelRequest, hparams: HParams) -> Traini
             os.makedirs(tmp_dir, exist_ok=True)
             datagen.generate_with_t2t(plain, model.data_dir, lambda directory: plain.generate_data(
                 directory, tmp_dir))
-    evaluated = "test" if flags.eval_use_test_set else "dev"
     check_data(problem, model.data_dir,
-               ("train",) if flags.schedule == "train" else ("train", evaluated))
+               ("train",) if flags.schedule == "train" else ("train", "dev"))
     made_with = {"model": model.model, "problem": model.problem, "hparams_set": model.hparams_set,
                  "random_seed": flags.random_seed, "xla_compile": flags.xla_compile,
                  "vocabulary": preflight.vocabularies(problem, model.data_dir)}
@@ -153,7 +153,7 @@ def _check_combinations(flags: FlagValues, on_machines: bool) -> None:
     evaluations = ("eval_frequency", "eval_throttle_seconds")
     for name, useless, why in (
             *((name, unevaluated, "--schedule=train does not evaluate")
-              for name in (*evaluations, "eval_steps", "eval_use_test_set")),
+              for name in (*evaluations, "eval_steps")),
             *((name, on_machines, "a training on several machines evaluates once, at its end")
               for name in evaluations),
             ("eval_throttle_seconds", flags.eval_frequency, "--eval_frequency takes its place"),
@@ -224,6 +224,8 @@ def _define_flags() -> None:
     from absl import flags
     flags.FLAGS.set_default("random_seed", 1)
     flags.FLAGS.set_default("tmp_dir", download.default_directory())
+    flags.register_validator("eval_use_test_set", lambda value: not value, "a training evaluates "
+                             "on the development set; rpr evaluate takes this flag")
     flags.DEFINE_string("metrics_file", None, "The file for losses, speed and evaluations, one "
                         "JSON object per line (default: metrics.jsonl in --output_dir).")
     flags.DEFINE_float("max_loss_rise", 2.0, "Stop a training whose loss stays this far above "
