@@ -88,6 +88,9 @@ def generate_with_t2t(problem: Problem, data_dir: str, make: Callable[[str], Non
 
 
 def _run_t2t(problem: Problem, data_dir: str, staging: str, make: Callable[[str], None]) -> None:
+    if type(problem).__module__.startswith("tensor2tensor."):
+        console.say(f"{problem.name} is a problem of tensor2tensor itself: what it downloads, "
+                    "often over http, is neither verified nor unpacked safely")
     try:
         make(staging)
     except (OSError, tf.errors.NotFoundError) as error:

@@ -9,7 +9,6 @@ from rpr.t2t.registration import find_problem, registered_names
 from rpr.utils import files, metrics_log
 from rpr.utils.console import keep_log, say
 from rpr.utils.errors import InvalidPath, InvalidValue, UserError
-from rpr.utils.interfaces import Problem
 
 
 def datagen(argv: list[str]) -> None:
@@ -39,10 +38,7 @@ def datagen(argv: list[str]) -> None:
         if isinstance(problem, translation.TranslationProblem):
             problem.generate_data(data_dir, tmp_dir)    # T2T would create the directory first
         else:
-            def make(directory: str, name: str = name, problem: Problem = problem) -> None:
-                if type(problem).__module__.startswith("tensor2tensor."):
-                    say(f"{name} is a problem of tensor2tensor itself: what it downloads, often "
-                        "over http, is neither verified nor unpacked safely")
+            def make(directory: str, name: str = name) -> None:
                 set_t2t_flags({"problem": name, "tmp_dir": tmp_dir, "data_dir": directory})
                 t2t_datagen.main(None)
 

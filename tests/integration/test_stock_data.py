@@ -266,3 +266,10 @@ def test_a_problem_of_t2t_comes_with_a_warning(tmp_path):
     warning, *_, last = done.stderr.splitlines()
     assert "tiny_problem is a problem of tensor2tensor itself" in warning and "http" in warning
     assert last == f"tiny_problem: 20 training, 20 development examples in {tmp_path}/data"
+
+
+def test_data_that_a_training_makes_with_t2t_comes_with_the_warning(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(Plain, "__module__", "tensor2tensor.data_generators.plain")
+    for _ in range(2):                                # the second time it is there
+        with_t2t(Plain(), tmp_path / "data")
+    assert capfd.readouterr().err.count("plain is a problem of tensor2tensor itself") == 1
