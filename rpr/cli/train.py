@@ -226,15 +226,19 @@ def _define_flags() -> None:
     flags.FLAGS.set_default("tmp_dir", download.default_directory())
     flags.register_validator("eval_use_test_set", lambda value: not value, "a training evaluates "
                              "on the development set; rpr evaluate takes this flag")
+    # T2T's texts are about TPUs and evaluations.
+    flags.FLAGS["iterations_per_loop"].help = "Least number of steps between checkpoints."
+    flags.FLAGS["local_eval_frequency"].help = (
+        "Save a checkpoint after this many steps, or --iterations_per_loop steps if that is more.")
     flags.DEFINE_string("metrics_file", None, "The file for losses, speed and evaluations, one "
                         "JSON object per line (default: metrics.jsonl in --output_dir).")
     flags.DEFINE_float("max_loss_rise", 2.0, "Stop a training whose loss stays this far above "
                        "its best for 150 steps, in nats per token; 0: never.")
     flags.DEFINE_integer("stop_at_step", 0, "Stop at this step, before --train_steps, on which "
                          "learning rates may depend; 0: do not.")
-    flags.DEFINE_integer("eval_frequency", None, "Evaluate at the first checkpoint that is this "
-                         "many steps after the last evaluation (default: T2T's way, by the clock: "
-                         "--eval_throttle_seconds).", lower_bound=1)
+    flags.DEFINE_integer("eval_frequency", None, "Evaluate the first checkpoint at or after each "
+                         "multiple of this many steps, and the last one (default: T2T's way, by "
+                         "the clock: --eval_throttle_seconds).", lower_bound=1)
     flags.DEFINE_integer("keep_checkpoint_every_n_steps", 0, "Keep the weights of the checkpoints "
                          "at multiples of this step in kept/ below --output_dir, without the "
                          "optimizer's variables; 0: of none.", lower_bound=0)

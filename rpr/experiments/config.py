@@ -135,9 +135,9 @@ class Run:
     hparams: str = setting("hparams that differ from the set: name=value,...", "")
     seed: int = setting("seed of Python, NumPy and TensorFlow", 1, low=0, high=_HIGHEST_SEED)
     checkpoint_steps: int = setting("steps between checkpoints; divides train_steps", 1000, low=1)
-    eval_frequency: int = setting("steps from one evaluation on the development set to the next, "
-                                  "which is at a checkpoint; the last checkpoint is always "
-                                  "evaluated", 1000, low=1, high=10**9)
+    eval_frequency: int = setting("evaluate the first checkpoint at or after each multiple of "
+                                  "this many steps, and the last one, on the development set", 1000,
+                                  low=1, high=10**9)
     bleu_frequency: int = setting("steps from one checkpoint to the next whose BLEU on the "
                                   "development set is computed after the training; a multiple of "
                                   "checkpoint_steps; 0: none", 0, low=0, high=10**9)
@@ -159,7 +159,8 @@ class Run:
     language_pair: str = setting("such as en-de; test_set needs it, and its target language "
                                  "chooses BLEU's tokenizer (zh, ja, ko)", "")
     worker_gpu: int = setting("GPUs of one run; each gets a batch of its own", 1, low=1, high=1024)
-    xla_compile: bool = setting("compile the training step with XLA; its batches are others", False)
+    xla_compile: bool = setting("compile the training step with XLA; this changes the batches",
+                                False)
     usr_dir: str = setting("directory with problems, hparams sets, models and position schemes of "
                            "your own (T2T's t2t_usr_dir)", "")
     text_source: str = setting("source side of the training text, for translate_text_files and "
