@@ -30,7 +30,7 @@ T2T's programs, with T2T's flags and this project's models, hparams sets and pro
   datagen       t2t-datagen: vocabulary and TFRecords of a problem
   train         t2t-trainer
   decode        t2t-decoder; also RUN, and --test_set=wmt14/full --language_pair=en-de
-  evaluate      t2t-eval
+  evaluate      t2t-eval; also RUN
   average       t2t-avg-all: checkpoint averaging
   bleu          t2t-bleu: T2T's approximate BLEU; publish that of `rpr score`
 

@@ -113,7 +113,7 @@ def _static(size: int | tf.Tensor) -> int | None:
 
 
 def _checked(x: Any, scheme: Scheme, hook: str, shape: Any, dtype: tf.DType) -> Any:
-    """What a hook returned; raises ValueError, with its line, if type or shape are others."""
+    """What a hook returned; raises ValueError, with its line, if type or shape differ."""
     if x is None and hook in ("place", "bias", "pair_vectors"):
         return x
     if (tf.is_tensor(x) and x.dtype.base_dtype == tf.as_dtype(dtype).base_dtype
