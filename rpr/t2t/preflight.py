@@ -54,20 +54,23 @@ def parse_hparams(hparams: HParams | DecodeHParams, overrides: str, setting: str
     return {name: value for name, value in hparams.values().items() if name in dict(given)}
 
 
-def check_supported(model: str, hparams: HParams, decoding: bool = False) -> None:
+def check_supported(model: str, hparams: HParams, decoding: bool = False) -> HParams:
     """Refuses hparams that are out of range or that a model of this project does not support.
 
-    `decoding`: the model is trained, and its batches are not packed.
+    `decoding`: the model is trained, and its batches are not packed. Returns the hparams as the
+    model reads them, which for `rpr_transformer` includes its own in a set of T2T.
     """
-    check = getattr(registry.model(model), "check_hparams", None)
+    check, checked = getattr(registry.model(model), "check_hparams", None), None
     if check:
         try:
-            check(hparams)
+            checked = check(hparams)
         except ValueError as error:
             raise UserError(str(error)) from None
     if not decoding and hparams.get("pack_dataset") and hparams.get("use_custom_ops"):
         raise UserError("use_custom_ops=True with pack_dataset=True: T2T's package does not "
                         "contain its operation; add use_custom_ops=False")
+    # That of a user's own model need not return any.
+    return checked if isinstance(checked, type(hparams)) else hparams
 
 
 def say_what_has_no_effect(given: Mapping[str, Any], dead: Mapping[str, str]) -> None:
@@ -177,8 +180,8 @@ def check_runs(runs: Sequence[ModelRequest]) -> tuple[list[dict[str, Any]], list
                             "swapped")
         hparams = registration.registered_hparams(run.hparams_set)
         overrides = parse_hparams(hparams, run.hparams)
-        check_supported(run.model, hparams)
-        dead = live_hparams.without_effect(run.model, hparams, problem)
+        checked = check_supported(run.model, hparams)
+        dead = live_hparams.without_effect(run.model, checked, problem)
         read.append({name: value for name, value in hparams.values().items() if name not in dead})
         if "position" in dead and not hasattr(registry.model(run.model), "check_hparams"):
             overrides.setdefault("position", hparams.position)    # of our set; T2T's model

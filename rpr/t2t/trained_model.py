@@ -29,11 +29,11 @@ def build_hparams(request: ModelRequest, decoding: bool = False) -> HParams:
         hparams = hparams_lib.create_hparams_from_json(
             os.path.join(output_dir, "hparams.json"), hparams)
         hparams.parse(request.hparams)
-    preflight.check_supported(request.model, hparams, decoding)
+    checked = preflight.check_supported(request.model, hparams, decoding)
     if not decoding:
         problem = registration.find_problem(request.problem) if request.problem else None
         preflight.say_what_has_no_effect(
-            overrides, live_hparams.without_effect(request.model, hparams, problem))
+            overrides, live_hparams.without_effect(request.model, checked, problem))
     return hparams
 
 

@@ -44,3 +44,12 @@ def test_evaluation_and_decoding_take_settings_that_may_change_after_training(st
     assert "other hparams: requested t5_num_buckets=16 (there: 8)" in refused(
         "evaluate", *text.flags, "--model=rpr_transformer", "--hparams_set=rpr_tiny",
         f"--output_dir={output_dir}", "--hparams=t5_num_buckets=16")
+
+
+def test_a_model_of_a_t2t_set_is_trained_on(trained, tmp_path):
+    flags = ["--hparams_set=transformer_relative_tiny", "--hparams=hidden_size=32,filter_size=32"]
+    train(trained.text, tmp_path / "model", *flags, steps=1)
+    made = train(trained.text, tmp_path / "more", *flags,
+                 f"--warm_start_from={tmp_path}/model", steps=1)
+    assert (tmp_path / "more" / "model.ckpt-1.index").exists()
+    assert "start anew" not in made.stderr

@@ -233,6 +233,19 @@ def test_a_training_says_which_settings_it_does_not_read(tmp_path, monkeypatch):
     assert said[3:] == ["encoder_position=rotary has no effect in a language model"]
 
 
+@pytest.mark.parametrize("hparams_set, read", [
+    ("transformer_base", False), ("transformer_relative", True)])
+def test_a_set_of_t2t_is_read_with_its_own_positions(hparams_set, read, tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(console, "say", lambda line, style: said.append(line))
+    trained_model.build_hparams(interfaces.ModelRequest(
+        model="rpr_transformer", hparams_set=hparams_set, output_dir=str(tmp_path / "model"),
+        hparams="max_relative_position=4"))
+    assert said == [] if read else said == [
+        "max_relative_position=4 has no effect with position=sinusoid"]
+    run.check_new_runs(new_runs(tmp_path, "", hparams_set=hparams_set))
+
+
 @pytest.mark.parametrize("settings, is_read", [({}, False), ({"pack_dataset": True}, True),
                                                ({"split_to_length": 8}, True)])
 def test_batches_are_shuffled_again_only_where_t2t_reads_them(settings, is_read):
