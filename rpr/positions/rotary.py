@@ -215,7 +215,8 @@ AXIAL_WIDTH = Setting("axial_width", 16, "words of a line, for axial_rotary, mix
 def row_and_column(positions: tf.Tensor, width: int) -> tuple[tf.Tensor, tf.Tensor]:
     """The line and the place in it, from 0: two float32 tensors of the shape of the positions."""
     positions = tf.cast(positions, tf.float32)
-    rows = tf.floor(positions / width)
+    # Integers: Grappler and XLA replace x / width by x * (1 / width), and 41 * (1 / 41) is below 1.
+    rows = tf.cast(tf.cast(tf.floor(positions), tf.int64) // width, tf.float32)
     return rows, positions - width * rows
 
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import tiny_models
+from tensorflow.python.compiler.xla import xla
 
 from rpr import positions
 from rpr.positions import rotary
@@ -164,3 +165,20 @@ def test_two_axes_need_heads_whose_depth_is_a_multiple_of_4():
         with pytest.raises(ValueError, match=f"position={position} needs heads .* here it is 6"):
             positions.build(tiny_models.hparams(
                 position=position, hidden_size=12, num_heads=2), "inputs")
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_rows_and_columns_are_those_of_integers_where_graphs_are_rewritten(compiled):
+    """Rewritten as in a training: in float32, 41 times the reciprocal of 41 is below 1."""
+    n, widths = 600, [1, 16, 41, 47, 55, 61, 82, 83, 94, 97, 128, 129]
+
+    def places(positions):
+        return [each for width in widths for each in rotary.row_and_column(positions, width)]
+
+    with tf.Graph().as_default(), tf.Session(config=tf.ConfigProto()) as session:   # with Grappler
+        positions = tf.placeholder(tf.int32, [n])
+        found = xla.compile(places, [positions]) if compiled else places(positions)
+        found = session.run(found, {positions: np.arange(n)})
+    for width, rows, columns in zip(widths, found[::2], found[1::2], strict=True):
+        np.testing.assert_array_equal(rows, np.arange(n) // width, f"width {width}")
+        np.testing.assert_array_equal(columns, np.arange(n) % width, f"width {width}")
