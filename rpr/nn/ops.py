@@ -1,4 +1,5 @@
 """Tensor operations that TensorFlow lacks, or that are faster on CPU than TensorFlow's own."""
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -77,3 +78,17 @@ def static_min(a: int | tf.Tensor, b: int | tf.Tensor) -> int | tf.Tensor:
 def static_max(a: int | tf.Tensor, b: int | tf.Tensor) -> int | tf.Tensor:
     """The maximum of two ints or int32 scalars: an int if both are ints, otherwise a scalar."""
     return -static_min(-a, -b)
+
+
+def within(x: tf.Tensor, low: float = -math.inf, high: float = math.inf) -> tf.Tensor:
+    """min(max(x, low), high), for a parameter that goes on learning where it is outside.
+
+    The gradient of such a value is 0 only where a step would lead it further away. That of
+    tf.clip_by_value is 0 for good. Shape and dtype are those of x.
+    """
+    @tf.custom_gradient
+    def forward(x: tf.Tensor) -> WithGradient:
+        return tf.clip_by_value(x, low, high), lambda dy: tf.where_v2(
+            ((x >= low) | (dy < 0)) & ((x <= high) | (dy > 0)), dy, tf.zeros_like(dy))
+
+    return forward(tf.convert_to_tensor(x))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from rpr.nn.ops import WithGradient, accumulator_dtype, gather_rows
+from rpr.nn.ops import accumulator_dtype, gather_rows, within
 from rpr.nn.projections import mlp
 from rpr.positions.layout import Layout, t5_buckets, whole
 from rpr.positions.pairs import skew
@@ -242,31 +242,19 @@ class Fire(Scheme):
         return tf.transpose(y, [0, 3, 1, 2])
 
 
-def at_least(x: tf.Tensor, low: float) -> tf.Tensor:
-    """max(x, low), for a parameter that goes on learning where it is below.
-
-    KERPLE's authors clip the stored value, so that every step starts at `low` or above. Here the
-    gradient of a smaller value is 0 only where a step would lower it further.
-    """
-    @tf.custom_gradient
-    def forward(x: tf.Tensor) -> WithGradient:
-        return tf.maximum(x, low), lambda dy: tf.where((x >= low) | (dy < 0), dy, tf.zeros_like(dy))
-
-    return forward(tf.convert_to_tensor(x))
-
-
 @register("kerple")
 class Kerple(Scheme):
     """A learned logarithmic penalty of the distance for each head (Chi et al. 2022).
 
-    -r_1 log(1 + r_2 |i - j|) with r_1 and r_2 above 0 (equation 5).
+    -r_1 log(1 + r_2 |i - j|) with r_1 and r_2 above 0 (equation 5). The authors clip the stored
+    values, so that every step starts at 0.01 or above.
     """
 
     def bias(self, layout: Layout, dtype: tf.DType) -> tf.Tensor:
         def positive(name: str, most: float) -> tf.Tensor:
             x = tf.get_variable(name, [self.hparams.num_heads], dtype,
                                 tf.random_uniform_initializer(0, most))
-            return at_least(x, 0.01)[:, None, None]
+            return within(x, 0.01)[:, None, None]
 
         with tf.variable_scope("kerple"):
             amplitude, rate = positive("amplitude", 2.0), positive("rate", 1.0)

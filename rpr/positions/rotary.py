@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from rpr.nn.ops import accumulator_dtype
+from rpr.nn.ops import accumulator_dtype, within
 from rpr.positions.layout import Layout
 from rpr.positions.registry import register
 from rpr.positions.scheme import Scheme, head_depth
@@ -200,7 +200,7 @@ class Pope(Scheme):
             first = -2 * math.pi if self.hparams.get("pope_random_phases") else 0.0
             delta = tf.get_variable("pope/phase", [heads, 1, depth], x.dtype,
                                     tf.random_uniform_initializer(first, 0))
-            delta = tf.clip_by_value(tf.cast(delta, tf.float32), -2 * math.pi, 0)
+            delta = within(tf.cast(delta, tf.float32), -2 * math.pi, 0)
             cosines, sines = (cosines * tf.cos(delta) - sines * tf.sin(delta),
                               sines * tf.cos(delta) + cosines * tf.sin(delta))
         size = tf.nn.softplus(tf.cast(x, accumulator_dtype(x.dtype)))    # else no GPU kernel

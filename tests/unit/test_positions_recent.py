@@ -260,10 +260,12 @@ def test_a_layer_and_its_gradients_are_those_of_the_equations(position, side):
             z = layer(at, position, side, Layout(n, n, causal=causal))
             variables = tf.trainable_variables()
             gradients = tf.gradients(z, [at, *variables], tf.constant(dz))
-        session.run([v.initializer for v in variables], {
-            v.initializer.inputs[1]: 0.02 * (position == "kerple") + (      # above its least value
-                np.abs if position == "kerple" else np.asarray)(
-                random.randn(*v.shape.as_list()) / 2) for v in variables})
+        draws = {v: random.randn(*v.shape.as_list()) / 2 for v in variables}
+        if position in ("kerple", "pope"):                   # within the range of their values
+            sign = 1 if position == "kerple" else -1
+            draws = {v: sign * (0.02 + np.abs(draw)) for v, draw in draws.items()}
+        session.run([v.initializer for v in variables],
+                    {v.initializer.inputs[1]: draw for v, draw in draws.items()})
         values = session.run({v.op.name.removeprefix("layer/"): v for v in variables})
         got, dx, *learned = session.run([z, *map(tf.convert_to_tensor, gradients)])
     float32 = position in ("pope", "axial_rotary", "mixed_rotary")       # its angles

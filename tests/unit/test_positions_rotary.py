@@ -141,6 +141,27 @@ def test_mixed_rotary_is_a_complex_product_with_given_rates():
         turns[:, ::-1] * (x[..., 0::2] + 1j * x[..., 1::2]), atol=1e-5)
 
 
+def test_phases_of_pope_beyond_their_borders_learn_their_way_back():
+    """A step may lead such a phase back, and not further away; it starts at the upper border."""
+    values = np.tile([0.0, 0.1, -1.0, -7.0], 4).reshape(2, 1, 8)
+    with tf.Graph().as_default(), tf.Session() as session:
+        scheme = positions.build(tiny_models.hparams(
+            position="pope", hidden_size=16, num_heads=2), "inputs")
+        layout, x = Layout(3, 3), tf.constant(np.random.RandomState(0).randn(1, 2, 3, 8))
+        y = scheme.rotate(tf.cast(x, tf.float32), layout.key_positions(), layout, "key")
+        phase, = tf.trainable_variables()
+        gradients = [tf.gradients(sign * tf.reduce_sum(y), phase)[0] for sign in (1, -1)]
+        session.run(phase.initializer)
+        assert not session.run(phase).any()
+        phase.load(values, session)
+        one, other = session.run(gradients)
+    is_inside = (values <= 0) & (values >= -2 * math.pi)
+    assert (one[is_inside] == -other[is_inside]).all() and one[is_inside].all()
+    learned = one + other                                    # outside, one of the two is 0
+    assert ((one == 0) ^ (other == 0) == ~is_inside).all()
+    assert (learned[values > 0] > 0).all() and (learned[values < -2 * math.pi] < 0).all()
+
+
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
 def test_initial_rates_of_mixed_rotary_have_a_random_direction_per_head(dtype):
     heads, pairs, base = 500, 6, 10.0
