@@ -61,8 +61,7 @@ def _problem(name: str, scheme: type[Scheme]) -> str:
     for word in (name, *(setting.name for setting in scheme.settings)):
         if not word.isidentifier():
             return f"{word!r}: a name consists of letters, digits and _"
-    if name != "none" and not any(getattr(scheme, hook) is not getattr(Scheme, hook)
-                                  for hook in HOOKS):
+    if name != "none" and not any(_overrides(scheme, hook) for hook in HOOKS):
         return f"{scheme.__name__} overrides none of the methods {', '.join(HOOKS)}"
     for method in ("__init__", "states", *HOOKS):
         own = inspect.getattr_static(scheme, method)
@@ -73,6 +72,10 @@ def _problem(name: str, scheme: type[Scheme]) -> str:
         except TypeError:
             return f"{method}() must take {', '.join(taken[1:]) or 'nothing'}"
     return ""
+
+
+def _overrides(scheme: type[Scheme], hook: str) -> bool:
+    return getattr(scheme, hook) is not getattr(Scheme, hook)
 
 
 def declared_settings() -> tuple[Setting, ...]:
@@ -130,7 +133,8 @@ def build(hparams: HParams, side: str) -> Scheme:
     if len(parts) == 1 and parts[0].is_rest:
         return _sum(parts[0].names, hparams, side, setting)
     for hook in ("place", "embed"):
-        users = [{name for name in part.names if SCHEMES[name](hparams, side).uses(hook)}
+        # By their classes: a group of heads may have other numbers of heads and channels.
+        users = [{name for name in part.names if _overrides(SCHEMES[name], hook)}
                  for part in parts]
         for name in users[0].union(*users) - users[0].intersection(*users):
             raise ValueError(f"{setting}: {name} acts before the first layer, on all heads, so it "

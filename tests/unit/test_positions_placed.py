@@ -111,6 +111,20 @@ def test_assignments_that_cannot_be_are_refused(position, message):
         tiny_models.make(tiny_models.hparams(position=position))
 
 
+@pytest.mark.parametrize("position", [
+    "differential@heads1-2:rotary", "rotary@heads1:differential", "alibi@heads1-2:rotary"])
+def test_a_scheme_of_pairs_of_heads_needs_them_in_its_own_group_only(position):
+    values = tiny_models.hparams(position=position, num_heads=3, hidden_size=24,
+                                 num_hidden_layers=1, alibi_directions="heads")
+    ids = tiny_models.sentences([4, 3])
+    with tf.Graph().as_default():
+        tiny_models.make(values)(tiny_models.features(ids, ids))
+    values.num_heads = 4
+    values.position = position.replace("1-2", "1-3")
+    with pytest.raises(ValueError, match="into (pairs|halves): 3 must be an even number"):
+        transformer.checked_hparams(values)
+
+
 def test_a_part_for_the_layers_of_one_side_is_not_refused():
     values = tiny_models.hparams(position="rotary@2-3:none", num_encoder_layers=3)
     transformer.checked_hparams(values)
