@@ -66,6 +66,9 @@ _NEVER_IN = {
                          "layer_prepostprocess_dropout_broadcast_dims", "max_relative_position",
                          "norm_epsilon", "norm_type", "num_area_layers"), "")}}
 _DROPOUTS = ("attention_dropout", "layer_prepostprocess_dropout", "relu_dropout")
+# Those of an encoder, and those of a source text.
+_OF_ENCODER = ("unidirectional_encoder", "use_target_space_embedding")
+_OF_SOURCE = ("decoder_only", "max_input_seq_length", "pretrained_source_embeddings")
 _OWN = ("position", "encoder_position", "decoder_position", "cross_position", "compatibility")
 
 
@@ -142,6 +145,14 @@ def _positions(hparams: HParams, has_source: bool) -> dict[str, str]:
     dead = dict.fromkeys(unused, why)
     for side, why in missing.items():
         dead |= dict.fromkeys((f"{side}_position", "cross_position", f"num_{side}_layers"), why)
+    if "encoder" in missing:
+        dead |= dict.fromkeys(_OF_ENCODER, missing["encoder"])
+    if not has_source:
+        dead |= dict.fromkeys(_OF_SOURCE, missing["encoder"])
+    if not (hparams.get("relative_keys") or hparams.get("relative_values")):
+        others = set().union(*map(names_in, [*sides, cross])) - {"relative", "graph"}
+        idle = unused_settings("+".join(others or ["none"])) - {"relative_keys", "relative_values"}
+        dead = dict.fromkeys(idle, "with relative_keys=False and relative_values=False") | dead
     if all(map(hparams.get, names)):
         dead["position"] = f"with {' and '.join(names)}"
     encoder = set() if "encoder" in missing else names_in(sides[0])
@@ -156,8 +167,5 @@ def _positions(hparams: HParams, has_source: bool) -> dict[str, str]:
         ("coupling_lowest_first", "coupling" not in encoder, "in a decoder"),
         ("num_edge_labels", "graph" not in encoder, "in a decoder, which has no edges"),
         ("max_relative_position", -1 not in map(hparams.get, clips), f"with {' and '.join(clips)}"),
-        *((name, not (hparams.get("relative_keys") or hparams.get("relative_values")),
-           "with relative_keys=False and relative_values=False")
-          for name in ("max_relative_position", *clips)),
         ("num_hidden_layers", all(map(hparams.get, layers)), f"with {' and '.join(layers)}"),
     ) if useless} | dead

@@ -243,7 +243,8 @@ def _order(problem: Problem, hparams: HParams, lengths: np.ndarray, towers: int,
            few_shapes: bool) -> DataOrder:
     """The order of the examples that T2T would use, in T2T's buckets or in few."""
     sides, lengths = lengths[:, 1:], lengths[:, 0]
-    if hparams.get("decoder_only"):                   # one sequence
+    in_one_row = hparams.get("decoder_only") and getattr(problem, "has_inputs", True)
+    if in_one_row:
         lengths = sides.sum(axis=1)
     used = (lengths >= hparams.min_length) & (lengths <= problem.max_length(hparams))
     if used.sum() < towers:
@@ -257,7 +258,7 @@ def _order(problem: Problem, hparams: HParams, lengths: np.ndarray, towers: int,
     if few_shapes:
         lengths = sides.max(axis=1)
         boundaries = few_boundaries(sides[used])
-        together = 2 if hparams.get("decoder_only") else 1   # sides of that length in a row
+        together = 2 if in_one_row else 1             # sides of that length in a row
         sizes = [max(1, hparams.batch_size // (together * longest)) * towers for longest in (
             *(boundary - 1 for boundary in boundaries), int(lengths[used].max()))]
     if hparams.use_fixed_batch_size:                  # a count of sentences

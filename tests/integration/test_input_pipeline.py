@@ -8,7 +8,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 import tiny_models  # noqa: F401  registers the hparams sets
 from conftest import python_script
-from tensor2tensor.utils import data_reader, trainer_lib
+from tensor2tensor.utils import data_reader, registry, trainer_lib
 
 from rpr.training import input_pipeline
 from rpr.training.input_pipeline import BATCH_NUMBER, Stream, reproducible_input
@@ -162,6 +162,22 @@ def test_a_decoder_alone_counts_source_and_target_together(text):
     for batch in read(text, 5, few_shapes=True, decoder_only=True, max_length=50, batch_size=200):
         assert batch["inputs"].shape[0] * (
             batch["inputs"].shape[1] + batch["targets"].shape[1]) <= 200
+
+
+@pytest.mark.parametrize("few_shapes", [False, True])
+def test_a_language_model_has_the_same_batches_with_decoder_only(few_shapes):
+    problem = types.SimpleNamespace(has_inputs=False, max_length=lambda hparams: 64,
+                                    get_hparams=lambda: types.SimpleNamespace(
+                                        batch_size_multiplier=1))
+    lengths = np.random.RandomState(0).randint(1, 60, 300)
+    lengths = np.stack([lengths, 0 * lengths, lengths], axis=1)
+    batches = []
+    for decoder_only in (False, True):
+        hparams = registry.hparams("rpr_tiny")
+        hparams.override_from_dict({"decoder_only": decoder_only, "batch_size": 256})
+        order = input_pipeline._order(problem, hparams, lengths, 1, 1, few_shapes)
+        batches.append([order.batch(number).tolist() for number in range(10)])
+    assert batches[0] == batches[1]
 
 
 def test_examples_that_cannot_be_split_are_refused(text, monkeypatch):

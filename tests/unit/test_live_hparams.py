@@ -26,7 +26,7 @@ OTHER = {"learning_rate_decay_scheme": "exp", "learning_rate_boundaries": [3],
          "layer_prepostprocess_dropout_broadcast_dims": "1", "pretrained_model_dir": "x",
          "attention_dropout_broadcast_dims": "0", "relu_dropout_broadcast_dims": "1",
          "mixed_precision_optimizer_loss_scaler": "none", "position": "sinusoid",
-         "heads_share_relative_embedding": None, "position_features": "x",
+         "position_features": "x",
          "max_relative_position_left": 3, "max_relative_position_right": 3}
 
 
@@ -96,14 +96,17 @@ def test_a_decay_scheme_reads_exactly_what_is_said(scheme):
         assert rate_graph(changed(new_hparams(**settings), [name])) != graph, name
 
 
-def training_graph(hparams, model="rpr_transformer"):
+def training_graph(hparams, model="rpr_transformer", has_source=True):
     """The operations of a training step, without texts: hparams and addresses of objects."""
     ids = tiny_models.sentences([4, 3])
     with tf.Graph().as_default() as graph:
         tf.set_random_seed(1)
         tf.train.create_global_step()
         model = tiny_models.make(hparams, "train", model)
-        _, losses = model(tiny_models.features(ids, ids))
+        features = tiny_models.features(ids, ids)
+        if not has_source:
+            del model._problem_hparams.modality["inputs"], features["inputs"]
+        _, losses = model(features)
         model.optimize(losses["training"])
     nodes = graph.as_graph_def().node
     for node in nodes:
@@ -136,12 +139,36 @@ def test_what_has_no_effect_leaves_the_graph_of_a_training_alone(position, optim
      ("alibi_directions", "coupling_lowest_first", "num_edge_labels", "max_relative_position")),
     ({"position": "relative", "relative_keys": False, "relative_values": False,
       "num_hidden_layers": 1},
-     ("max_relative_position", "max_relative_position_left", "max_relative_position_right"))])
+     ("max_relative_position", "max_relative_position_left", "max_relative_position_right",
+      "heads_share_relative_embedding")),
+    ({"encoder_position": "relative+graph", "decoder_position": "relative_unclipped",
+      "relative_keys": False, "relative_values": False, "num_hidden_layers": 1, "max_length": 9},
+     ("max_relative_position", "num_edge_labels")),
+    ({"decoder_only": True, "shared_embedding_and_softmax_weights": True, "num_hidden_layers": 1},
+     ("unidirectional_encoder", "use_target_space_embedding"))])
 def test_a_setting_that_another_one_makes_useless_is_named(settings, names):
     dead = live_hparams.without_effect("rpr_transformer", new_hparams(**settings))
     assert set(names) <= dead.keys()
     before = training_graph(new_hparams(**settings))
     assert training_graph(changed(new_hparams(**settings), names)) == before
+
+
+def test_a_language_model_names_the_settings_of_a_source():
+    settings = {"num_hidden_layers": 1, "shared_embedding_and_softmax_weights": True}
+    dead = live_hparams.without_effect("rpr_transformer", new_hparams(**settings),
+                                       registration.find_problem("lm_text_files_characters"))
+    names = ("unidirectional_encoder", "use_target_space_embedding", "decoder_only",
+             "max_input_seq_length")
+    assert {dead[name] for name in names} == {"in a language model"}
+    before = training_graph(new_hparams(**settings), has_source=False)
+    assert training_graph(changed(new_hparams(**settings), names), has_source=False) == before
+
+
+def test_the_heads_share_the_vectors_of_relative_unclipped_whatever_relative_does():
+    settings = {"relative_keys": False, "relative_values": False}
+    for position, is_read in (("relative", False), ("relative+relative_unclipped", True)):
+        assert is_read != ("heads_share_relative_embedding" in live_hparams.without_effect(
+            "rpr_transformer", new_hparams(position=position, **settings)))
 
 
 def test_a_recurrent_model_names_the_settings_of_a_transformer():
