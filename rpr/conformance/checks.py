@@ -306,15 +306,15 @@ def formula(subject: Subject, logit: PairLogit) -> str:
     q, k, v = (np.stack(np.split(x[0] @ weights[f"multihead_attention/{name}/kernel"], heads, 1))
                for name in "qkv")
     own = {name.removeprefix("multihead_attention/"): value for name, value in weights.items()}
-    z, depth, is_causal = np.zeros_like(x), q.shape[2], subject.side == "targets"
+    z, depth, is_causal = np.zeros_like(v), q.shape[2], subject.side == "targets"
     for h, i in itertools.product(range(heads), range(x.shape[1])):
         seen = i + 1 if is_causal else x.shape[1]
         logits = np.array([logit(q[h, i] * depth ** -0.5, k[h, j], i, j, h, is_causal, own)
                            for j in range(seen)])
         share = np.exp(logits - logits.max())
-        z[0, i, h * depth:(h + 1) * depth] = share / share.sum() @ v[h, :seen]
-    expected = z @ weights["multihead_attention/output_transform/kernel"]
-    return difference(subject.layer(x), expected, "by the author's formula")
+        z[h, i] = share / share.sum() @ v[h, :seen]
+    expected = np.concatenate(z, axis=1) @ weights["multihead_attention/output_transform/kernel"]
+    return difference(subject.layer(x), expected[None], "by the author's formula")
 
 
 def check_scheme(position: str, hparams: str = "", logit: PairLogit | None = None

@@ -65,7 +65,7 @@ class AttentionLayer:
                ) -> tf.Tensor:
         """`layout` has the places of the words; 0 begins a sentence."""
         hparams, places = self._hparams, layout.query_positions()
-        scheme, hidden = positions.build(hparams, self._side), hparams.hidden_size
+        scheme = positions.build(hparams, self._side)
         # A symbol that depends on the word; 0 begins a sentence, as in a decoder, and is padding.
         ids = tf.cast(tf.abs(tf.cast(x[:, :, 0], tf.float32)) * 8, tf.int32) % VOCABULARY
         ids *= tf.cast(places > 0, tf.int32)
@@ -76,8 +76,8 @@ class AttentionLayer:
             x=x, ids=ids, segments=segments, mask=mask, cache=cache))
         x = scheme.embed(x, layout.query_positions())
         return attention.multihead_attention(
-            x, None, mask, hidden, hidden, hidden, hparams.num_heads, scheme.at(0), layout,
-            hparams.compatibility, cache=cache)
+            x, None, mask, *transformer_stacks.channels_of(hparams), hparams.hidden_size,
+            hparams.num_heads, scheme.at(0), layout, hparams.compatibility, cache=cache)
 
     def mask(self, shape: tuple[int, int], padding: np.ndarray | None = None,
              segments: np.ndarray | None = None) -> np.ndarray:
@@ -155,10 +155,10 @@ class AttentionLayer:
     def _step(self) -> tuple[tf.Tensor, dict[str, tf.Tensor], tuple[tf.Tensor, dict]]:
         """Placeholders of a word and of the cache, and the output and the cache after the word."""
         hparams, heads = self._hparams, self._hparams.num_heads
-        depth = hparams.hidden_size // heads
+        depth, of_values = (size // heads for size in transformer_stacks.channels_of(hparams))
         with self.session.graph.as_default(), tf.variable_scope("layer", reuse=True):
             scheme = positions.build(hparams, self._side).at(0)
-            shapes = {"k": [heads, 0, depth * scheme.depth_factor], "v": [heads, 0, depth],
+            shapes = {"k": [heads, 0, depth * scheme.depth_factor], "v": [heads, 0, of_values],
                       **scheme.states()}
             if scheme.uses("place"):
                 shapes["positions"] = [0, 1]

@@ -108,14 +108,14 @@ def _attention_sublayer(x: tf.Tensor, memory: tf.Tensor | None, bias: tf.Tensor 
         save_weights_to = None       # for visualization; T2T's decoding loop would carry them along
     y = attention.multihead_attention(
         layers.preprocess(x, hparams), memory, bias,
-        *_channels(hparams), hparams.hidden_size, hparams.num_heads, scheme, layout,
+        *channels_of(hparams), hparams.hidden_size, hparams.num_heads, scheme, layout,
         hparams.compatibility if memory is None else "dot_product", hparams.attention_dropout,
         layers.axes(hparams, "attention_dropout_broadcast_dims"), cache, save_weights_to,
         hparams.get("masked_softmax", False))
     return layers.postprocess(x, y, hparams)
 
 
-def _channels(hparams: HParams) -> tuple[int, int]:
+def channels_of(hparams: HParams) -> tuple[int, int]:
     """The channels of all heads' keys together, and of their values."""
     return (hparams.attention_key_channels or hparams.hidden_size,
             hparams.attention_value_channels or hparams.hidden_size)
@@ -299,7 +299,7 @@ def init_cache(cache: dict | None, hparams: HParams, batch_size: int | tf.Tensor
     """
     cache = {} if cache is None else cache
     scheme, cross_scheme = (positions.build(hparams, side) for side in ("targets", "cross"))
-    heads, (key_channels, value_channels) = hparams.num_heads, _channels(hparams)
+    heads, (key_channels, value_channels) = hparams.num_heads, channels_of(hparams)
     dtype = (tf.as_dtype(hparams.get("activation_dtype", "float32")) if encoder_output is None
              else encoder_output.dtype)
     if encoder_output is not None:

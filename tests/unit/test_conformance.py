@@ -290,6 +290,16 @@ def test_every_scheme_passes(position, keep):
          or side in positions.SCHEMES[position].sides})
 
 
+@pytest.mark.parametrize("position", ["relative", "rotary"])
+def test_heads_may_have_other_widths_than_the_model(position, keep):
+    keep("finite at lengths 1 to 300", "cached = whole", "greedy and beam search")
+    for keys, values in ((32, 0), (8, 24)):
+        results = list(checks.check_scheme(
+            position, f"attention_key_channels={keys},attention_value_channels={values}"))
+        assert {result.side for result in results} == {"encoder", "decoder", "cross"}
+        assert not [result for result in results if result.problem]
+
+
 def test_a_scheme_with_too_few_positions_for_the_checks_is_not_blamed():
     with pytest.raises(ValueError, match="position=learned: has 4 positions; the checks need 7"):
         list(checks.check_scheme("learned", "max_length=4"))
@@ -307,4 +317,5 @@ def test_the_authors_formula_is_compared(keep):
 
     assert problems(linear(1.0)) == ["", ""]
     assert problems(linear(1.0, 4), "num_heads=4,hidden_size=32") == ["", ""]
+    assert problems(linear(1.0), "attention_key_channels=8,attention_value_channels=24") == ["", ""]
     assert ["formula: sentence 1, word" in line for line in problems(linear(2.0))] == [True] * 2
