@@ -121,12 +121,7 @@ def _overrides(args: argparse.Namespace) -> dict[str, Any]:
     register(args.t2t_usr_dir)
     from rpr.conformance.layer import HPARAMS_SET
     from rpr.t2t.preflight import parse_hparams
-    overrides = parse_hparams(registered_hparams(HPARAMS_SET), ",".join(args.set), "set")
-    for name in ("position", "encoder_position", "decoder_position"):
-        if name in overrides:
-            raise InvalidValue("set", f"{name}={overrides[name]}",
-                               f"the scheme is already named, {args.scheme}")
-    return overrides
+    return parse_hparams(registered_hparams(HPARAMS_SET), ",".join(args.set), "set")
 
 
 def _show_checks(args: argparse.Namespace) -> "list[Result]":
@@ -138,6 +133,8 @@ def _show_checks(args: argparse.Namespace) -> "list[Result]":
             outcome = f"FAILED: {result.problem}" if result.problem else result.note or "pass"
             print(f"{result.side:<9}{result.check:<34}{printable(outcome)}", flush=True)
             results.append(result)
+    except InvalidValue as error:
+        raise InvalidValue("set", error.value, error.problem) from None
     except ValueError as error:
         from rpr.positions.registry import SCHEMES, names_in
         is_known = args.t2t_usr_dir or names_in(args.scheme) <= SCHEMES.keys()

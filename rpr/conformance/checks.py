@@ -16,8 +16,10 @@ from rpr.conformance.layer import (
     changed,
     compare_search,
     cost,
+    override,
 )
 from rpr.models import declarations
+from rpr.positions.registry import names_in, works_in
 from rpr.positions.scheme import HOOKS
 from rpr.utils.errors import own_code_error
 from rpr.utils.interfaces import HParams
@@ -332,23 +334,29 @@ def check_scheme(position: str, hparams: str = "", logit: PairLogit | None = Non
       one result after the other, since they take seconds.
 
     Raises:
+      InvalidValue: an override is not known, or names another scheme.
       ValueError: the position names an unknown scheme or has fewer than 7 positions, or an hparam
         is out of range.
     """
     values = registry.hparams(HPARAMS_SET)
     values.parse("hidden_size=16,num_heads=2,num_hidden_layers=1,filter_size=16")
     values = changed(values, position)
-    values.parse(hparams)
+    override(values, hparams, {"position": position, "encoder_position": "",
+                               "decoder_position": ""})
     declarations.check_ranges(values)
-    sides = []
+    errors: dict[str, ValueError] = {}
     for side in SIDES:
         try:
             positions.build(values, side)
-            sides.append(side)
-        except ValueError:
-            if side == "targets" and not sides:
-                raise
+        except ValueError as error:
+            errors[side] = error
+    sides = [side for side in SIDES if _works_in(values, side)]
+    if errors.keys() >= {*(sides or SIDES)}:
+        raise errors[(sides or [*SIDES])[-1]]
     for side in sides:
+        if side in errors:
+            yield Result("the layer is built", SIDES[side], _described(errors[side]))
+            continue
         try:
             subject = Subject(values, side)
         except Exception as error:                           # of a user's code
@@ -364,14 +372,17 @@ def check_scheme(position: str, hparams: str = "", logit: PairLogit | None = Non
             yield _result(name, SIDES[side], check, subject)
         for name, measure in (("in training", in_training), ("cost", cost)):
             yield _result(name, SIDES[side], measure, subject, is_note=True)
+    if not _works_in(values, "cross"):
+        return
     cross = changed(values, "none")
     cross.set_hparam("cross_position", position)
-    try:
-        positions.build(cross, "cross")
-    except ValueError:
-        return
     for name, of_model in CROSS_CHECKS.items():
         yield _result(name, "cross", of_model, cross)
+
+
+def _works_in(hparams: HParams, side: str) -> bool:
+    return all(works_in(name, hparams, side) for name in names_in(hparams.position)
+               if name in positions.SCHEMES)
 
 
 def _result(name: str, side: str, check: Callable[[Any], str], subject: Any,

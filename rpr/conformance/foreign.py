@@ -8,7 +8,7 @@ from tensor2tensor.utils import registry
 
 from rpr import positions
 from rpr.conformance.checks import Result, difference
-from rpr.conformance.layer import HPARAMS_SET, MASKED
+from rpr.conformance.layer import HPARAMS_SET, MASKED, override
 from rpr.models import declarations
 from rpr.positions.layout import Layout
 from rpr.utils.errors import InvalidValue, UserError
@@ -101,17 +101,11 @@ def check_attention(function: Attention, position: str, hparams: str = "", heads
     values.parse(f"num_heads={heads},hidden_size={heads * depth},num_hidden_layers=1"
                  ",max_length=512")
     values.position = position
-    try:
-        values.parse(hparams)
-    except ValueError as error:
-        raise InvalidValue("hparams", hparams, str(error)) from None
-    for name, value in (("position", position), ("num_heads", heads), ("decoder_position", ""),
-                        ("hidden_size", heads * depth), ("compatibility", "dot_product"),
-                        ("attention_key_channels", 0), ("attention_value_channels", 0),
-                        ("num_hidden_layers", 1), ("num_encoder_layers", 0),
-                        ("num_decoder_layers", 0)):
-        if values.get(name) != value:
-            raise InvalidValue("hparams", hparams, f"{name} must be {value!r} here")
+    override(values, hparams, {
+        "position": position, "num_heads": heads, "decoder_position": "",
+        "hidden_size": heads * depth, "compatibility": "dot_product",
+        "attention_key_channels": 0, "attention_value_channels": 0, "num_hidden_layers": 1,
+        "num_encoder_layers": 0, "num_decoder_layers": 0})
     try:
         declarations.check_ranges(values)
         reference, random = _Reference(values), np.random.RandomState(0)

@@ -3,6 +3,7 @@ import functools
 import itertools
 import statistics
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from rpr import positions
 from rpr.models import transformer_stacks
 from rpr.nn import attention
 from rpr.positions.layout import Layout
+from rpr.utils.errors import InvalidValue
 from rpr.utils.interfaces import HParams
 
 HPARAMS_SET = "rpr_tiny"
@@ -202,6 +204,17 @@ def changed(hparams: HParams, position: str) -> HParams:
                                if name in values})
     values.position = position
     return values
+
+
+def override(values: HParams, hparams: str, fixed: Mapping[str, Any]) -> None:
+    """Applies overrides, "name=value,...", in place; InvalidValue if `fixed` values are changed."""
+    try:
+        values.parse(hparams)
+    except ValueError as error:
+        raise InvalidValue("hparams", hparams, str(error)) from None
+    for name, value in fixed.items():
+        if values.get(name) != value:
+            raise InvalidValue("hparams", hparams, f"{name} must be {value!r} here")
 
 
 def cost(subject: Subject) -> str:

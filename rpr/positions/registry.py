@@ -95,6 +95,13 @@ def names_in(position: str) -> set[str]:
     return {name.strip() for part in position.split(":") for name in part.split("@")[0].split("+")}
 
 
+def works_in(name: str, hparams: HParams, side: str) -> bool:
+    """Whether a scheme is for a side; `unidirectional_encoder` takes those for the decoder, too."""
+    sides = {side, "targets"} if side == "inputs" and hparams.get(
+        "unidirectional_encoder") else {side}
+    return not sides.isdisjoint(SCHEMES[name].sides)
+
+
 def unused_settings(position: str) -> set[str]:
     """The names of hparams of schemes that `position`, such as relative+sinusoid, does not use.
 
@@ -244,10 +251,8 @@ def _sum(names: list[str], hparams: HParams, side: str, setting: str,
          heads: tuple[int, int] = (0, 0)) -> SumOfSchemes:
     """The checked sum of the schemes with these names, for all heads or for a group."""
     schemes = {}
-    sides = {side, "targets"} if side == "inputs" and hparams.get(
-        "unidirectional_encoder") else {side}
     for name in names:
-        if sides.isdisjoint(SCHEMES[name].sides):
+        if not works_in(name, hparams, side):
             where = " and ".join(_SIDES[each] for each in SCHEMES[name].sides)
             raise ValueError(f"{setting}: {name} works only in {where}")
         for each in SCHEMES[name].settings:

@@ -8,6 +8,7 @@ import tiny_models
 
 from rpr import positions
 from rpr.conformance import checks
+from rpr.utils.errors import InvalidValue
 
 
 class Leaking(positions.Scheme):
@@ -298,6 +299,28 @@ def test_heads_may_have_other_widths_than_the_model(position, keep):
             position, f"attention_key_channels={keys},attention_value_channels={values}"))
         assert {result.side for result in results} == {"encoder", "decoder", "cross"}
         assert not [result for result in results if result.problem]
+
+
+def test_a_side_that_the_model_refuses_is_not_skipped(keep):
+    keep("padding")
+    results = list(checks.check_scheme("alibi", "num_heads=1,alibi_directions=heads"))
+    assert (results[0].side, results[0].check) == ("encoder", "the layer is built")
+    assert results[0].problem == ("ValueError: alibi_directions=heads divides the heads into "
+                                  "halves: 1 must be an even number")
+    assert not [result for result in results[1:] if result.problem or result.side == "encoder"]
+    for position in ("xpos", "rotary"):                      # on all of its sides
+        with pytest.raises(ValueError, match="^rotary_fraction=0.1: .* of the 8 channels"):
+            list(checks.check_scheme(position, "rotary_fraction=0.1"))
+
+
+@pytest.mark.parametrize("hparams, says", [
+    ("position=rotary", "position must be 'alibi' here"),
+    ("encoder_position=rotary,decoder_position=rotary", "encoder_position must be '' here"),
+    ("decoder_position=rotary", "decoder_position must be '' here"),
+    ("alibi_facto=2", "Unknown hyperparameter")])
+def test_another_scheme_than_the_one_that_is_named_is_refused(hparams, says):
+    with pytest.raises(InvalidValue, match=f"^hparams={hparams}: {says}"):
+        next(checks.check_scheme("alibi", hparams))
 
 
 def test_a_scheme_with_too_few_positions_for_the_checks_is_not_blamed():
