@@ -71,8 +71,9 @@ def launch(command: Callable[[list[str]], Any], argv: list[str]) -> Any:
         raise
     except BaseException as error:
         from rpr.t2t import checkpoints  # imports T2T, which is prepared by now
-        # The graph raises the first while it runs.
-        too_long = re.search(r"position=\w+ has rows for .*? or relative\b", str(error))
+        # The graph raises the first while it runs, see `rpr.positions.scheme.check_length`.
+        too_long = re.search(r"position=(\S+ has rows for .*? or relative\b|\w+: \w+=\d+ is too "
+                             "small for .*?; raise it)", str(error))
         line = too_long.group() if too_long else resource_error(error) or checkpoints.explain(error)
         if line:
             raise UserError(line) from error

@@ -60,7 +60,8 @@ class Randomized(Scheme):
             draws = tf.bitcast(tf.random.stateless_uniform(
                 shape, [stable_hash(self.side) >> 1, 0], tf.int32.min, tf.int32.max, tf.int32),
                 tf.uint32)
-        with check_length(layout.queries, length, "randomized", "randomized_length"):
+        with check_length(layout.queries, length, "randomized", "randomized_length",
+                          "a sentence of this batch"):
             return ascending_subsets(draws, layout.queries)
 
 
@@ -166,7 +167,8 @@ class Abacus(_DigitPlaces):
         table = tf.get_variable(f"{self.side}_abacus", shape, x.dtype)
         if self._at is None:                                 # a layer without symbols
             return x
-        with check_length(tf.reduce_max(self._at) + 1, self._length, "abacus", "abacus_length"):
+        with check_length(tf.reduce_max(self._at) + 1, self._length, "abacus", "abacus_length",
+                          "the digits of a number" + " and abacus_shift" * bool(self._shift)):
             return x + tf.gather(table, self._at)
 
 

@@ -226,17 +226,18 @@ def head_depth(hparams: HParams, channels: str = "attention_key_channels") -> in
     return (hparams.get(channels) or hparams.hidden_size) // hparams.num_heads
 
 
-def check_length(length: int | tf.Tensor, rows: int, scheme: str, setting: str = "max_length"
-                 ) -> contextlib.AbstractContextManager[None]:
-    """A context whose operations fail if a sequence is longer than the rows of a table.
+def check_length(length: int | tf.Tensor, rows: int, scheme: str, setting: str = "max_length",
+                 what: str = "") -> contextlib.AbstractContextManager[None]:
+    """A context whose operations fail if a length is larger than a setting of a scheme.
 
-    `setting` is the hparam that gives the number of rows. At run time, a longer sequence raises
-    tf.errors.InvalidArgumentError.
+    That is a sequence that is longer than the rows of a table, or `what` the setting is too small
+    for. `setting` is the hparam that gives the number of rows. At run time, a larger length raises
+    tf.errors.InvalidArgumentError, whose line `rpr.cli.launcher` looks for.
     """
-    check = tf.debugging.assert_less_equal(
-        tf.cast(length, tf.int32), rows,
-        message=f"position={scheme} has rows for {setting}={rows} positions, and more are needed: "
-                f"raise {setting} before training, or use position=sinusoid or relative")
+    message = (f"position={scheme}: {setting}={rows} is too small for {what}; raise it" if what else
+               f"position={scheme} has rows for {setting}={rows} positions, and more are needed: "
+               f"raise {setting} before training, or use position=sinusoid or relative")
+    check = tf.debugging.assert_less_equal(tf.cast(length, tf.int32), rows, message=message)
     return tf.control_dependencies([check] if check is not None else [])
 
 

@@ -17,6 +17,7 @@ from rpr.nn import attention, projections
 from rpr.positions import absolute
 from rpr.positions.combinations import SumOfSchemes
 from rpr.positions.layout import Layout
+from rpr.positions.scheme import check_length
 from rpr.t2t import trained_model
 from rpr.utils.errors import UserError
 from rpr.utils.interfaces import ModelRequest
@@ -132,14 +133,20 @@ def test_learned_refuses_a_sequence_that_is_too_long():
             session.run(rows, {length: 6})
 
 
-def test_a_command_reports_a_sequence_that_is_too_long(monkeypatch):
+@pytest.mark.parametrize("scheme, what, line", [
+    ("learned", "", "position=learned has rows for max_length=5 positions, .* or relative"),
+    ("learned+alibi", "", r"position=learned\+alibi has rows for max_length=5 .* or relative"),
+    ("abacus", "a number", "position=abacus: max_length=5 is too small for a number; raise it")])
+def test_a_command_reports_a_sequence_that_is_too_long(scheme, what, line, monkeypatch):
     def verb(argv):
         with tf.Graph().as_default(), tf.Session() as session:
             length = tf.placeholder(tf.int32, [])
-            session.run(absolute.learned(tf.range(length), tf.zeros([5, 2])), {length: 6})
+            with check_length(length, 5, scheme, what=what):
+                x = tf.ones([length])
+            session.run(x, {length: 6})
 
     monkeypatch.setattr(t2t.compat, "install", lambda: None)
-    with pytest.raises(UserError, match="^position=learned has rows for max_length=5"):
+    with pytest.raises(UserError, match=f"^{line}$"):
         t2t.launch(verb, ["--verbose"])
 
 

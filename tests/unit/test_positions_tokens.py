@@ -170,3 +170,25 @@ def test_settings_that_cannot_be_are_refused(position, settings, message):
 def test_an_input_without_symbols_is_refused():
     with pytest.raises(UserError, match="position=bipe reads the symbols of a sentence"):
         build("bipe").place(Layout(3, 3))
+
+
+@pytest.mark.parametrize("position, more, says", [
+    ("randomized+sinusoid", {"randomized_length": 4},
+     "position=randomized: randomized_length=4 is too small for a sentence of this batch; raise"),
+    ("abacus", {"abacus_length": 4},
+     "position=abacus: abacus_length=4 is too small for the digits of a number; raise it"),
+    ("abacus", {"abacus_length": 4, "abacus_shift": 2},
+     "abacus_length=4 is too small for the digits of a number and abacus_shift; raise it")])
+def test_a_setting_that_is_too_small_for_a_batch_is_named(position, more, says):
+    ids = np.full([1, 6], 5)                                 # one number
+    with tf.Graph().as_default(), tf.Session() as session:
+        length = tf.placeholder(tf.int32, [])
+        x = tf.ones([1, length, 8])
+        layout = Layout(length, length, x=x, ids=tf.constant(ids)[:, :length], training=True)
+        scheme = build(position, "inputs", **more)
+        at = scheme.place(layout)
+        x = scheme.embed(x, layout.query_positions() if at is None else at)
+        session.run(tf.global_variables_initializer())
+        assert session.run(x, {length: 1}).shape == (1, 1, 8)
+        with pytest.raises(tf.errors.InvalidArgumentError, match=says):
+            session.run(x, {length: 6})
