@@ -51,8 +51,11 @@ def list_names(args: argparse.Namespace) -> None:
         for name, entry in entries:
             meaning = (entry.__doc__ or "").strip().split("\n")[0]
             print(printable(f"  {name:<{width}}  {meaning}".rstrip()))
-            for setting in entry.settings if kind == "schemes" else ():
-                print(printable(f"  {'':<{width}}    {_describe(setting, setting.default)}"))
+            if kind == "schemes":
+                for line in (*(_describe(setting, setting.default) for setting in entry.settings),
+                             *(f"{name}: T2T's hparam, with the default of the hparams set"
+                               for name in entry.t2t_settings)):
+                    print(printable(f"  {'':<{width}}    {line}"))
 
 
 def list_names_parser() -> Parser:
