@@ -24,7 +24,6 @@ def test_the_scheme_and_its_hparams_are_listed():
     assert "-c log(1 + |i - j|)" in lines[place]
     assert lines[place + 1].split() == (
         "log_distance_c=1.0: slope of the logarithmic bias (a number, at least 0)").split()
-        "log_distance_c=1.0: slope of the logarithmic bias (a number at least 0)").split()
     relative = lines[[line.split()[:1] for line in lines].index(["relative"]):]
     assert [line.split(":")[0].strip() for line in relative[5:7]] == [
         "max_relative_position", "heads_share_relative_embedding"]

@@ -11,9 +11,6 @@ class LogDistance(positions.Scheme):
         positions.Setting("log_distance_c", 1.0, "slope of the logarithmic bias", minimum=0),
     )
 
-    def __init__(self, hparams, side):
-        self._c = hparams.log_distance_c
-
     def bias(self, layout, dtype):
         distances = tf.cast(tf.abs(layout.relative_positions()), dtype)
-        return -self._c * tf.math.log(1 + distances)    # [1, 1, queries, keys]
+        return -self.hparams.log_distance_c * tf.math.log(1 + distances)    # [1, 1, queries, keys]
