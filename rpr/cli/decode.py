@@ -305,7 +305,7 @@ def _decode(request: DecodeRequest, models: Sequence[TrainedModel]) -> dict[str,
             if "EOFError" not in f"{error!r}: {error}":       # the end of the input, Ctrl-D
                 raise
         return None
-    counted = ProgressEstimator(estimator)
+    counted = ProgressEstimator(estimator, decode_hparams)
     t2t_decoder.decode(counted, hparams, decode_hparams)
     return counted.event()
 

@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from rpr.utils.errors import UserError
 _KEY_FILE = "rpr-decode-key"                          # marks a folder as made here
 _LOCK_FILE = f"{_KEY_FILE}.lock"
 _OUR_FILES = re.compile(rf"\.?({_KEY_FILE}|\d+\.json)(\W.*)?")       # temporary names too
+_Ids = TypeVar("_Ids", list[int], np.ndarray)
 
 
 class Batches:
@@ -101,7 +102,7 @@ class Batches:
         """
         for number in numbers:
             batch = list(itertools.islice(predictions, len(self._batches[number])))
-            best = [np.atleast_2d(prediction["outputs"])[0] for prediction in batch]
+            best = [until_end(np.atleast_2d(prediction["outputs"])[0]) for prediction in batch]
             files.write_atomically(self.path(number), json.dumps(
                 {"lines": list(map(as_text, batch)),
                  "tokens": int(sum(map(np.count_nonzero, best))),
@@ -130,6 +131,16 @@ class Batches:
             lines[positions[number]] + delimiter for number in range(len(lines))))
         self._remove_files()
         os.rmdir(self._folder)
+
+
+def until_end(ids: _Ids) -> _Ids:
+    """Ids up to and including the first end mark, which ends the words of a source with edges.
+
+    Without an end mark, padding at the end is left out, but at least one id remains.
+    """
+    array: np.ndarray = np.asarray(ids)
+    last = [*np.flatnonzero(array == EOS_ID)[:1], *np.flatnonzero(array)[-1:], 0][0]
+    return ids[:last + 1]
 
 
 def one_line(text: str) -> str:

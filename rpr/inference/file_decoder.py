@@ -19,11 +19,11 @@ import tensorflow.compat.v1 as tf
 from tensor2tensor.bin import t2t_trainer
 from tensor2tensor.utils import decoding, trainer_lib
 
-from rpr.inference.batches import Batches, one_line
+from rpr.inference.batches import Batches, one_line, until_end
 from rpr.t2t.trained_model import TrainedModel
 from rpr.utils import processes
 from rpr.utils.console import Task
-from rpr.utils.errors import UserError
+from rpr.utils.errors import InvalidValue, UserError
 from rpr.utils.interfaces import DecodeHParams, HParams, ModelRequest
 
 # Decodes sentences, in order; see `rpr.export.to_ctranslate2.decoder`.
@@ -145,8 +145,22 @@ def estimator_search(estimator: tf.estimator.Estimator, hparams: HParams,
         return decoding._decode_input_tensor_to_features_dict(
             decoding.make_input_fn_from_generator(batches)(), hparams, decode_hparams)
 
-    return lambda sentences: estimator.predict(
-        lambda: input_fn(sentences), checkpoint_path=checkpoint)
+    return lambda sentences: (
+        {**prediction, "outputs": _rows(prediction, decode_hparams)} for prediction in
+        estimator.predict(lambda: input_fn(sentences), checkpoint_path=checkpoint))
+
+
+def _rows(prediction: Mapping[str, np.ndarray], decode_hparams: DecodeHParams) -> np.ndarray:
+    """The hypotheses of a prediction, int [beams, length], one beam unless return_beams.
+
+    T2T's greedy loops give [length] and [length, 1, 1], the latter without the scores.
+    """
+    if not decode_hparams.return_beams:
+        return np.reshape(prediction["outputs"], [1, -1])
+    if decode_hparams.write_beam_scores and "scores" not in prediction:
+        raise InvalidValue("decode_hparams", "write_beam_scores=True", "T2T's greedy search gives "
+                           "this model's hypotheses no scores; take beam_size=2 or more")
+    return np.reshape(prediction["outputs"], [decode_hparams.beam_size, -1])
 
 
 def line_maker(hparams: HParams, decode_hparams: DecodeHParams
@@ -232,8 +246,8 @@ def _is_running(number: int, output: IO[bytes], worker: subprocess.Popen) -> boo
 class ProgressEstimator:
     """An Estimator, for T2T's functions, whose `predict` shows progress and counts."""
 
-    def __init__(self, estimator: tf.estimator.Estimator) -> None:
-        self._estimator = estimator
+    def __init__(self, estimator: tf.estimator.Estimator, decode_hparams: DecodeHParams) -> None:
+        self._estimator, self._decode_hparams = estimator, decode_hparams
         self.config, self.model_dir = estimator.config, estimator.model_dir
         self.sentences = self.tokens = 0
         self.seconds = 0.0
@@ -243,8 +257,8 @@ class ProgressEstimator:
         start = time.time()
         for prediction in _with_progress(self._estimator.predict(*args, **kwargs)):
             self.sentences += 1
-            best = np.atleast_2d(prediction["outputs"])[0]
-            self.tokens += int(np.count_nonzero(best))
+            best = _rows(prediction, self._decode_hparams)[0]
+            self.tokens += int(np.count_nonzero(until_end(best)))
             self.seconds = time.time() - start
             yield prediction
 

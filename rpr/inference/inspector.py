@@ -4,11 +4,11 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from rpr.inference.batches import one_line
+from rpr.inference.batches import one_line, until_end
 from rpr.inference.model_session import ModelSession, encode
 from rpr.models.beam_search import EOS_ID
 from rpr.t2t.trained_model import TrainedModel
@@ -21,7 +21,6 @@ TITLES = {"encoder": "encoder self-attention", "decoder": "decoder self-attentio
 _INCHES_PER_TOKEN = 0.14
 _LONGEST_SIDE = 12000                                 # pixels
 _LONGEST_LABEL = 16                                   # characters
-_Ids = TypeVar("_Ids", list[int], np.ndarray)
 
 _TABLE = re.compile(r"[^/]+/body/(encoder|decoder)/layer_(\d+)/self_attention/multihead_attention/"
                     r"(?:heads_(\d+)_\d+/)?[^/]+/relative_positions_(keys|values)/embeddings$")
@@ -119,16 +118,6 @@ class Inspector(ModelSession):
         return SentenceAttention(
             self.tokens(until_end(list(source)), "inputs"), self.tokens(target),
             *(layers[:, 0] if len(layers) else layers for layers in weights))
-
-
-def until_end(ids: _Ids) -> _Ids:
-    """Ids up to and including the first end mark, which ends the words of a source with edges.
-
-    Without an end mark, padding at the end is left out, but at least one id remains.
-    """
-    array: np.ndarray = np.asarray(ids)
-    last = [*np.flatnonzero(array == EOS_ID)[:1], *np.flatnonzero(array)[-1:], 0][0]
-    return ids[:last + 1]
 
 
 def relative_tables(checkpoint: str) -> dict[str, np.ndarray]:

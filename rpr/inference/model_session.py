@@ -13,6 +13,7 @@ from tensor2tensor.utils import registry
 
 from rpr import positions
 from rpr.models import declarations, incremental
+from rpr.models.beam_search import EOS_ID
 from rpr.t2t import checkpoints, preflight
 from rpr.utils.errors import UserError
 from rpr.utils.interfaces import HParams, Vocabulary
@@ -86,8 +87,10 @@ class ModelSession:
                 inferred = model.infer(source, beam_size=beam_size, top_beams=1, alpha=alpha,
                                        decode_length=extra_length)
             batch = tf.shape(self._inputs)[0]
-            self._hypotheses = (tf.reshape(inferred["outputs"], [batch, -1]),
-                                tf.reshape(inferred["scores"], [batch]))
+            ids, scores = tf.reshape(inferred["outputs"], [batch, -1]), inferred["scores"]
+            if scores is None:                        # of T2T's greedy search without a cache
+                scores = _greedy_scores(ids, inferred["logits"])
+            self._hypotheses = ids, tf.reshape(scores, [batch])
             self._session = tf.Session(config=tf.ConfigProto(
                 allow_soft_placement=True, gpu_options=tf.GPUOptions(allow_growth=True)))
             if checkpoint is None:
@@ -201,6 +204,19 @@ class ModelSession:
         if limit is not None and length > limit:
             raise UserError(f"{what}: a sentence of {length} ids; the model's position scheme has "
                             f"positions for max_length={limit}")
+
+
+def _greedy_scores(ids: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """Log probability of hypotheses up to their end marks, float32 [batch].
+
+    ids: int [batch, length]; logits: [batch, length, 1, 1, symbols].
+    """
+    log_probabilities = tf.gather(
+        tf.nn.log_softmax(tf.cast(logits[:, :, 0, 0], tf.float32)), ids, batch_dims=2)
+    ends_before = tf.cumsum(tf.cast(tf.equal(ids, EOS_ID), tf.int32), axis=1, exclusive=True)
+    return tf.reduce_sum(
+        tf.where(tf.equal(ends_before, 0), log_probabilities, tf.zeros_like(log_probabilities)),
+        axis=1)
 
 
 def list_of_strings(name: str, sentences: Iterable[str]) -> list[str]:

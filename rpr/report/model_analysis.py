@@ -131,7 +131,8 @@ def attention_by_distance(model: "Inspector", source: Sequence[str], target: Seq
     Raises:
       UserError: the model has no self-attention, or every sentence is too long.
     """
-    from rpr.inference.inspector import sum_by_distance, until_end
+    from rpr.inference.batches import until_end
+    from rpr.inference.inspector import sum_by_distance
     if not model.has_self_attention:
         raise UserError("the model has no self-attention")
     pairs = list(zip(source, target, strict=True))

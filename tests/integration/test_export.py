@@ -14,7 +14,7 @@ from conftest import refused, rpr_command
 
 from rpr.export import bundle, position_terms, to_ctranslate2, translator
 from rpr.export.bundle import Search, add_translator
-from rpr.inference.inspector import until_end
+from rpr.inference.batches import until_end
 from rpr.inference.model_session import ModelSession
 from rpr.positions.layout import Layout
 from rpr.t2t import trained_model

@@ -3,11 +3,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny_models
 from conftest import rpr_command
 
 import rpr
 from rpr.experiments import run_directory
 from rpr.inference import inspector
+from rpr.inference.batches import until_end
 from rpr.models.beam_search import EOS_ID
 from rpr.report import model_analysis
 from rpr.t2t import trained_model
@@ -58,6 +60,22 @@ def test_the_score_is_made_of_the_probabilities(model, lines):
             ended += 1
         np.testing.assert_allclose(translation.score, expected, rtol=1e-4)
     assert ended
+
+
+def test_a_greedy_hypothesis_of_t2ts_loop_without_a_cache_has_its_log_probability():
+    """With relative attention; the loop itself gives no scores."""
+    session = rpr.build(
+        "transformer_tiny", "self_attention_type=dot_product_relative,max_relative_position=4,"
+        "num_hidden_layers=1", model="transformer", vocabulary_size=16, beam_size=1, extra_length=6)
+    with session._session.graph.as_default():
+        tiny_models.lively(session._session, seed=8)
+    inputs = tiny_models.sentences([6, 3, 5, 4, 2, 5])[:, :, 0, 0]
+    ids, scores = session.search(inputs)
+    found = [until_end(row) for row in ids]
+    expected = [row[:len(ids)].sum() for row, ids in zip(
+        session.log_probabilities(inputs, found, found=True), found, strict=True)]
+    np.testing.assert_allclose(scores, expected, rtol=1e-4)
+    assert len({len(ids) for ids in found}) > 1              # some end before the limit
 
 
 def test_weights_are_distributions_over_what_may_be_seen(model, lines):

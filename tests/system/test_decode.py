@@ -116,11 +116,11 @@ def first_symbol(prediction):
 
 def test_finished_batches_of_other_settings_are_discarded(tmp_path):
     made = decoding_of(tmp_path, ["a checkpoint"])
-    predictions = ({"outputs": np.array([number, 5, 0])} for number in range(1, 8))
+    predictions = ({"outputs": np.array([number, 5, 0])} for number in range(1, 8))   # 1 ends
     assert made.missing() == [0, 1, 2] and made.missing(1, 2) == [1]
     made.save([0, 1], predictions, first_symbol)
     assert decoding_of(tmp_path, ["a checkpoint"]).missing() == [2]
-    assert made.tokens([0, 1]) == 12 and made.sentences([2]) == ["sentence 6"]
+    assert made.tokens([0, 1]) == 11 and made.sentences([2]) == ["sentence 6"]
     made.save([2], predictions, first_symbol)
     made.assemble({number: 6 - number for number in range(7)}, "\n")
     assert (tmp_path / "out").read_text() == "7\n6\n5\n4\n3\n2\n1\n"

@@ -10,7 +10,7 @@ from tensor2tensor.utils import decoding
 
 import rpr.problems  # noqa: F401  registers them
 from rpr.inference import file_checks, file_decoder
-from rpr.inference.batches import one_line
+from rpr.inference.batches import Batches, one_line
 from rpr.utils.errors import UserError
 
 BYTES = text_encoder.ByteTextEncoder()
@@ -56,6 +56,40 @@ def test_beams_that_the_search_never_filled_are_not_written():
     assert make_line(prediction, **beams) == "ab\t\ta b"
     assert make_line(prediction, **beams, write_beam_scores=True) == (
         "ab\t-1.00\t\t-2.00\ta b\t-3.00")
+
+
+def estimator_of(*outputs, **more):
+    """Stands for an Estimator that predicts these outputs."""
+    return types.SimpleNamespace(config=None, model_dir=None, predict=lambda *_, **__: iter(
+        [{"outputs": np.array(ids), **more} for ids in outputs]))
+
+
+@pytest.mark.parametrize("outputs", [
+    [[[[5]], [[6]], [[1]], [[0]]], [[[5]], [[6]], [[7]], [[8]]]],    # T2T's loop without a cache
+    [[5, 6, 1, 9, 1], [5, 6, 7, 8]]])                        # T2T's loop with one goes on
+def test_tokens_of_t2ts_greedy_loops_count_up_to_the_end(tmp_path, outputs):
+    search = decoding.decode_hparams("beam_size=1,batch_size=2")
+    hparams = types.SimpleNamespace(problem_hparams=types.SimpleNamespace(
+        vocabulary={"inputs": BYTES}))
+    found = file_decoder.estimator_search(estimator_of(*outputs), hparams, search, None)
+    batches = Batches(str(tmp_path / "out"), ["a", "b"], 2, [])
+    with batches.prepared():
+        batches.save([0], found(["a", "b"]), lambda prediction: "")
+    counted = file_decoder.ProgressEstimator(estimator_of(*outputs), search)
+    assert len(list(counted.predict())) == 2
+    assert batches.tokens([0]) == counted.tokens == 7 and batches.count_cut() == 1
+
+
+@pytest.mark.parametrize("search, is_refused", [
+    ("return_beams=True,write_beam_scores=True", True), ("return_beams=True", False),
+    ("write_beam_scores=True", False)])
+def test_scores_that_a_search_does_not_give_are_refused(search, is_refused):
+    search = decoding.decode_hparams(f"beam_size=1,{search}")
+    for more in ({}, {"scores": -1.0}):
+        counted = file_decoder.ProgressEstimator(estimator_of([[[5]], [[1]]], **more), search)
+        with pytest.raises(UserError, match="write_beam_scores=True: .* no scores; take beam_size="
+                           ) if is_refused and not more else contextlib.nullcontext():
+            list(counted.predict())
 
 
 @pytest.mark.parametrize("text, lines", [
