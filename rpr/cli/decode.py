@@ -302,6 +302,9 @@ def _decode(request: DecodeRequest, models: Sequence[TrainedModel]) -> dict[str,
         try:
             t2t_decoder.decode(estimator, hparams, decode_hparams)
         except (EOFError, tf.errors.UnknownError) as error:
+            refused = re.search("^UserError: (.*)", str(error), re.MULTILINE)
+            if refused:                               # a line after the first, read by the graph
+                raise UserError(refused[1]) from error
             if "EOFError" not in f"{error!r}: {error}":       # the end of the input, Ctrl-D
                 raise
         return None

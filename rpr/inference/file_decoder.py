@@ -139,11 +139,12 @@ def estimator_search(estimator: tf.estimator.Estimator, hparams: HParams,
     size = decode_hparams.batch_size
 
     def input_fn(sentences: Sequence[str]) -> dict[str, tf.Tensor]:
-        batches = decoding._decode_batch_input_fn(
+        # All at once: a line that cannot be encoded is refused before the first is decoded.
+        batches = list(decoding._decode_batch_input_fn(
             -(-len(sentences) // size), sentences, hparams.problem_hparams.vocabulary["inputs"],
-            size, decode_hparams.max_input_size, task_id=decode_hparams.multiproblem_task_id)
+            size, decode_hparams.max_input_size, task_id=decode_hparams.multiproblem_task_id))
         return decoding._decode_input_tensor_to_features_dict(
-            decoding.make_input_fn_from_generator(batches)(), hparams, decode_hparams)
+            decoding.make_input_fn_from_generator(iter(batches))(), hparams, decode_hparams)
 
     return lambda sentences: (
         {**prediction, "outputs": _rows(prediction, decode_hparams)} for prediction in

@@ -384,3 +384,11 @@ def test_own_relations_go_through_the_command_line(tmp_path, monkeypatch):
     assert (tmp_path / "attention" / "1.encoder.png").stat().st_size
     (tmp_path / "lines").write_text("a + b\t1 7 left\n")
     assert "outside the line's 3 words" in refused(*decode, f"--decode_from_file={tmp_path}/lines")
+    written = (tmp_path / "out").read_text()
+    (tmp_path / "lines").write_text("a + b + c\na + b\t1 7 left\n")       # in the second batch
+    assert "outside the line's 3 words" in refused(
+        *decode, f"--decode_from_file={tmp_path}/lines", "--decode_hparams=batch_size=1")
+    assert (tmp_path / "out").read_text() == written and not (tmp_path / "out.parts").exists()
+    assert "outside the line's 3 words" in refused(
+        *decode[:-1], "--decode_interactive", "--decode_hparams=beam_size=1,extra_length=1",
+        stdin="a + b\na + b\t1 7 left\n")
