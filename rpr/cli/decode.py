@@ -61,14 +61,18 @@ def main(argv: list[str]) -> None:
         models = list(map(trained_model.find_trained_model, request.models))
     else:
         request, models = _request(flags, words)
+    hparams = models[0].hparams
+    scored = flags.score_file and file_checks.read_scored(
+        flags.score_file, "inputs" in hparams.problem_hparams.vocabulary)
     launcher.set_t2t_flags(request.t2t_flags)
-    model_dir = models[0].hparams.model_dir
+    model_dir = hparams.model_dir
     if not request.is_ensemble and os.access(model_dir, os.W_OK):
         keep_log(os.path.join(model_dir, "decode.log"))
     tf.logging.set_verbosity(tf.logging.INFO)
     trainer_lib.set_random_seed(flags.random_seed)
-    if flags.score_file:
-        t2t_decoder.main(None)
+    if scored:
+        scores = file_decoder.score_lines(models[0], scored)
+        files.write_atomically(request.output, "".join(f"{score:.6f}\n" for score in scores))
         return
     event = _decode(request, models)                  # none of a part for another process
     if event and request.metrics_file:
@@ -121,10 +125,6 @@ def _request(flags: FlagValues, words: Sequence[str]) -> tuple[DecodeRequest, li
     has_gpu = _check_devices(flags.worker_gpu)
     decode_hparams.shards, decode_hparams.shard_id = flags.decode_shards, flags.worker_id
     source, output = _files(flags, run, decode_hparams)
-    score_file = flags.score_file
-    if score_file:                                    # T2T takes a byte order mark for text
-        score_file = os.path.join(processes.temporary_directory("score"), "pairs")
-        files.write_atomically(score_file, file_checks.read_scored(flags.score_file, has_source))
     to_terminal = bool(source and not output and (run or flags.test_set))
     if to_terminal:
         output = os.path.join(processes.temporary_directory("decode"), "output")
@@ -142,7 +142,7 @@ def _request(flags: FlagValues, words: Sequence[str]) -> tuple[DecodeRequest, li
         metrics_file = os.path.join(models[0].hparams.model_dir, launcher.METRICS_FILE)
     t2t_flags = {
         **launcher.t2t_flags(), **({} if flags.ensemble else dataclasses.asdict(models[0].request)),
-        "decode_hparams": search, "score_file": score_file,
+        "decode_hparams": search,
         "decode_from_file": source or None, "decode_to_file": output or None,
         "decode_shards": 1 if source else flags.decode_shards,
         "worker_gpu": min(flags.worker_gpu, int(has_gpu))}

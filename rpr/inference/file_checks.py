@@ -34,14 +34,14 @@ def check_input(path: str) -> None:
                                   f"{error.start + 1} of the line)") from None
 
 
-def read_scored(path: str, has_source: bool) -> str:
-    """The UTF-8 text of a file, without a byte order mark.
+def read_scored(path: str, has_source: bool) -> list[str]:
+    """The lines of a file of UTF-8 text, without a byte order mark.
 
-    Each line must be a source, a tab and a target; with `has_source` false, a text without a tab.
+    Each must be a source, a tab and a target; with `has_source` false, a text without a tab.
     """
     with open(path, encoding="utf-8-sig", newline="") as file:
-        text = file.read()
-    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
+        lines = file.read().removesuffix("\n").split("\n")
+    for number, line in enumerate(lines, 1):
         tabs = line.count("\t")
         if has_source and tabs != 1:
             raise InvalidPath(path, f"line {number} has {tabs} tabs; a line is a source, a tab "
@@ -49,7 +49,7 @@ def read_scored(path: str, has_source: bool) -> str:
         if tabs and not has_source:
             raise InvalidPath(path, f"line {number} has a tab, but a language model has no "
                               "source; rpr perplexity takes text with tabs")
-    return text
+    return lines
 
 
 def check_output(path: str, inputs: Iterable[str] = (), of_json: bool = False) -> None:

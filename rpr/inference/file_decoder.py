@@ -17,9 +17,12 @@ from typing import IO, Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 from tensor2tensor.bin import t2t_trainer
-from tensor2tensor.utils import decoding, trainer_lib
+from tensor2tensor.utils import decoding, registry, trainer_lib
 
 from rpr.inference.batches import Batches, one_line, until_end
+from rpr.inference.model_session import encode
+from rpr.models import incremental
+from rpr.models.beam_search import EOS_ID
 from rpr.t2t.trained_model import TrainedModel
 from rpr.utils import processes
 from rpr.utils.console import Task
@@ -191,6 +194,27 @@ def line_maker(hparams: HParams, decode_hparams: DecodeHParams
         return "\t".join(fields)
 
     return line
+
+
+def score_lines(model: TrainedModel, lines: Sequence[str]) -> list[float]:
+    """The loss per token, in nats, of the target of each line of `file_checks.read_scored`.
+
+    As T2T's `score_file`, which takes the model from T2T's flags, and encodes with the vocabularies
+    of the plain problem where the model is of its reverse (_rev).
+    """
+    problem = model.hparams.problem_hparams
+    sides = [side for side in ("inputs", "targets") if side in problem.vocabulary]
+    ids = {side: tf.placeholder(tf.int32, [None], side) for side in sides}
+    network = registry.model(model.name)(model.hparams, tf.estimator.ModeKeys.EVAL, problem)
+    features = {side: ids[side][None, :, None, None] for side in sides}
+    if isinstance(network, incremental.IncrementalDecoder):      # splits words and edges
+        features = network.prepare_features(features)
+    loss = network(features)[1]["training"]
+    with tf.Session() as session:
+        tf.train.Saver().restore(session, model.checkpoint)
+        return [float(session.run(loss, {
+            ids[side]: [*encode(problem.vocabulary[side], text.strip()), EOS_ID]
+            for side, text in zip(sides, line.split("\t"), strict=True)})) for line in lines]
 
 
 def _decode_on_devices(request: DecodeRequest, batches: Batches, missing: Sequence[int]) -> None:

@@ -45,7 +45,7 @@ class TrainedModel(NamedTuple):
     name: str                                         # registered
     hparams: HParams
     checkpoint: str                                   # path without suffix
-    request: ModelRequest                             # with this checkpoint
+    request: ModelRequest                             # with this checkpoint, and paths without ~
 
 
 def find_trained_model(request: ModelRequest) -> TrainedModel:
@@ -68,5 +68,5 @@ def find_trained_model(request: ModelRequest) -> TrainedModel:
     hparams.add_hparam("data_dir", data_dir)
     hparams.add_hparam("model_dir", output_dir)
     trainer_lib.add_problem_hparams(hparams, problem)
-    return TrainedModel(request.model, hparams, checkpoint,
-                        dataclasses.replace(request, checkpoint_path=checkpoint))
+    return TrainedModel(request.model, hparams, checkpoint, dataclasses.replace(
+        request, checkpoint_path=checkpoint, output_dir=output_dir, data_dir=data_dir))

@@ -19,7 +19,7 @@ from rpr.utils import console
 CALLED = (t2t_trainer.create_run_config, t2t_trainer.create_experiment_fn,
           t2t_trainer.set_hparams_from_args,
           t2t_trainer.generate_data, t2t_trainer.save_metadata, t2t_decoder.create_decode_hparams,
-          t2t_decoder.decode, t2t_decoder.score_file)
+          t2t_decoder.decode)
 
 
 def test_a_flag_that_is_shown_is_read():

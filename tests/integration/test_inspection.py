@@ -3,14 +3,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf
 import tiny_models
 from conftest import rpr_command
 
 import rpr
 from rpr.experiments import run_directory
-from rpr.inference import inspector
+from rpr.inference import file_decoder, inspector
 from rpr.inference.batches import until_end
 from rpr.models.beam_search import EOS_ID
+from rpr.problems import toy
 from rpr.report import model_analysis
 from rpr.t2t import trained_model
 from rpr.utils.errors import UserError
@@ -76,6 +78,23 @@ def test_a_greedy_hypothesis_of_t2ts_loop_without_a_cache_has_its_log_probabilit
         session.log_probabilities(inputs, found, found=True), found, strict=True)]
     np.testing.assert_allclose(scores, expected, rtol=1e-4)
     assert len({len(ids) for ids in found}) > 1              # some end before the limit
+
+
+def test_a_file_is_scored_with_the_vocabularies_of_the_model(model, trained, lively, lines):
+    """They are those of the problem, swapped where its name ends in _rev."""
+    found = trained_model.find_trained_model(request_of(trained, lively))
+    source, target = model.encode(lines[0]), model.encode(lines[1], "targets")
+    expected = -model.log_probabilities([source], [target]).mean()
+    with tf.Graph().as_default():
+        score, = file_decoder.score_lines(found, [f"{lines[0]}\t{lines[1]}"])
+    assert score == pytest.approx(expected, rel=1e-4)
+    vocabulary = found.hparams.problem_hparams.vocabulary
+    swapped = {"inputs": toy.Tokens("ab"), "targets": vocabulary["targets"]}
+    found.hparams.problem_hparams.vocabulary = swapped
+    with tf.Graph().as_default():
+        score, = file_decoder.score_lines(found, [f"b a\t{lines[1]}"])
+    assert score == pytest.approx(
+        -model.log_probabilities([[3, 2, EOS_ID]], [target]).mean(), rel=1e-4)
 
 
 def test_weights_are_distributions_over_what_may_be_seen(model, lines):

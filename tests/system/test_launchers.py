@@ -128,6 +128,11 @@ def test_score_file(trained, tmp_path):
                 f"--output={tmp_path}/scores")
     marked = (tmp_path / "scores").read_text().splitlines()
     assert len(marked) == 2 and float(marked[0]) == pytest.approx(scores[0], abs=1e-5)
+    # Its hparams.json is read there, too: one layer, where the set has two.
+    rpr_command("decode", *trained.flags, f"--output_dir=~/{trained.output_dir.name}",
+                f"--score_file={tmp_path}/pairs", f"--output={tmp_path}/scores",
+                env={**os.environ, "HOME": str(trained.output_dir.parent)})
+    assert (tmp_path / "scores").read_text().splitlines() == marked
 
 
 # What T2T does silently, or late, or with a page of traceback.
