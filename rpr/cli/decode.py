@@ -20,6 +20,7 @@ from rpr.experiments.config import Run
 from rpr.export import check_installed, to_ctranslate2
 from rpr.inference import ensemble, file_checks, file_decoder
 from rpr.inference.file_decoder import DecodeRequest, ProgressEstimator
+from rpr.problems import checks
 from rpr.t2t import compat, preflight, registration, trained_model
 from rpr.t2t.trained_model import TrainedModel
 from rpr.utils import files, metrics_log, processes
@@ -33,9 +34,12 @@ rpr decode --output_dir=DIR --model=... --problem=... --hparams_set=... --data_d
   decodes with the model that T2T's flags name"""
 # {way to decode: flags that it does not read}
 _UNREAD = {
-    "decode_from_file": ("decode_in_memory",), "test_set": ("decode_in_memory",),
-    "decode_interactive": ("decode_in_memory", "decode_shards", "decode_to_file", "metrics_file"),
-    "score_file": ("decode_hparams", "decode_in_memory", "decode_shards", "metrics_file"),
+    "decode_from_file": ("decode_in_memory", "eval_use_test_set"),
+    "test_set": ("decode_in_memory", "eval_use_test_set"),
+    "decode_interactive": ("decode_in_memory", "decode_shards", "decode_to_file",
+                           "eval_use_test_set", "metrics_file"),
+    "score_file": ("decode_hparams", "decode_in_memory", "decode_shards", "eval_use_test_set",
+                   "metrics_file"),
     "ensemble": ("decode_reference", "keep_timestamp")}
 # T2T's decode hparams: those that the decoding of a file or a test set reads, here or in T2T,
 _READ = {*DecodeHParams.__annotations__, "shard_google_format", "shards_start_offset",
@@ -54,7 +58,7 @@ _FLAGS = {"decode_reference": "decode_reference", "decode_to_file": "decode_to_f
 def main(argv: list[str]) -> None:
     """`rpr decode`, with the flags of t2t-decoder and those defined here."""
     _define_flags()
-    flags, words = launcher.parse(argv, PROGRAM, f"{launcher.TRAINING}|eval_")
+    flags, words = launcher.parse(argv, PROGRAM, f"{launcher.TRAINING}|eval_(?!use_test_set)")
     if file_decoder.PART in os.environ:
         request = file_decoder.receive_request()
         registration.register(request.t2t_flags["t2t_usr_dir"])
@@ -134,6 +138,9 @@ def _request(flags: FlagValues, words: Sequence[str]) -> tuple[DecodeRequest, li
             if is_used:
                 raise InvalidValue(name, flags[name].serialize().partition("=")[2],
                                    "only to decode --input, or a --test_set, to --output")
+    if not (source or flags.decode_interactive or flags.score_file):
+        checks.check_data(models[0].hparams.problem, models[0].hparams.data_dir,
+                          ("test" if flags.eval_use_test_set else "dev",))
     if flags.engine == "tensorflow":                  # CTranslate2 refuses
         preflight.say_what_has_no_effect(
             given, _without_effect(given, models[0].name, bool(source and output)))

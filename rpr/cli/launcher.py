@@ -105,7 +105,8 @@ def parse(argv: list[str], program: str, hidden: str = "$", example: str = ""
     for name, setting in _RANGES.items():
         if name in FLAGS and not setting.accepts(FLAGS[name].value):
             raise UserError(f"--{setting.error(FLAGS[name].value)}{setting.help}")
-    refused = _REFUSED | {hidden: f"{program.partition(' (')[0]} does not use it"}
+    command = " ".join(program.split()[:2])
+    refused = _REFUSED | {hidden: f"{command} does not use it"}
     for name, flag in FLAGS._flags().items():
         for names, reason in refused.items():
             if flag.present and flag.value != flag.default and re.match(names, name):
@@ -115,8 +116,7 @@ def parse(argv: list[str], program: str, hidden: str = "$", example: str = ""
         near = nearest(unknown[0].partition("=")[0], [f"--{name}" for name in _shown(hidden)])
         raise UserError(f"{unknown[0]}: no such flag{near}; --help lists them")
     if rest and example:
-        raise UserError(f"{rest[0]!r}: {program.partition(' (')[0]} takes flags only, such as "
-                        f"{example}")
+        raise UserError(f"{rest[0]!r}: {command} takes flags only, such as {example}")
     from rpr.t2t.registration import register  # imports T2T
     register(FLAGS["t2t_usr_dir"].value if "t2t_usr_dir" in FLAGS else None)
     import tensorflow.compat.v1 as tf

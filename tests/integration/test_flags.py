@@ -51,6 +51,13 @@ def test_a_value_of_another_kind_is_refused_with_what_is_allowed(flag, allowed):
     assert refused("train", f"--{flag}").startswith(f"rpr train: --{flag}: {allowed}")
 
 
+@pytest.mark.parametrize("command, flag", [
+    ("evaluate", "train_steps=5"), ("decode", "eval_steps=5"), ("datagen", "x"), ("bleu", "x")])
+def test_a_refusal_names_the_command_alone(command, flag):
+    line = refused(command, *["--" * ("=" in flag) + flag])
+    assert re.search(f": rpr {command} (does not use it|takes flags only, such as --[^ ]*)$", line)
+
+
 def test_a_single_bleu_reads_no_source():
     assert "--source=x" in refused("bleu", "--source=x")
 
@@ -85,6 +92,9 @@ def test_a_decoding_says_which_settings_it_does_not_read(monkeypatch, model, is_
     ("--input=in --output=out --decode_in_memory", "--decode_in_memory=True: not with --"),
     ("--input=in --output=out --decode_reference=two", "two has 2 lines, in has 1"),
     ("--input=in --output=pairs --decode_reference=pairs", "--output=pairs and --decode_re"),
+    ("--input=in --eval_use_test_set", "--eval_use_test_set=True: not with --decode_from_file"),
+    ("--score_file=pairs --output=out --eval_use_test_set", "_test_set=True: not with --score_"),
+    ("--decode_interactive --eval_use_test_set", "_test_set=True: not with --decode_interactive"),
     ("--decode_reference=two", "--decode_reference=two: only with --input or --test_set")])
 def test_a_flag_without_effect_on_a_decoding_is_refused(trained, tmp_path, words, says):
     for name, content in (("pairs", "a\tb\n"), ("in", "a\n"), ("two", "a\nb\n")):

@@ -267,6 +267,21 @@ def test_a_run_directory_is_evaluated_and_the_command_ends(run, trained, tmp_pat
     assert json.loads(newest.splitlines()[-1])["loss"] != metrics["loss"]
 
 
+def test_the_test_split_of_a_problem_is_decoded(trained, lively, tmp_path):
+    command = ["decode", *trained.flags, f"--checkpoint_path={lively}", "--eval_use_test_set",
+               f"--output={tmp_path}/out", "--decode_hparams=beam_size=2,extra_length=9"]
+    rpr_command(*command, f"--metrics_file={tmp_path}/metrics")
+    targets, = tmp_path.glob("out.*.targets")
+    references = (trained.text.folder / "test.de").read_text(encoding="utf-8").splitlines()
+    assert sorted(targets.read_text(encoding="utf-8").splitlines()) == sorted(references)
+    event, = metrics_log.read(str(tmp_path / "metrics"))
+    assert event["sentences"] == len(references) < event["tokens"]
+    shutil.copytree(trained.text.data_dir, tmp_path / "data")
+    for path in (tmp_path / "data").glob("*-test-*"):
+        path.unlink()
+    assert "-test-00000-of-00001 is missing" in refused(*command, f"--data_dir={tmp_path}/data")
+
+
 def test_interactive_decoding_prints_hypotheses_and_no_warnings(trained, lively):
     command = ["decode", *trained.flags, f"--checkpoint_path={lively}", "--decode_interactive",
                "--decode_hparams=beam_size=2,extra_length=9"]
