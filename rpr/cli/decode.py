@@ -95,7 +95,7 @@ def _define_flags() -> None:
     absl_flags.DEFINE_string("language_pair", None, "Language pair of --test_set, such as en-de.")
     absl_flags.DEFINE_string("metrics_file", None, "JSON lines file to which sentences/s and "
                              "tokens/s are appended (default with T2T's flags: metrics.jsonl in "
-                             "--output_dir).")
+                             "--output_dir, if it can be written).")
     absl_flags.DEFINE_enum("engine", "tensorflow", ["tensorflow", "ctranslate2"], "What searches: "
                            "tensorflow gives T2T's hypotheses; ctranslate2 is more than twice as "
                            "fast, for the models that rpr export --format=ctranslate2 takes, and "
@@ -145,8 +145,12 @@ def _request(flags: FlagValues, words: Sequence[str]) -> tuple[DecodeRequest, li
         preflight.say_what_has_no_effect(
             given, _without_effect(given, models[0].name, bool(source and output)))
     metrics_file = flags.metrics_file
-    if not metrics_file and not flags.ensemble and not run:
-        metrics_file = os.path.join(models[0].hparams.model_dir, launcher.METRICS_FILE)
+    model_dir = models[0].hparams.model_dir
+    if flags.decode_reference and not os.access(model_dir, os.W_OK):
+        raise InvalidValue("decode_reference", flags.decode_reference, f"its BLEU is written to "
+                           f"{model_dir}, which cannot be written; use rpr score")
+    if not metrics_file and not flags.ensemble and not run and os.access(model_dir, os.W_OK):
+        metrics_file = os.path.join(model_dir, launcher.METRICS_FILE)
     t2t_flags = {
         **launcher.t2t_flags(), **({} if flags.ensemble else dataclasses.asdict(models[0].request)),
         "decode_hparams": search,
@@ -298,7 +302,7 @@ def _decode(request: DecodeRequest, models: Sequence[TrainedModel]) -> dict[str,
             None if request.is_ensemble else models[0].checkpoint)
         event = file_decoder.decode_file(request, models, search, decode_hparams)
         if event and hparams.problem.decode_hooks and not request.is_ensemble:
-            directory = os.path.join(hparams.model_dir, "decode")
+            directory = os.path.join(estimator.model_dir, "decode")
             os.makedirs(directory, exist_ok=True)
             decoding.run_postdecode_hooks(decoding.DecodeHookArgs(
                 estimator=estimator, problem=hparams.problem, output_dirs=[directory],

@@ -19,7 +19,7 @@ from rpr.cli import arguments, launcher
 from rpr.inference import file_checks
 from rpr.problems.checks import check_data
 from rpr.t2t import trained_model
-from rpr.utils import files
+from rpr.utils import files, processes
 from rpr.utils.console import keep_log, say
 from rpr.utils.errors import UserError
 
@@ -54,11 +54,12 @@ def main(argv: list[str]) -> None:
     tf.logging.set_verbosity(tf.logging.INFO)
     trainer_lib.set_random_seed(flags.random_seed)
     hparams = model.hparams
+    hparams.model_dir = processes.directory_to_write(model_dir, "evaluate")     # of events
     input_fn = hparams.problem.make_estimator_input_fn(
         tf.estimator.ModeKeys.EVAL, hparams,
         dataset_kwargs={"dataset_split": "test" if flags.eval_use_test_set else None})
-    estimator = trainer_lib.create_estimator(model.name, hparams,
-                                             t2t_trainer.create_run_config(hparams))
+    estimator = trainer_lib.create_estimator(
+        model.name, hparams, t2t_trainer.create_run_config(hparams, hparams.model_dir))
 
     def evaluate(checkpoint: str) -> None:
         directory = os.path.dirname(os.path.abspath(checkpoint))

@@ -72,7 +72,8 @@ def receive_request() -> DecodeRequest:
 def build_estimator(request: DecodeRequest, model: TrainedModel, decode_hparams: DecodeHParams
                     ) -> tf.estimator.Estimator:
     """T2T's Estimator of one model; T2T's flags must be set to those of the request."""
-    run_config = t2t_trainer.create_run_config(model.hparams)
+    run_config = t2t_trainer.create_run_config(model.hparams, processes.directory_to_write(
+        model.hparams.model_dir, "decode"))
     if request.t2t_flags["disable_grappler_optimizations"]:
         run_config.session_config.graph_options.rewrite_options.disable_meta_optimizer = True
     return trainer_lib.create_estimator(model.name, model.hparams, run_config,

@@ -84,6 +84,11 @@ def temporary_directory(purpose: str) -> str:
     return path
 
 
+def directory_to_write(path: str, purpose: str) -> str:
+    """The directory, or a new temporary one if it cannot be written."""
+    return path if os.access(path, os.W_OK) else temporary_directory(purpose)
+
+
 def visible_gpus() -> list[str]:
     """The GPUs in CUDA_VISIBLE_DEVICES up to a -1; if it is not set, all that the driver lists."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -1,5 +1,6 @@
 """A full disk and a read-only directory: one line, and nothing corrupted."""
 import os
+import shutil
 import subprocess
 
 import pytest
@@ -39,6 +40,24 @@ def test_a_read_only_directory_is_named_in_one_line(disk, argv, request):
     assert "Read-only file system" in line or "cannot be written" in line
     assert str(disk) in line
     assert os.listdir(disk) == []
+
+
+def test_a_model_in_a_read_only_directory_is_decoded_and_evaluated(disk, trained, tmp_path):
+    remount(disk, "size=60m")
+    shutil.copytree(trained.output_dir, disk / "model")
+    remount(disk, "ro")
+    there = sorted(os.listdir(disk / "model"))
+    (tmp_path / "in").write_text("Click the button.\n")
+    flags = [*trained.flags, f"--output_dir={disk}/model"]
+    decode = ["decode", *flags, f"--input={tmp_path}/in", "--decode_hparams=extra_length=5"]
+    rpr_command(*decode, f"--output={tmp_path}/out")
+    assert (tmp_path / "out").exists()
+    rpr_command(*decode)                              # by T2T's function, beside the input
+    assert list(tmp_path.glob("in.*.decodes"))
+    assert "--decode_reference=" in refused(
+        *decode, f"--output={tmp_path}/out", f"--decode_reference={tmp_path}/in")
+    assert "loss" in rpr_command("evaluate", *flags, "--eval_steps=1").stdout
+    assert sorted(os.listdir(disk / "model")) == there
 
 
 def test_a_training_on_a_full_disk_goes_on_when_there_is_room(disk, text):
