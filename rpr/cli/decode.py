@@ -227,6 +227,10 @@ def _files(flags: FlagValues, run: Run | None, decode_hparams: DecodeHParams) ->
     """
     source, output = flags.decode_from_file or "", flags.decode_to_file or ""
     _check_combinations(flags)
+    for name in ("test_set", "decode_reference"):
+        if flags[name].value and decode_hparams.delimiter != "\n":
+            raise InvalidValue("decode_hparams", f"delimiter={decode_hparams.delimiter}",
+                               f"not with --{name}, whose sentences are lines")
     if source:
         source, output = (path and decoding._add_shard_to_filename(path, decode_hparams)
                           for path in (source, output))

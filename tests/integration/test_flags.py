@@ -95,6 +95,10 @@ def test_a_decoding_says_which_settings_it_does_not_read(monkeypatch, model, is_
     ("--input=in --eval_use_test_set", "--eval_use_test_set=True: not with --decode_from_file"),
     ("--score_file=pairs --output=out --eval_use_test_set", "_test_set=True: not with --score_"),
     ("--decode_interactive --eval_use_test_set", "_test_set=True: not with --decode_interactive"),
+    ("--test_set=x --language_pair=en-de --decode_hparams=delimiter=;",
+     "--decode_hparams=delimiter=;: not with --test_set"),
+    ("--input=in --output=out --decode_reference=in --decode_hparams=delimiter=;",
+     "--decode_hparams=delimiter=;: not with --decode_reference"),
     ("--decode_reference=two", "--decode_reference=two: only with --input or --test_set")])
 def test_a_flag_without_effect_on_a_decoding_is_refused(trained, tmp_path, words, says):
     for name, content in (("pairs", "a\tb\n"), ("in", "a\n"), ("two", "a\nb\n")):
