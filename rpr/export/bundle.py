@@ -48,17 +48,25 @@ class Search(NamedTuple):
 def new_directory(path: str) -> Iterator[str]:
     """A directory to fill, which becomes `path` when the block ends without an error.
 
-    A path that is there and not an empty directory is refused.
+    A path that is there and not an empty directory, or a link to one, is refused. After an error
+    the parents that were missing are missing again.
     """
     check_new_directory(path)
-    path = os.path.abspath(path)
-    temporary = f"{path}.{os.getpid()}.tmp"
-    os.makedirs(temporary)
+    path = os.path.realpath(path)
+    temporary, made = f"{path}.{os.getpid()}.tmp", list[str]()
+    parent = os.path.dirname(path)
+    while not os.path.exists(parent):
+        made.append(parent)
+        parent = os.path.dirname(parent)
     try:
+        os.makedirs(temporary)
         yield temporary
         os.replace(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        for parent in made:
+            with contextlib.suppress(OSError):        # not empty: it holds `path` now
+                os.rmdir(parent)
 
 
 def symbols(hparams: HParams, side: str) -> list[str] | None:

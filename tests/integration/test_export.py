@@ -1,4 +1,5 @@
 """`rpr export`: the exported model gives what the model gives."""
+import contextlib
 import json
 import os
 import re
@@ -176,6 +177,30 @@ def test_flags_are_checked_before_tensorflow_is_loaded(given, line, tmp_path):
                           capture_output=True, text=True, check=False,
                           env={**os.environ, "PYTHONPATH": str(PAGE.parents[1])})
     assert done.returncode == 1 and line in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_refused_export_leaves_no_directory(request_of, tmp_path):
+    for more in ("--hparams_set=transformer_tiny", f"--to={tmp_path}/p/q/[1]"):
+        refused("export", *flags(request_of), "--format=saved_model", f"--to={tmp_path}/p/q/r",
+                more)
+        assert not list(tmp_path.iterdir())
+    for error in (ZeroDivisionError, None):
+        with contextlib.suppress(ZeroDivisionError), \
+                bundle.new_directory(str(tmp_path / "p" / "q" / "r")):
+            if error:
+                raise error
+        assert [path.name for path in tmp_path.rglob("*")] == ([] if error else ["p", "q", "r"])
+
+
+def test_a_link_to_an_empty_directory_leads_to_the_export(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to("there")
+    with bundle.new_directory(str(tmp_path / "link")) as directory:
+        Path(directory, "model").touch()
+    assert (tmp_path / "link").is_symlink() and os.listdir(tmp_path / "there") == ["model"]
+    with pytest.raises(UserError, match="link: is there already"), \
+            bundle.new_directory(str(tmp_path / "link")):
+        pass
 
 
 @pytest.mark.parametrize(("hparams", "line"), [
