@@ -18,7 +18,7 @@ from tensor2tensor.utils import bleu_hook
 from rpr.t2t import checkpoints, preflight
 from rpr.utils import files
 from rpr.utils.console import Task
-from rpr.utils.errors import InvalidPath, UserError
+from rpr.utils.errors import InvalidPath, InvalidValue, UserError
 
 _FILE_BYTES = 1 << 26                                 # least size of a data file of an average
 _FIXED = {"global_step": np.int64, "train_stats/problem_0_steps": np.int32}   # not averaged
@@ -32,7 +32,7 @@ def average_all(model_dir: str, output_dir: str, n: int, min_steps: int = 0,
 
     The description of the model is copied too, and flags.txt, from which t2t-bleu takes times.
     Checkpoints of fewer than `min_steps` are ignored. `wait_minutes` is how long to wait for
-    another checkpoint. Returns the paths of the averages, without suffix.
+    another checkpoint. Returns the paths of the averages, without suffix; none is an error.
     """
     os.makedirs(output_dir, exist_ok=True)
     files.remove_temporary_files(output_dir)
@@ -53,6 +53,9 @@ def average_all(model_dir: str, output_dir: str, n: int, min_steps: int = 0,
                 written.append(path)
                 checkpoints.write_state(output_dir, written)
                 task.update(len(written))
+    if not written:
+        raise InvalidValue("n", n, f"in {wait_minutes} minutes of waiting {model_dir} had only "
+                           f"{len(window)} checkpoints from step {min_steps} on")
     return written
 
 

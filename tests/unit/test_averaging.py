@@ -1,7 +1,10 @@
 """Averages of checkpoints: the mean of what a model computes with, in bounded memory."""
+import itertools
 import json
 import os
 import shutil
+import time
+import types
 
 import numpy as np
 import pytest
@@ -31,6 +34,15 @@ def model_dir(tmp_path_factory):
                    "train_stats/problem_0_steps": np.int32(step)}
         averaging.write_checkpoint(str(folder / f"model.ckpt-{step}"), values)
     return folder
+
+
+def test_waiting_in_vain_for_enough_checkpoints_is_an_error(model_dir, tmp_path, monkeypatch):
+    clock = types.SimpleNamespace(time=itertools.count(time.time(), 100).__next__,
+                                  sleep=lambda _: None, asctime=time.asctime,
+                                  localtime=time.localtime)
+    monkeypatch.setattr(bleu_hook, "time", clock)
+    with pytest.raises(UserError, match="n.*in 1 minutes of waiting .* had only 3 checkpoints"):
+        averaging.average_all(str(model_dir), str(tmp_path / "out"), 4, 1, wait_minutes=1)
 
 
 def killed(**_):
