@@ -153,8 +153,8 @@ def _check_sizes(problem: Problem, split: str, data_dir: str, record: dict[str, 
         raise InvalidPath(data_dir, f"datagen made no {split} data there; run rpr datagen")
     for path in data_files(problem, split, data_dir):
         if os.path.basename(path) not in expected_files:
-            raise UserError(f"{path} is not of the data that was made there, and would be read "
-                            "with it: move it away")
+            raise UserError(f"{path} does not belong to the data in this directory but would be "
+                            "read with it; move it")
     for name, expected in expected_files.items():
         path = os.path.join(data_dir, name)
         if not os.path.isfile(path):
@@ -179,8 +179,7 @@ def _check_structure(problem: Problem, split: str, data_dir: str, vocab_size: in
                           "run rpr datagen")
     for path in paths:
         if not re.search(r"-\d{5}-of-\d{5}$", path) or not os.path.isfile(path):
-            raise UserError(f"{path}: not a file of the {split} data, but its name begins as "
-                            "theirs do: move it away")
+            raise UserError(f"{path}: unexpected file among the {split} files; move it")
     total = int(paths[0].rsplit("-of-", 1)[-1])
     if len(paths) != total:
         raise InvalidPath(data_dir, f"{len(paths)} of {total} {split} files of "
