@@ -26,7 +26,7 @@ from rpr.t2t.trained_model import TrainedModel
 from rpr.utils import files, metrics_log, processes
 from rpr.utils.console import keep_log
 from rpr.utils.errors import InvalidValue, UserError
-from rpr.utils.interfaces import DecodeHParams, ModelRequest
+from rpr.utils.interfaces import DecodeHParams, HParams, ModelRequest
 
 PROGRAM = """rpr decode RUN --input=FILE|--test_set=NAME [--output=FILE]
   decodes with the checkpoint and the beam search of a run directory; without --output it prints
@@ -143,7 +143,8 @@ def _request(flags: FlagValues, words: Sequence[str]) -> tuple[DecodeRequest, li
                           ("test" if flags.eval_use_test_set else "dev",))
     if flags.engine == "tensorflow":                  # CTranslate2 refuses
         preflight.say_what_has_no_effect(
-            given, _without_effect(given, models[0].name, bool(source and output)))
+            given, _without_effect(given, models[0].name, bool(source and output), (
+                not flags.ensemble and _is_by_t2t(models[0].hparams, decode_hparams.beam_size))))
     metrics_file = flags.metrics_file
     model_dir = models[0].hparams.model_dir
     if flags.decode_reference and not os.access(model_dir, os.W_OK):
@@ -193,13 +194,22 @@ def _search(given: str, run: Run | None) -> str:
     return ",".join([*parts, given] if given else parts)
 
 
-def _without_effect(given: dict[str, Any], model: str, is_file: bool) -> dict[str, str]:
+def _is_by_t2t(hparams: HParams, beam_size: int) -> bool:
+    """Whether rpr_transformer decodes greedily with T2T's loop; see its `_fast_decode`."""
+    return beam_size == 1 and ("inputs" not in hparams.problem_hparams.vocabulary
+                               or hparams.get("sampling_method", "argmax") != "argmax"
+                               or hparams.get("prepend_mode", "none") != "none")
+
+
+def _without_effect(given: dict[str, Any], model: str, is_file: bool, is_by_t2t: bool
+                    ) -> dict[str, str]:
     """The decode hparams that a decoding does not read, as `preflight.say_what_has_no_effect` takes
     them; with a file or a test set, those `given`."""
     dead = {name: f"here; use --{flag}" for name, flag in _FLAGS.items()}
     dead |= dict.fromkeys(_READ_NOWHERE, "in any decoding")
     if hasattr(registry.model(model), "check_hparams"):
-        dead |= dict.fromkeys(_READ_BY_MODELS_OF_T2T, f"with {model}")
+        read = {"force_decode_length"} if is_by_t2t else set()
+        dead |= dict.fromkeys(_READ_BY_MODELS_OF_T2T - read, f"with {model}")
     if is_file:
         others = given.keys() - _READ - _READ_BY_MODELS_OF_T2T - dead.keys()
         dead |= dict.fromkeys(sorted(others), "on a file or a test set")

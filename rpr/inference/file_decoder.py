@@ -207,7 +207,7 @@ def score_lines(model: TrainedModel, lines: Sequence[str]) -> list[float]:
     sides = [side for side in ("inputs", "targets") if side in problem.vocabulary]
     ids = {side: tf.placeholder(tf.int32, [None], side) for side in sides}
     network = registry.model(model.name)(model.hparams, tf.estimator.ModeKeys.EVAL, problem)
-    features = {side: ids[side][None, :, None, None] for side in sides}
+    features: dict[str, tf.Tensor] = {side: ids[side][None, :, None, None] for side in sides}
     if isinstance(network, incremental.IncrementalDecoder):      # splits words and edges
         features = network.prepare_features(features)
     loss = network(features)[1]["training"]

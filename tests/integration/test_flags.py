@@ -1,9 +1,11 @@
 """Every flag that a command shows has a reader; every other flag of T2T is refused."""
 import inspect
 import re
+import types
 from pathlib import Path
 
 import pytest
+import tiny_models
 from absl import flags
 from conftest import refused
 from tensor2tensor.bin import t2t_decoder, t2t_trainer
@@ -11,7 +13,7 @@ from tensor2tensor.utils import decoding
 
 import rpr
 from rpr.cli import launcher
-from rpr.cli.decode import _without_effect
+from rpr.cli.decode import _is_by_t2t, _without_effect
 from rpr.t2t import preflight
 from rpr.utils import console
 
@@ -75,8 +77,21 @@ def test_a_decoding_says_which_settings_it_does_not_read(monkeypatch, model, is_
     lines = []
     monkeypatch.setattr(console, "say", lambda line, style: lines.append(line))
     given = preflight.parse_hparams(decoding.decode_hparams(), given)
-    preflight.say_what_has_no_effect(given, _without_effect(given, model, is_file))
+    preflight.say_what_has_no_effect(given, _without_effect(given, model, is_file, False))
     assert len(lines) == bool(said) and all(part in lines[0] for part in said)
+
+
+@pytest.mark.parametrize("sides, hparams, beam_size, is_read", [
+    ("targets", "", 1, True), ("targets", "", 2, False), ("inputs targets", "", 1, False),
+    ("inputs targets", "sampling_method=random", 1, True),
+    ("inputs targets", "sampling_method=random", 2, False),
+    ("inputs targets", "prepend_mode=prepend_inputs_masked_attention", 1, True)])
+def test_a_setting_that_t2ts_greedy_loop_reads_has_an_effect(sides, hparams, beam_size, is_read):
+    values = tiny_models.hparams().parse(hparams)
+    values.problem_hparams = types.SimpleNamespace(vocabulary=dict.fromkeys(sides.split()))
+    given = {"force_decode_length": True}
+    dead = _without_effect(given, "rpr_transformer", True, _is_by_t2t(values, beam_size))
+    assert ("force_decode_length" not in dead) == is_read
 
 
 @pytest.mark.parametrize("words, says", [
