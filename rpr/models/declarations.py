@@ -1,7 +1,7 @@
 """Declarations of hyperparameters: our own with their defaults, and the ranges of T2T's.
 
-`add_position_hparams` adds ours to an hparams set of T2T. `check_ranges` refuses a value that is out
-of range, before anything is built or written.
+`add_position_hparams` adds ours to an hparams set of T2T. `check_ranges` refuses a value that is
+out of range, before anything is built or written.
 """
 from typing import Any
 

@@ -31,15 +31,11 @@ _LATEX = {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasc
 
 
 class Column(NamedTuple):
-    """A column with one text per arm, empty where there is no value.
-
-    Its `group` is "arm", "result", "difference", "test set", "length", "tuned" or "cost";
-    `--columns` names its `key`.
-    """
-    key: str
+    """A column with one text per arm, empty where there is no value."""
+    key: str                                          # as in --columns
     heading: str
     cells: list[str]
-    group: str
+    group: str              # arm, result, difference, test set, length, tuned or cost
 
 
 class Note(NamedTuple):

@@ -9,10 +9,11 @@ import pytest
 from report_runs import REFERENCE, SOURCE, damage, read_scored, unchanged, write_run, write_study
 from tensorboard.backend.event_processing import event_file_loader
 
+from rpr.cli import report
 from rpr.evaluation import significance
 from rpr.evaluation.ratio_metrics import make_metric
 from rpr.report import columns, comparison, plots, study_reader, tables
-from rpr.report.results import BEYOND, load_record
+from rpr.report.results import BEYOND, ArmResult, RunResult, StudyResults, load_record
 from rpr.utils.errors import UserError
 
 TRAINED = 12
@@ -232,6 +233,14 @@ def test_language_models_are_compared_on_a_further_test_set(tmp_path):
                              (comparison.Measure(tokenize="char"), "which translate nothing")):
         with pytest.raises(UserError, match=problem):
             read_scored(tmp_path, "a", measure=measure)
+
+
+def test_language_models_are_not_drawn():
+    arms = [ArmResult("a", {}, None, [RunResult("runs/a", 1, "done")])]
+    study = StudyResults("t", "a", arms=arms, metrics=["perplexity"])
+    assert report._arms_to_draw(study, []) == []
+    with pytest.raises(UserError, match="plot_model=a: these runs are language models"):
+        report._arms_to_draw(study, ["a"])
 
 
 def test_language_models_are_not_compared_with_translations(tmp_path):

@@ -97,18 +97,10 @@ def test_figures_of_runs_of_one_name_have_names_of_their_own():
     assert len(names) == 3 and "attention_a" in names
 
 
-def test_language_models_are_not_drawn():
-    arms = [results.ArmResult("a", {}, None, [results.RunResult("runs/a", 1, "done")])]
-    study = results.StudyResults("t", "a", arms=arms, metrics=["perplexity"])
-    assert report._arms_to_draw(study, []) == []
-    with pytest.raises(UserError, match="plot_model=a: these runs are language models"):
-        report._arms_to_draw(study, ["a"])
-
-
 @pytest.mark.parametrize("flag", ["--test_set=other", "--tokenize=char"])
 def test_nothing_is_scored_before_a_run_is_done(tmp_path, flag):
     write_run(tmp_path, "a", done=False, status={"train": {"state": "running"}})
-    with pytest.raises(UserError, match="no run is done yet, so --test_set and --tokenize have"):
+    with pytest.raises(UserError, match="no run is done yet, so --test_set and --tok"):
         report.main([str(tmp_path), "--baseline=a", flag])
     assert not (tmp_path / "reports").exists()
 
