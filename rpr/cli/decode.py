@@ -195,7 +195,8 @@ def _search(given: str, run: Run | None) -> str:
 
 
 def _is_by_t2t(hparams: HParams, beam_size: int) -> bool:
-    """Whether rpr_transformer decodes greedily with T2T's loop; see its `_fast_decode`."""
+    """Whether rpr_transformer decodes greedily with T2T's loop, as far as data and hparams decide.
+    """
     return beam_size == 1 and ("inputs" not in hparams.problem_hparams.vocabulary
                                or hparams.get("sampling_method", "argmax") != "argmax"
                                or hparams.get("prepend_mode", "none") != "none")
@@ -327,9 +328,6 @@ def _decode(request: DecodeRequest, models: Sequence[TrainedModel]) -> dict[str,
         try:
             t2t_decoder.decode(estimator, hparams, decode_hparams)
         except (EOFError, tf.errors.UnknownError) as error:
-            refused = re.search("^UserError: (.*)", str(error), re.MULTILINE)
-            if refused:                               # a line after the first, read by the graph
-                raise UserError(refused[1]) from error
             if "EOFError" not in f"{error!r}: {error}":       # the end of the input, Ctrl-D
                 raise
         return None

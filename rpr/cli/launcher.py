@@ -71,10 +71,12 @@ def launch(command: Callable[[list[str]], Any], argv: list[str]) -> Any:
         raise
     except BaseException as error:
         from rpr.t2t import checkpoints  # imports T2T, which is prepared by now
-        # The graph raises the first while it runs, see `rpr.positions.scheme.check_length`.
-        too_long = re.search(r"position=(\S+ has rows for .*? or relative\b|\w+: \w+=\d+ is too "
-                             "small for .*?; raise it)", str(error))
-        line = too_long.group() if too_long else resource_error(error) or checkpoints.explain(error)
+        # The graph raises these while it runs, see `rpr.positions.scheme.check_length`; T2T reads
+        # lines in it, too.
+        raised = re.search(r"(position=(?:\S+ has rows for .*? or relative\b|\w+: \w+=\d+ is too "
+                           r"small for .*?; raise it))|(?m:^UserError: (.*))", str(error))
+        line = (raised[1] or raised[2] if raised
+                else resource_error(error) or checkpoints.explain(error))
         if line:
             raise UserError(line) from error
         keeps_log = True

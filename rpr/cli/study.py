@@ -65,7 +65,7 @@ def main(argv: list[str]) -> None:
             # A smoke test of other settings has other directories.
             measured = (studies.study_runs(*studies.shortened(study, run), smoke_dir)
                         if studies.is_study(smoke_dir) else [])
-            table, line = progress.plan(runs, max_parallel, measured)
+            table, line = progress.plan(runs, max_parallel, measured, args.retry_failed)
             for_tables(terminal).print(table)
             say(line + ("; fewer runs if study.looks stops arms" if study.looks else ""))
             return

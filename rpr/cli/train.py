@@ -126,16 +126,9 @@ def _request(flags: FlagValues, model: ModelRequest, hparams: HParams) -> Traini
     if resumed and averaging.is_average(resumed):
         raise InvalidPath(model.output_dir, "holds averages or kept weights, from which no "
                           "training resumes; give them as --warm_start_from of another one")
-    default = os.path.join(model.output_dir, launcher.METRICS_FILE)
-    metrics_file = os.path.expanduser(flags.metrics_file or default)
-    if os.path.realpath(metrics_file) != os.path.realpath(default):
-        file_checks.check_output(metrics_file, of_json=True)
-        if metrics_log.last(metrics_file) and not preflight.trained_with(model.output_dir):
-            raise InvalidValue("metrics_file", flags.metrics_file, "holds the records of another "
-                               "training; name another file or move it")
-        if metrics_log.last(default).keys() - {"decode"}:      # which `rpr decode` adds
-            raise InvalidValue("metrics_file", flags.metrics_file, "the records of this training "
-                               f"are in {default}; leave the flag out")
+    metrics_file = _metrics_file(flags.metrics_file, model.output_dir)
+    made_with["metrics_file"] = os.path.relpath(*map(os.path.realpath, (
+        metrics_file, model.output_dir)))             # so that both may be moved
     launcher.set_t2t_flags({"hparams": model.hparams, "worker_gpu": on_devices.per_machine})
     return TrainingRequest(
         output_dir=model.output_dir, data_dir=model.data_dir, made_with=made_with,
@@ -144,6 +137,29 @@ def _request(flags: FlagValues, model: ModelRequest, hparams: HParams) -> Traini
         train_steps=flags.train_steps, stop_at_step=flags.stop_at_step,
         eval_frequency=flags.eval_frequency, keep_frequency=flags.keep_checkpoint_every_n_steps,
         max_loss_rise=flags.max_loss_rise, log_batches=flags.log_batches, profile=flags.profile)
+
+
+def _metrics_file(given: str | None, output_dir: str) -> str:
+    """The file for the records of a training; refuses one other than those it has records in."""
+    default = os.path.join(output_dir, launcher.METRICS_FILE)
+    path = os.path.expanduser(given or default)
+    is_default = os.path.realpath(path) == os.path.realpath(default)
+    if not is_default:
+        file_checks.check_output(path, of_json=True)
+    earlier = preflight.trained_with(output_dir)
+    if not earlier:
+        if not is_default and metrics_log.last(path):
+            raise InvalidValue("metrics_file", given, "holds the records of another training; name "
+                               "another file or move it")
+        return path
+    known = earlier.get("metrics_file")               # not that of an older training
+    if not known and metrics_log.last(default).keys() - {"decode"}:    # which `rpr decode` adds
+        known = launcher.METRICS_FILE
+    records = os.path.join(output_dir, known or "")
+    if os.path.isfile(records) and os.path.realpath(records) != os.path.realpath(path):
+        raise InvalidValue("metrics_file", given, "the records of this training are in "
+                           f"{os.path.normpath(records)}")
+    return path
 
 
 def _check_combinations(flags: FlagValues, on_machines: bool) -> None:
@@ -224,8 +240,6 @@ def _define_flags() -> None:
     from absl import flags
     flags.FLAGS.set_default("random_seed", 1)
     flags.FLAGS.set_default("tmp_dir", download.default_directory())
-    flags.register_validator("eval_use_test_set", lambda value: not value, "a training evaluates "
-                             "on the development set; rpr evaluate takes this flag")
     # T2T's texts are about TPUs and evaluations.
     flags.FLAGS["iterations_per_loop"].help = "Least number of steps between checkpoints."
     flags.FLAGS["local_eval_frequency"].help = (

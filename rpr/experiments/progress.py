@@ -12,7 +12,7 @@ from rpr.evaluation import ALL_METRICS, LOSS_METRICS
 from rpr.experiments.run_directory import last_stage
 from rpr.experiments.run_directory import state as state_of
 from rpr.experiments.sharing import training
-from rpr.experiments.studies import StudyRun, Trainings, sources, trainings
+from rpr.experiments.studies import StudyRun, Trainings, sources, trainings, unfinished
 from rpr.utils import metrics_log
 from rpr.utils.console import for_tables, printable, say, terminal
 from rpr.utils.errors import UserError
@@ -151,20 +151,17 @@ def _training_left(p: Progress, steps: int) -> str:
 
 
 def summary(runs: list[StudyRun], progress: dict[str, Progress], max_parallel: int,
-            on_disk: Trainings | None = None) -> str:
+            on_disk: Trainings) -> str:
     """One line: how many runs are done, and the time left; `on_disk`: see `seconds_left`."""
     states = [p.state for p in progress.values()]
-    try:
-        left = seconds_left(runs, progress, max_parallel,
-                            trainings(runs[0].study_dir) if on_disk is None else on_disk)
-    except UserError:                                 # a damaged file
-        left = None
+    left = seconds_left(runs, progress, max_parallel, on_disk)
     return (f"{states.count('done')} of {len(runs)} runs done"
             + (f", {states.count('failed')} failed" if "failed" in states else "")
             + (f", about {left / 60:.0f} min left" if left else ""))
 
 
-def plan(runs: list[StudyRun], max_parallel: int, measured: list[StudyRun]) -> tuple[Table, str]:
+def plan(runs: list[StudyRun], max_parallel: int, measured: list[StudyRun], retry_failed: bool
+         ) -> tuple[Table, str]:
     """What a study is going to do: a table of its arms, and a line about runs and hours.
 
     `measured` are runs of the same arms whose speed is known, such as those of a smoke test.
@@ -183,8 +180,7 @@ def plan(runs: list[StudyRun], max_parallel: int, measured: list[StudyRun]) -> t
     shown = Table("arm", "settings", box=None, pad_edge=False)
     for name in ("runs", "done", "to train", "hours"):
         shown.add_column(name, justify="right", no_wrap=True)
-    rest = [study_run for study_run in runs if progress[study_run.name].state != "done"]
-    steps = steps_to_train(rest, progress, trainings(runs[0].study_dir))
+    steps = steps_to_train(unfinished(runs, retry_failed), progress, trainings(runs[0].study_dir))
     count, hours = sum(map(bool, steps.values())), []
     for arm in dict.fromkeys(study_run.arm for study_run in runs):
         of_arm = [study_run for study_run in runs if study_run.arm == arm]
@@ -211,12 +207,11 @@ class View:
     TABLE_SECONDS = 2.0
     PLAIN_SECONDS = 30.0
 
-    def __init__(self, runs: list[StudyRun], max_parallel: int) -> None:
-        self._runs, self._max_parallel = runs, max_parallel
+    def __init__(self, runs: list[StudyRun], max_parallel: int, on_disk: Trainings) -> None:
+        self._runs, self._max_parallel, self._on_disk = runs, max_parallel, on_disk
         self._progress: dict[str, Progress] = {}
         self._live = Live(console=terminal, auto_refresh=False) if terminal.is_terminal else None
         self._last = time.time()
-        self._on_disk = trainings(runs[0].study_dir)
 
     def __enter__(self) -> "View":
         if self._live:
@@ -265,7 +260,11 @@ def show(runs: list[StudyRun]) -> None:
     progress = {study_run.name: of(study_run) for study_run in runs}
     running = sum(p.state == "running" for p in progress.values())
     for_tables(terminal).print(table(runs, progress))
-    say(summary(runs, progress, running))
+    try:
+        on_disk = trainings(runs[0].study_dir)
+    except UserError:                                 # a damaged file
+        on_disk = {}
+    say(summary(runs, progress, running, on_disk))
     for study_run in runs:
         if progress[study_run.name].reason:
             say(f"{os.path.relpath(study_run.run_dir.path)}: {progress[study_run.name].reason}")

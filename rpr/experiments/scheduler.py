@@ -20,7 +20,7 @@ def run_all(runs: list[StudyRun], workers: Pool | Cluster, max_parallel: int, fl
     `max_parallel` is for estimates of time.
     """
     queue = _Queue(runs, workers, flags, retry_failed)
-    with progress.View(runs, max_parallel) as view, workers:
+    with progress.View(runs, max_parallel, queue.trainings) as view, workers:
         while queue.waiting or workers.running:
             for study_run, ending in workers.ended():
                 state = study_run.state()
@@ -45,7 +45,7 @@ class _Queue:
                  retry_failed: bool) -> None:
         self.waiting = studies.unfinished(runs, retry_failed)
         self._workers, self._flags, self._retry_failed = workers, flags, retry_failed
-        self._trainings = studies.trainings(runs[0].study_dir)
+        self.trainings = studies.trainings(runs[0].study_dir)
         # {run: those that may train what it would train, before it does}. The first keeps the most
         # checkpoints, so that every average can be made.
         self._before: dict[str, list[StudyRun]] = {}
@@ -82,7 +82,7 @@ class _Queue:
             argv.append(f"--t2t_usr_dir={run.usr_dir}")
         if run_dir.is_trained():
             return argv
-        sources = studies.sources(study_run, self._trainings)
+        sources = studies.sources(study_run, self.trainings)
         if not sources or sources[0][0].train_steps < run.train_steps:
             under_way = [*self.waiting, *(job[0] for job in self._workers.running)]
             if any(other in under_way or other.state() == "running"

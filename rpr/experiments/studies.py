@@ -188,7 +188,7 @@ def check(run: Run, runs: list[StudyRun], study_dir: str) -> None:
                                             MUTABLE_FIELDS)
             if different:                             # `rpr run` gave it more steps
                 raise UserError(f"{run_dir.path} holds another run: {different}; move it out of "
-                                "the study, which trains it again")
+                                "the study's directory; the study then trains its own")
 
 
 def trainings(study_dir: str) -> Trainings:

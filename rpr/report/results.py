@@ -48,8 +48,9 @@ def make_buckets(lengths: np.ndarray, ends: Sequence[int] = ()) -> list[Bucket]:
     """
     if ends:
         lows = [min(1, int(lengths.min())), *(end + 1 for end in ends)]
-        chosen = [_bucket(low, high, lengths)
-                  for low, high in zip(lows, [*ends, int(lengths.max())], strict=True)]
+        longest = int(lengths.max())
+        chosen = [_bucket(low, min(high, longest), lengths)
+                  for low, high in zip(lows, [*ends, longest], strict=True)]
         return [bucket for bucket in chosen if bucket.sentences]
     common = np.quantile(lengths, 0.98) - lengths.min()
     width = next((width for width in BUCKET_WIDTHS if common <= width * MAX_BUCKETS),

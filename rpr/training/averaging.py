@@ -54,7 +54,7 @@ def average_all(model_dir: str, output_dir: str, n: int, min_steps: int = 0,
                 checkpoints.write_state(output_dir, written)
                 task.update(len(written))
     if not written:
-        raise InvalidValue("n", n, f"in {wait_minutes} minutes of waiting {model_dir} had only "
+        raise InvalidValue("n", n, f"after a wait of {wait_minutes} min {model_dir} has only "
                            f"{len(window)} checkpoints from step {min_steps} on")
     return written
 

@@ -1,9 +1,12 @@
-"""Position schemes that change after training: settings in decoding, the scheme at a warm start."""
+"""What changes after training, or may not: settings in decoding, schemes, the file of records."""
 import json
 import re
 
 import pytest
 from conftest import refused, rpr_command, train
+
+from rpr.cli.train import _metrics_file
+from rpr.utils.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -53,3 +56,21 @@ def test_a_model_of_a_t2t_set_is_trained_on(trained, tmp_path):
                  f"--warm_start_from={tmp_path}/model", steps=1)
     assert (tmp_path / "more" / "model.ckpt-1.index").exists()
     assert "start anew" not in made.stderr
+
+
+def test_a_training_keeps_its_records_in_one_file(tmp_path):
+    model, named, other = (str(tmp_path / name) for name in ("model", "a.jsonl", "b.jsonl"))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "b.jsonl").write_text('{"event": "train", "step": 10, "loss": 5.5}\n')
+    assert _metrics_file(named, model) == named
+    with pytest.raises(UserError, match="b.jsonl: holds the records of another training"):
+        _metrics_file(other, model)
+    (tmp_path / "model" / "rpr.json").write_text("{}")         # of an older training
+    assert _metrics_file(named, model) == named
+    (tmp_path / "model" / "rpr.json").write_text('{"metrics_file": "../a.jsonl"}')
+    assert _metrics_file(named, model) == named
+    (tmp_path / "a.jsonl").touch()
+    for given in (other, None):
+        with pytest.raises(UserError, match="the records of this training are in .*/a.jsonl$"):
+            _metrics_file(given, model)
+    assert _metrics_file(named, model) == named

@@ -41,7 +41,7 @@ def test_waiting_in_vain_for_enough_checkpoints_is_an_error(model_dir, tmp_path,
                                   sleep=lambda _: None, asctime=time.asctime,
                                   localtime=time.localtime)
     monkeypatch.setattr(bleu_hook, "time", clock)
-    with pytest.raises(UserError, match="n.*in 1 minutes of waiting .* had only 3 checkpoints"):
+    with pytest.raises(UserError, match="n.*after a wait of 1 min .* has only 3 checkpoints"):
         averaging.average_all(str(model_dir), str(tmp_path / "out"), 4, 1, wait_minutes=1)
 
 

@@ -150,6 +150,16 @@ def test_a_command_reports_a_sequence_that_is_too_long(scheme, what, line, monke
         t2t.launch(verb, ["--verbose"])
 
 
+def test_a_command_reports_a_line_that_the_graph_cannot_read(monkeypatch):
+    def verb(argv):
+        raise tf.errors.UnknownError(None, None, "Graph execution error:\n\n"
+                                     "UserError: 'x' is no token\nTraceback (most recent call):")
+
+    monkeypatch.setattr(t2t.compat, "install", lambda: None)
+    with pytest.raises(UserError, match="^'x' is no token$"):
+        t2t.launch(verb, ["--verbose"])
+
+
 @pytest.mark.parametrize("overrides, message", [
     ({"position": "sinusiod"}, r"position=sinusiod: no scheme is called 'sinusiod'; nearest: sinu"),
     ({"position": ""}, r"position=: no scheme is called ''; allowed are none, sinusoid, scaled_"),

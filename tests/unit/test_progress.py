@@ -63,7 +63,7 @@ def test_the_time_left_is_unknown_before_a_run_is_done():
     going = progress.Progress("running", "train", 90, 5.0, 3.0, seconds=60.0)
     assert left(runs, {"a": going, "b": progress.Progress("waiting")}, 1) is None
     assert "left" not in progress.summary(
-        runs, {"a": going, "b": progress.Progress("waiting")}, 1)
+        runs, {"a": going, "b": progress.Progress("waiting")}, 1, {})
 
 
 def test_the_time_left_comes_from_whole_runs():
@@ -89,7 +89,7 @@ def test_a_finished_run_is_not_read_again(tmp_path, monkeypatch):
     (tmp_path / "scores.json").write_text('{"step": 100, "chrf": {"score": 12.5}}')
     run = SimpleNamespace(train_steps=100, metric="chrf")
     member = SimpleNamespace(name="a", run=run, run_dir=run_dir, study_dir=str(tmp_path))
-    view = progress.View([member], 1)
+    view = progress.View([member], 1, {})
     view._show()
     assert view._progress["a"].score == 12.5
     monkeypatch.setattr(progress, "of", None)

@@ -301,7 +301,7 @@ def test_every_sentence_is_in_one_bucket(values):
 def test_an_empty_source_is_in_the_first_chosen_bucket():
     buckets = results.make_buckets(np.array([0, 1, 4, 5, 12]), [4, 10])
     assert [(bucket.low, bucket.sentences) for bucket in buckets] == [(0, 3), (5, 1), (11, 1)]
-    assert results.make_buckets(np.array([2]), [4])[0].low == 1
+    assert results.make_buckets(np.array([2]), [4]) == [results.Bucket(1, 2, 1)]
 
 
 def test_no_part_of_a_cell_begins_like_a_formula():

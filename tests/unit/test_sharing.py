@@ -105,11 +105,11 @@ def test_arms_that_differ_in_decoding_wait_for_one_training(tmp_path):
 
 def test_a_plan_counts_no_training_that_is_there(tmp_path):
     runs = studies.prepare(config.Study("wide", arms=ARMS), BASE, str(tmp_path))
-    assert plan(runs, 1, [])[1].startswith("4 runs, 2 trainings to do")
+    assert plan(runs, 1, [], False)[1].startswith("4 runs, 2 trainings to do")
     train(runs[0].run_dir, runs[0].run)               # its one checkpoint is too few for others
-    assert plan(runs, 1, [])[1].startswith("4 runs, 2 trainings to do")
+    assert plan(runs, 1, [], False)[1].startswith("4 runs, 2 trainings to do")
     train(runs[2].run_dir, runs[2].run)               # its four checkpoints serve the second arm
-    assert plan(runs, 1, [])[1].startswith("4 runs, 1 training to do")
+    assert plan(runs, 1, [], False)[1].startswith("4 runs, 1 training to do")
 
 
 def test_a_plan_counts_the_steps_that_are_left(tmp_path):
@@ -121,12 +121,15 @@ def test_a_plan_counts_the_steps_that_are_left(tmp_path):
         Path(study_run.run_dir.model, "model.ckpt-10.index").touch()
         Path(study_run.run_dir.status).write_text('{"train": {"state": "running"}}')
         Path(study_run.run_dir.metrics).write_text('{"event": "train", "step": 10}\n')
-    table, line = plan(runs, 1, [])
+    table, line = plan(runs, 1, [], False)
     assert [list(column.cells) for column in table.columns[2:]] == [
         ["1"] * 4, ["0", "0", "1", "0"], ["1", "1", "0", "1"], ["0.8", "0.8", "0.0", "1.0"]]
     assert line == "4 runs, 3 trainings to do, 1 at a time: about 2.5 hours"
+    Path(runs[0].run_dir.status).write_text('{"train": {"state": "failed"}}')
+    for retry_failed, count in ((False, 2), (True, 3)):        # as `studies.unfinished`
+        assert f" {count} trainings to do" in plan(runs, 1, [], retry_failed)[1]
     longer = studies.prepare(study, dataclasses.replace(BASE, train_steps=60), str(tmp_path))
-    assert plan(longer, 1, [runs[2]])[1].startswith("4 runs, 2 trainings to do")
+    assert plan(longer, 1, [runs[2]], False)[1].startswith("4 runs, 2 trainings to do")
 
 
 def test_runs_that_share_a_training_only_need_time_to_decode(tmp_path):
