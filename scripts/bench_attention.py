@@ -11,8 +11,9 @@ shows medians, the middle half of the times, and ratios of medians.
   ours       rpr.positions.relative
   absolute   the same attention without a position scheme
   t2t        tensor2tensor's dot_product_attention_relative, whose table all heads share
-  t5_bias, alibi, ...    that position scheme with its default hparams, as one layer uses it; graph
-             in an encoder only, with a random label, one of 2k + 1, for each pair of words
+  t5_bias, alibi, ...    that position scheme with its default hparams, as one layer uses it, in the
+             directions in which it works; graph with a random label, one of 2k + 1, for each pair
+             of words; not forgetting and path, which read the words, nor pope with cached keys
   additive   relative with compatibility=additive
 
 Peak memory is measured at --memory_lengths with the first of --clips. On a CPU it is the growth of
@@ -46,17 +47,21 @@ import numpy as np  # noqa: E402
 import step_trace  # noqa: E402
 import tensorflow.compat.v1 as tf  # noqa: E402
 from tensor2tensor.layers import common_attention  # noqa: E402
+from tensor2tensor.utils import registry  # noqa: E402
 
+import rpr.hparams  # noqa: E402
 from rpr import positions  # noqa: E402
 from rpr.cli.arguments import number  # noqa: E402
 from rpr.nn import attention  # noqa: E402
 from rpr.nn.attention import additive_logits  # noqa: E402
 from rpr.positions import relative  # noqa: E402
 from rpr.positions.layout import Layout  # noqa: E402
+from rpr.positions.registry import works_in  # noqa: E402
 from rpr.utils import files  # noqa: E402
 
 VARIANTS = ("ours", "absolute", "t2t")
-SCHEMES = ("additive", *(name for name in positions.SCHEMES if name != "none"))
+OF_WORDS = ("forgetting", "path")    # read the input of the layer, and there is none here
+SCHEMES = ("additive", *(name for name in positions.SCHEMES if name not in ("none", *OF_WORDS)))
 DIRECTIONS = ("causal", "bidirectional", "cached")
 TOKENS, SENTENCES = 2048, 32         # largest batch, unless one sentence is longer
 
@@ -158,7 +163,7 @@ def _times(args, shape, seconds):
         with tf.device(f"/{args.device}:0"):
             inputs = _inputs(args, shape)
             for variant in args.variants:
-                if _supports(variant, shape):
+                if _supports(variant, args, shape):
                     steps[variant] = session.make_callable(_fetches(variant, args, shape, inputs))
         session.run(tf.global_variables_initializer())
         for _ in range(2):                                   # warm-up
@@ -187,11 +192,29 @@ def _inputs(args, shape):
     return [*vectors, tf.Variable(bias)]
 
 
-def _supports(variant, shape):
+def _supports(variant, args, shape):
     """Whether a variant runs on this direction and clipping distance."""
-    if variant == "graph":
+    is_cached = shape["direction"] == "cached"
+    if variant == "graph" or variant == "pope" and is_cached:    # which caches deeper keys
         return shape["direction"] == "bidirectional"
+    if variant in SCHEMES:
+        hparams = _hparams(variant, args, shape)
+        return works_in(hparams.position, hparams, _side(shape))
     return shape["max_relative_position"] > 0 or variant != "t2t"
+
+
+def _side(shape):
+    return "inputs" if shape["direction"] == "bidirectional" else "targets"
+
+
+def _hparams(variant, args, shape):
+    hparams, clip = registry.hparams("rpr_base"), shape["max_relative_position"]
+    hparams.override_from_dict({
+        "position": "relative" if variant == "additive" else variant, "num_heads": args.heads,
+        "hidden_size": args.heads * args.depth, "max_length": shape["length"],
+        "max_relative_position": clip, "num_edge_labels": 2 * clip + 1,
+        "heads_share_relative_embedding": shape["heads_share_relative_embedding"]})
+    return hparams
 
 
 def _fetches(variant, args, shape, inputs):
@@ -232,28 +255,20 @@ def _fetches(variant, args, shape, inputs):
 
 
 def _scheme(variant, args, shape, q, k, v, bias, layout):
-    from tensor2tensor.utils import registry
-
-    import rpr.hparams as _sets  # noqa: F401
-    hparams = registry.hparams("rpr_base")
-    additive, clip = variant == "additive", shape["max_relative_position"]
-    hparams.override_from_dict({
-        "position": "relative" if additive else variant, "num_heads": args.heads,
-        "hidden_size": args.heads * args.depth, "max_length": shape["length"],
-        "max_relative_position": clip, "num_edge_labels": 2 * clip + 1,
-        "heads_share_relative_embedding": shape["heads_share_relative_embedding"]})
-    scheme = positions.build(hparams, "targets" if layout.causal else "inputs")
+    scheme = positions.build(_hparams(variant, args, shape), _side(shape))
     q = scheme.rotate(q, layout.query_positions(), layout, "query")
     if shape["direction"] != "cached":                       # cached keys are rotated already
         k = scheme.rotate(k, layout.key_positions(), layout, "key")
-    if additive:
-        vector = tf.get_variable("vector", [args.heads, args.depth])
-        return attention.attention(
-            q, k, v, bias, lambda q, k: additive_logits(
-                q, k, vector, scheme.pair_vectors(layout, q.dtype.base_dtype)),
-            functools.partial(scheme.weighted_values, layout=layout), scale=1.0)
-    return attention.attention(q, k, v, bias, functools.partial(scheme.scores, layout=layout),
-                               functools.partial(scheme.weighted_values, layout=layout))
+    layout, scale = layout.replace(mask=bias), args.depth ** -0.5    # `rotate` may change the depth
+    scores = functools.partial(scheme.scores, layout=layout)
+    if variant == "additive":
+        vector, scale = tf.get_variable("vector", [args.heads, args.depth]), 1.0
+
+        def scores(q, k):
+            return additive_logits(q, k, vector, scheme.pair_vectors(layout, q.dtype.base_dtype))
+    return attention.attention(
+        q, k, v, bias, scores, functools.partial(scheme.weighted_values, layout=layout),
+        functools.partial(scheme.normalize, layout=layout), scale=scale)
 
 
 def _memory(args, direction, length):
@@ -263,7 +278,7 @@ def _memory(args, direction, length):
              "heads_share_relative_embedding": args.tables[0]}
     peaks = {}
     for variant in args.variants:
-        if _supports(variant, shape):
+        if _supports(variant, args, shape):
             # This process has no session yet, so it can be forked.
             with multiprocessing.get_context("fork").Pool(1) as pool:
                 peaks[variant] = pool.apply(_peak, (variant, args, shape))

@@ -1,8 +1,10 @@
+import argparse
 import contextlib
 import functools
 import itertools
 import json
 
+import bench_attention
 import numpy as np
 import pytest
 import reference
@@ -11,6 +13,7 @@ from conftest import python_script
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rpr import positions
 from rpr.nn import attention
 from rpr.nn.dropout import dropout
 from rpr.positions import relative
@@ -276,6 +279,34 @@ def test_the_benchmark_writes_its_records(tmp_path):
             assert (x["seconds"] is None) == (length == 6)
             assert x["seconds"] is None or x["ratio_to_absolute"] > 0 and x["ratio_to_t2t"] > 0
     assert {x["variant"] for x in records if x["direction"] == "cached"} == variants
+
+
+def test_the_benchmark_runs_every_scheme_where_it_works(tmp_path):
+    file, schemes = tmp_path / "records.json", bench_attention.SCHEMES
+    run = python_script("bench_attention.py", "--lengths=6", "--clips=2", "--memory_lengths=",
+                        "--heads=2", "--depth=8", "--seconds=0", f"--json={file}",
+                        f"--variants={','.join(schemes)}")
+    assert not run.returncode, run.stderr
+    records = json.loads(file.read_text())
+    ran = {direction: {x["variant"] for x in records if x["direction"] == direction}
+           for direction in bench_attention.DIRECTIONS}
+    assert set(schemes) == {"additive", *positions.SCHEMES} - {"none", "forgetting", "path"}
+    assert ran == {"causal": set(schemes) - {"graph"}, "cached": set(schemes) - {"graph", "pope"},
+                   "bidirectional": set(schemes) - {"xpos", "cope", "stick_breaking"}}
+
+
+def test_the_benchmark_runs_the_weights_of_a_scheme():
+    args = argparse.Namespace(heads=2, depth=8)
+    shape = {"direction": "causal", "batch": 2, "length": 5, "max_relative_position": 2,
+             "heads_share_relative_embedding": True}
+    with tf.Graph().as_default(), tf.Session() as session:
+        inputs = bench_attention._inputs(args, shape)
+        sink, sticks = (bench_attention._fetches(name, args, shape, inputs)
+                        for name in ("sink", "stick_breaking"))
+        session.run(tf.global_variables_initializer())
+        z = session.run(sticks[0])
+    assert sink[-1].shape == [2]                             # the gradient of its variable
+    assert not z[:, :, 0].any() and z[:, :, 1:].all()        # a word does not attend to itself
 
 
 def softmax_over(logits, defined, dy):
