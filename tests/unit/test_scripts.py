@@ -1,6 +1,8 @@
 """Scripts: bad input ends in one line, every Python script has --help."""
 import json
 import os
+import re
+import shutil
 import subprocess
 
 import pytest
@@ -110,3 +112,44 @@ def test_verdicts_of_a_record(tmp_path):
         "| rotary | 9 | 2–90 | 0.3 [-1.1, 1.8] | 3 | 1.0 | wrong | outside |",
         "| none | 100 | 1–2 | 0.0 [0.0, 0.0] | 3 | 0.0 | wrong | for 10 tokens |",
         "| alibi | 1 | 0–2 | not run | 0 |  |  |  |", ""]
+
+
+@pytest.fixture
+def set_up(tmp_path):
+    """Runs scripts/setup in a small checkout, on a machine without a GPU, with this `uv`."""
+    root, programs, log = tmp_path / "root", tmp_path / "bin", tmp_path / "log"
+    (root / "scripts").mkdir(parents=True)
+    programs.mkdir()
+    shutil.copy(SCRIPTS / "setup", root / "scripts")
+    for name in ("setup.py", "requirements-cpu.lock", "requirements-gpu.lock"):
+        (root / name).write_text(name)
+    for name, content in (("uv", f'echo "$@" >>{log}'), ("nvidia-smi", "exit 9")):
+        (programs / name).write_text(f"#!/usr/bin/env bash\n{content}\n")
+        (programs / name).chmod(0o755)
+
+    def call(*arguments, uv=""):
+        log.write_text("")
+        with open(programs / "uv", "a") as file:
+            file.write(f"{uv}\n")
+        done = subprocess.run(["bash", str(root / "scripts" / "setup"), *arguments], check=False,
+                              capture_output=True, text=True, env=os.environ | {
+                                  "PATH": f"{programs}:{os.environ['PATH']}"})
+        locks = re.findall(r"-r requirements-(\w+)\.lock", log.read_text())
+        return done.returncode, locks, (root / ".venv" / "mine").exists()
+    call.mine = root / ".venv" / "mine"
+    return call
+
+
+def test_setup_keeps_the_device_and_makes_another_environment_for_another(set_up):
+    assert set_up("cuda") == (2, [], False)
+    assert set_up() == (0, ["cpu"], False)                   # no GPU was found
+    set_up.mine.touch()
+    assert set_up() == set_up("cpu") == (0, [], True)
+    assert set_up("gpu") == (0, ["gpu"], False)
+    set_up.mine.touch()
+    assert set_up() == (0, [], True)
+    (set_up.mine.parent.parent / "setup.py").write_text("changed")
+    assert set_up() == (0, ["gpu"], True)
+    assert set_up("cpu", uv="exit 7") == (7, [], False)      # stopped before anything was installed
+    assert set_up(uv="exit 7") == (7, [], False)
+    assert (set_up.mine.parent / "rpr.lock").read_text().startswith("cpu unfinished ")
