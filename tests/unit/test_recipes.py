@@ -1,6 +1,7 @@
 """Recipes: the gin files that ship with the project, in a checkout and in a wheel."""
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -33,9 +34,29 @@ def test_run_and_study_take_recipes():
     assert study.main_parser().parse_args(["recipe:small_table1"]).gin.endswith("small_table1.gin")
 
 
-def test_a_wheel_contains_the_recipes_and_the_template(tmp_path):
+@pytest.fixture(params=["checkout", "sdist"])
+def sources(request, tmp_path_factory):
+    """A folder from which a wheel can be built."""
+    if request.param == "checkout":
+        return ROOT
+    folder = tmp_path_factory.mktemp("sources")
+    for path in ROOT.iterdir():
+        if path.name in ("gin", "hparams", "problems", "rpr"):
+            shutil.copytree(path, folder / path.name, symlinks=True,
+                            ignore=shutil.ignore_patterns("__pycache__"))
+        elif path.name in ("LICENSE", "MANIFEST.in", "README.md", "setup.py"):
+            shutil.copy(path, folder)
+    subprocess.run([sys.executable, "setup.py", "-q", "sdist"], cwd=folder, check=True,
+                   capture_output=True, timeout=60)
+    archive, = (folder / "dist").iterdir()
+    shutil.unpack_archive(archive, folder / "unpacked", filter="data")
+    unpacked, = (folder / "unpacked").iterdir()
+    return unpacked
+
+
+def test_a_wheel_contains_the_recipes_and_the_template(sources, tmp_path):
     subprocess.run([sys.executable, "setup.py", "-q", "build_py", f"--build-lib={tmp_path}"],
-                   cwd=ROOT, check=True, capture_output=True, timeout=60)
+                   cwd=sources, check=True, capture_output=True, timeout=60)
     code = "from rpr.experiments import gin_files; print(gin_files.resolve('recipe:small_table2'))"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True,
                           capture_output=True, text=True,
@@ -45,6 +66,7 @@ def test_a_wheel_contains_the_recipes_and_the_template(tmp_path):
     assert path.read_text() == (ROOT / "gin" / "small_table2.gin").read_text()
     assert sorted(file.stem for file in path.parent.iterdir()) == NAMES
     assert (tmp_path / "rpr" / "report" / "page.html.jinja").exists()
+    assert (tmp_path / "rpr" / "problems" / "libreoffice_help" / "NOTICE").exists()
 
 
 def test_multi30k_has_the_settings_of_wu_et_al():
