@@ -6,8 +6,9 @@
   scripts/gpu_check.py --device=cpu            a small version, to test this program
 
 Each part runs in a separate process with a time limit: the first three 10 minutes together, all 63.
-If one fails, its error is recorded and the others go on; the exit code is then 1. The file is
-written again after each part. The table is for docs/gpus.md.
+If one fails, its error is recorded and the others go on; the exit code is then 1. The parts of each
+scheme end before their time is up, and a row says how many schemes they did. The file is written
+again after each part. The table is for docs/gpus.md.
 
   versions    driver, GPUs, libraries
   half        steps of base in bfloat16, 16,384 positions, with and without XLA, and PyTorch's
@@ -28,18 +29,15 @@ import argparse
 import functools
 import json
 import math
-import multiprocessing
 import os
 import pathlib
 import platform
-import signal
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -50,6 +48,7 @@ import gpu_placement  # noqa: E402
 import numpy as np  # noqa: E402
 import step_trace  # noqa: E402
 import tensorflow.compat.v1 as tf  # noqa: E402
+from gpu_parts import Result, in_time, run_part  # noqa: E402
 from tensor2tensor.data_generators import problem_hparams  # noqa: E402
 from tensor2tensor.utils import registry, trainer_lib  # noqa: E402
 
@@ -62,12 +61,6 @@ ROUNDED = "weights changed by 2^-24, on the CPU,"
 TABLE = pathlib.Path(__file__).parent.parent / "tests" / "data" / (
     f"gpu_kernels-{tf.__version__}.json")
 BATCH, LENGTH, VOCABULARY = 4, 40, 64
-
-
-class Result(NamedTuple):
-    """Lines of the Markdown table, (what, value), and all that was measured, for the JSON file."""
-    rows: list[tuple[str, str]]
-    records: Any
 
 
 def versions(options: argparse.Namespace) -> Result:
@@ -112,12 +105,13 @@ def _features(*names: str) -> dict[str, tf.Tensor]:
 
 def kernels(options: argparse.Namespace) -> Result:
     """What a training step and a beam search run on the host, and what they copy."""
-    rows, records = [], {}
+    rows, records, done = [], {}, 0
     table = gpu_placement.registered_kernels()
     if options.device == "gpu" and TABLE.exists():
         is_same = json.loads(TABLE.read_text(encoding="utf-8")) == table
         rows.append((f"{TABLE.name} lists the kernels of this installation", str(is_same)))
-    for name, scheme in _schemes(options).items():
+    schemes = _schemes(options)
+    for name, scheme in in_time(schemes, options):
         for dtype in ("float32",) if options.device == "cpu" else ("float32", "bfloat16"):
             with tf.Graph().as_default() as graph, tf.device(f"/{options.device}:0"):
                 model = _model(options, "train", scheme, dtype)
@@ -135,6 +129,7 @@ def kernels(options: argparse.Namespace) -> Result:
                 **{what: {"on the host": step_trace.ops_on_host(trace),
                           "copies": step_trace.copies(trace)[:20]}
                    for what, trace in traces.items()}}
+        done += 1
     largest = max((copy.size, name, copy.name) for name, record in records.items()
                   for what in traces for copy in [*record[what]["copies"],
                                                   step_trace.Copy("none", 0)])
@@ -143,7 +138,8 @@ def kernels(options: argparse.Namespace) -> Result:
     rows += [("largest copy between host and device in a step", f"{largest[0]:,} bytes "
               f"({largest[1]}: {largest[2]})"),
              ("operations without GPU kernel", ", ".join(without) or "none"
-              if options.device == "gpu" else "-")]
+              if options.device == "gpu" else "-"),
+             ("kernels", f"{done} of {len(schemes)} schemes")]
     return Result(rows, records)
 
 
@@ -178,7 +174,8 @@ def _outputs(options: argparse.Namespace, device: str, scheme: dict[str, Any], p
 def exactness(options: argparse.Namespace) -> Result:
     """Largest differences from float32 on the CPU."""
     records: dict[str, dict[str, list[float]]] = {}
-    for name, scheme in _schemes(options).items():
+    schemes = _schemes(options)
+    for name, scheme in in_time(schemes, options):
         expected, expected_norm = _outputs(options, "cpu", scheme, "float32")
         outputs = {precision: _outputs(options, options.device, scheme, precision)
                    for precision in _precisions(options)}
@@ -190,6 +187,7 @@ def exactness(options: argparse.Namespace) -> Result:
              "at most {:.1e}, {:.1e}".format(*np.max(
                  [record[what] for record in records.values()], axis=0)))
             for what in [*_precisions(options), ROUNDED]]
+    rows.append(("exactness", f"{len(records)} of {len(schemes)} schemes"))
     return Result(rows, records)
 
 
@@ -322,41 +320,6 @@ PARTS: dict[str, tuple[Callable[[argparse.Namespace], Result], int]] = {
 
 # Left out on the CPU: they would repeat another part, or measure nothing.
 GPU_ONLY = ("short", "big", "full", "compiled", "bfloat16", "float16", "devices")
-
-
-def run_part(function: Callable[[argparse.Namespace], Result], seconds: float,
-             options: argparse.Namespace) -> dict[str, Any]:
-    """Runs a part in a separate process: {"seconds", "rows", "records"} or {"seconds", "error"}."""
-    start = time.monotonic()
-    receiver, sender = multiprocessing.Pipe(duplex=False)
-    # This process has no TensorFlow session and has not touched a GPU, so it can be forked.
-    process = multiprocessing.get_context("fork").Process(
-        target=_run_in_child, args=(function, options, sender, os.getpid()))
-    process.start()
-    sender.close()
-    try:
-        if receiver.poll(seconds):
-            outcome = receiver.recv()
-            process.join(10)                          # prints what it has printed so far
-        else:
-            outcome = {"error": f"took longer than {seconds} seconds"}
-    except EOFError:                                  # it was killed, or crashed
-        process.join()
-        outcome = {"error": f"ended with exit code {process.exitcode}"}
-    finally:
-        process.kill()
-        process.join()
-    return {"seconds": round(time.monotonic() - start, 1), **outcome}
-
-
-def _run_in_child(function: Callable[[argparse.Namespace], Result], options: argparse.Namespace,
-                  sender: Connection, parent: int) -> None:
-    processes.die_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        sender.send(function(options)._asdict())
-    except BaseException as error:                    # whatever it is, the other parts go on
-        sender.send({"error": f"{type(error).__name__}: {error}"[-2000:]})
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:

@@ -5,6 +5,7 @@ import time
 import types
 
 import gpu_check
+import numpy as np
 from conftest import ROOT, server
 
 from rpr.utils import metrics_log
@@ -76,6 +77,21 @@ def test_a_part_that_fails_is_recorded_and_the_others_go_on(tmp_path, monkeypatc
     assert parts["crash"]["error"] == "ended with exit code 3"
     assert "error" not in parts["versions"]
     assert "| explode | failed: ValueError: no such device |" in capfd.readouterr().out
+
+
+def test_a_part_of_all_schemes_records_those_that_it_did_in_its_time(tmp_path, monkeypatch):
+    def outputs(options, device, scheme, precision, change=0.0):
+        time.sleep(0.05)
+        return np.zeros([1, 1, 1]), np.float64(1)
+
+    monkeypatch.setattr(gpu_check, "_outputs", outputs)
+    monkeypatch.setattr(gpu_check, "PARTS", {"exactness": (gpu_check.exactness, 2)})
+    out, names = tmp_path / "check.json", list(gpu_check.positions.SCHEMES)
+    assert not gpu_check.main(["--device=cpu", f"--out={out}", f"--schemes={','.join(names)}"])
+    part = json.loads(out.read_text())["parts"]["exactness"]
+    done = list(part["records"])
+    assert part["seconds"] < 2 and 1 <= len(done) < len(names) and done == names[:len(done)]
+    assert part["rows"][-1] == ["exactness", f"{len(done)} of {len(names)} schemes"]
 
 
 def test_the_parts_take_at_most_63_minutes_and_the_first_ones_10():
