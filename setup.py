@@ -52,6 +52,7 @@ setup(
         "requests>=2.28",           # T2T, and the downloads of the problems
         "sacrebleu>=2.6,<3",        # test sets, BLEU, chrF, TER, significance
         "gin-config>=0.5",          # experiment files
+        "setuptools<82",            # tensorboard 2.15: pkg_resources, which setuptools 82 removed
         "rich>=13",                 # progress and tables
         "matplotlib>=3.8",          # the report's plots
         "jinja2>=3.1",              # the report's page: every value in it is escaped
