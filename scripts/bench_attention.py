@@ -51,7 +51,7 @@ from tensor2tensor.utils import registry  # noqa: E402
 
 import rpr.hparams  # noqa: E402
 from rpr import positions  # noqa: E402
-from rpr.cli.arguments import number  # noqa: E402
+from rpr.cli.arguments import number, output_file  # noqa: E402
 from rpr.nn import attention  # noqa: E402
 from rpr.nn.attention import additive_logits  # noqa: E402
 from rpr.positions import relative  # noqa: E402
@@ -114,7 +114,7 @@ def _arguments(argv):
     parser.add_argument("--memory_lengths", type=several(number(1)), default="1024,2048")
     parser.add_argument("--seconds", type=float, default=400, help="for all measurements together")
     parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
-    parser.add_argument("--json", help="write the records to this file")
+    parser.add_argument("--json", type=output_file, help="write the records to this file")
     args = parser.parse_args(argv)
     for name, allowed in (("directions", DIRECTIONS), ("variants", (*VARIANTS, *SCHEMES))):
         for value in set(getattr(args, name)) - set(allowed):

@@ -28,7 +28,7 @@ import numpy as np  # noqa: E402
 import tensorflow.compat.v1 as tf  # noqa: E402
 from tensor2tensor.utils import trainer_lib  # noqa: E402
 
-from rpr.cli.arguments import number  # noqa: E402
+from rpr.cli.arguments import number, output_file  # noqa: E402
 from rpr.evaluation import test_sets  # noqa: E402
 from rpr.experiments import run_directory  # noqa: E402
 from rpr.inference.inspector import until_end  # noqa: E402
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict]:
     parser.add_argument("--sentences", type=number(1), default=64)
     parser.add_argument("--more", type=int, default=10, help="words beyond the source's")
     parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
-    parser.add_argument("--json", help="file for the records")
+    parser.add_argument("--json", type=output_file, help="file for the records")
     args = parser.parse_args(argv)
     allowed = ("absolute", "t2t") if args.run else VARIANTS
     for variant in args.variants:

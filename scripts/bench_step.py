@@ -68,7 +68,7 @@ from tensor2tensor.models import transformer  # noqa: E402
 from tensor2tensor.utils import registry, trainer_lib  # noqa: E402
 
 from rpr import positions  # noqa: E402
-from rpr.cli.arguments import number  # noqa: E402
+from rpr.cli.arguments import number, output_file  # noqa: E402
 from rpr.nn.dropout import reproducible_masks  # noqa: E402
 from rpr.training import devices, model_flops  # noqa: E402
 from rpr.utils import files, processes  # noqa: E402
@@ -110,10 +110,12 @@ def main(argv: Sequence[str] | None = None) -> list[dict]:
                 records += _steps(args, shape, steps, seconds)
         for step in steps.values():
             step.close()
+    if args.json:
+        files.write_json(args.json, records)                 # a start may fail
     if args.starts:
         records += _starts(args)
-    if args.json:
-        files.write_json(args.json, records)
+        if args.json:
+            files.write_json(args.json, records)
     print(f"{args.words} positions, {args.precision}, {args.device}, TensorFlow {tf.VERSION}, "
           f"{len(os.sched_getaffinity(0))} CPU cores")
     return records
@@ -134,7 +136,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--peak", type=float, help="dense peak of the device in TFLOP/s, for MFU")
     parser.add_argument("--torch_python", default=sys.executable,
                         help="the Python that has PyTorch (this one)")
-    parser.add_argument("--json", help="file for the records")
+    parser.add_argument("--json", type=output_file, help="file for the records")
     args = parser.parse_args(argv)
     for value in args.variants:
         name = value.removesuffix(XLA)

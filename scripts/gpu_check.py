@@ -53,6 +53,7 @@ from tensor2tensor.data_generators import problem_hparams  # noqa: E402
 from tensor2tensor.utils import registry, trainer_lib  # noqa: E402
 
 from rpr import positions  # noqa: E402
+from rpr.cli.arguments import output_file  # noqa: E402
 from rpr.utils import files, metrics_log, processes  # noqa: E402
 
 PRECISIONS = {"float32": ("float32", False), "TF32": ("float32", True),
@@ -337,7 +338,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=["gpu", "cpu"], default="gpu")
     parser.add_argument("--torch_python", default=sys.executable, help="one that has PyTorch")
     parser.add_argument("--schemes", type=lambda x: x.split(","), help="of exactness, kernels")
-    parser.add_argument("--out", default="gpu_check.json", help="the file to write (%(default)s)")
+    parser.add_argument("--out", default="gpu_check.json", type=output_file,
+                        help="the file to write (%(default)s)")
     parser.add_argument("--parts", type=lambda x: x.split(","), help=", ".join(PARTS) + " (all)")
     options = parser.parse_args(argv)
     options.parts = options.parts or [name for name in PARTS

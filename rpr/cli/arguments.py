@@ -2,6 +2,7 @@
 import argparse
 import contextlib
 import dataclasses
+import os
 import re
 import textwrap
 from collections.abc import Callable, Sequence
@@ -48,6 +49,18 @@ def number(low: float, high: float | None = None, kind: type = int) -> Callable[
             raise argparse.ArgumentTypeError(f"{text[:80]!r}: must be {setting.allowed()}")
         return value
     return parse
+
+
+def output_file(text: str) -> str:
+    """The type of a flag: a file to write, in a directory that is there."""
+    directory = os.path.dirname(text) or "."
+    if os.path.isdir(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is a directory; expected a file")
+    if not os.path.isdir(directory):
+        raise argparse.ArgumentTypeError(f"{text!r}: there is no directory {directory}")
+    if not text.startswith("/dev/") and not os.access(directory, os.W_OK | os.X_OK):
+        raise argparse.ArgumentTypeError(f"{text!r}: cannot write to {directory}")
+    return text
 
 
 def find_model(flags: object, words: Sequence[str]) -> tuple[Run | None, ModelRequest]:

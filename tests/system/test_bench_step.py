@@ -1,6 +1,9 @@
 import json
 import re
+import sys
+import types
 
+import bench_step
 import pytest
 from conftest import python_script
 
@@ -24,6 +27,16 @@ def test_it_measures_steps_beside_t2t(tmp_path):
     for name, x in steps.items():                    # cope has products of its own
         assert 0.9 * 3 * 2 * products < x["flop"] < (1.2 if name == "cope" else 1.02) * 6 * products
         assert x["model_flop"] == 3 * 2 * products
+
+
+def test_steps_are_written_before_the_starts_which_may_fail(tmp_path, monkeypatch):
+    step = {"what": "training step"}
+    monkeypatch.setattr(bench_step, "_step", lambda *_: types.SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(bench_step, "_steps", lambda *_: [step])
+    monkeypatch.setattr(bench_step, "_starts", lambda _: sys.exit("no training step came"))
+    with pytest.raises(SystemExit):
+        bench_step.main(["--shapes=tiny:6", f"--json={tmp_path}/records"])
+    assert json.loads((tmp_path / "records").read_text()) == [step]
 
 
 def test_it_measures_decoding_beside_t2t(tmp_path):
