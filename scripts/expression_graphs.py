@@ -10,10 +10,13 @@ and the same expressions in postfix notation, a b + c *.
 """
 import argparse
 import ast
+import errno
 import io
 import os
 import random
 import tokenize
+
+from rpr.utils import files
 
 SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 
@@ -74,14 +77,14 @@ def main() -> None:
     if arguments.pairs < 1:
         parser.error(f"pairs={arguments.pairs}: at least 1")
     rng = random.Random(1)
+    codes = [expression(rng, rng.randint(1, 5)) for _ in range(arguments.pairs)]
+    source, target = (os.path.join(arguments.folder, name) for name in ("source", "target"))
     try:
         os.makedirs(arguments.folder, exist_ok=True)
-        with (open(os.path.join(arguments.folder, "source"), "x", encoding="utf-8") as source,
-              open(os.path.join(arguments.folder, "target"), "x", encoding="utf-8") as target):
-            for _ in range(arguments.pairs):
-                code = expression(rng, rng.randint(1, 5))
-                source.write(with_edges(code) + "\n")
-                target.write(postfix(code) + "\n")
+        for path in filter(os.path.lexists, (source, target)):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        for path, line_of in ((source, with_edges), (target, postfix)):
+            files.write_atomically(path, "".join(f"{line_of(code)}\n" for code in codes))
     except OSError as error:
         parser.exit(1, f"{parser.prog}: {error}\n")
 
