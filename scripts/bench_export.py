@@ -51,7 +51,8 @@ def main() -> None:
     batches = [order[first:first + BATCH] for first in range(0, len(order), BATCH)]
     trained = trained_model.find_trained_model(run_directory.find_model(args.run)[1])
     settings = exported.settings
-    for beams in (settings["beam_size"], 1):
+    first = settings["beam_size"]
+    for beams in dict.fromkeys((first, 1)):
         settings["beam_size"] = beams
         session = ModelSession(trained.name, trained.hparams, trained.checkpoint, beams,
                                settings["alpha"], settings["extra_length"])
@@ -68,7 +69,7 @@ def main() -> None:
             gaps = differences(session, sentences, ours, best)
             print(f"  {sum(gap < TIE for gap in gaps)} ties of {len(gaps)} that differ by a token; "
                   f"largest difference {max(gaps, default=0):.1e}")
-        elif args.reference:
+        if args.reference and beams == first:
             references = test_sets.read_lines(args.reference)
             for name, found in (("original", ours), ("export", best)):
                 text = [exported.target.decode([i for i in ids if i != END]) for ids in found]

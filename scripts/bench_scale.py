@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from rpr.cli.arguments import number
 from rpr.experiments import config, run_directory, studies
 from rpr.utils import processes
 
@@ -50,7 +51,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
-    parser.add_argument("--sizes", nargs="+", type=int, help="for all rows, in place of each row's")
+    parser.add_argument("--sizes", nargs="+", type=number(SEEDS),
+                        help="for all rows, in place of each row's")
     args = parser.parse_args()
     print("| | size | CPU seconds | peak memory, MB | exponent |\n"
           "| --- | ---: | ---: | ---: | ---: |")
@@ -59,7 +61,7 @@ def main() -> None:
         before: tuple[int, float] | None = None
         for size in args.sizes or row.sizes:
             seconds, megabytes = measure(row, size)
-            exponent = "" if before is None else (
+            exponent = "" if before is None or before[0] == size else (
                 f"{math.log(seconds / before[1]) / math.log(size / before[0]):.2f}")
             print(f"| {row.description} | {size:,} | {seconds:.1f} | {megabytes:,.0f} "
                   f"| {exponent} |", flush=True)
@@ -133,8 +135,8 @@ def _prepare_report(folder: pathlib.Path, runs: int) -> None:
     arms = {f"heads{number}": {"num_heads": number} for number in range(1, runs // SEEDS + 1)}
     settings = config.Study(baseline="heads1", arms=arms, seeds=tuple(range(SEEDS)))
     source, reference = (_corpus(f"test.en-de.{side}.gz", 789) for side in ("en", "de"))
-    for number, study_run in enumerate(studies.prepare(settings, run, str(folder / "study"))):
-        _write_run(study_run.run_dir, source, reference, damage(reference, number))
+    for place, study_run in enumerate(studies.prepare(settings, run, str(folder / "study"))):
+        _write_run(study_run.run_dir, source, reference, damage(reference, place))
 
 
 def _write_run(run_dir: run_directory.RunDirectory, source: Sequence[str],

@@ -4,7 +4,10 @@ import os
 import re
 import shutil
 import subprocess
+import types
 
+import bench_export
+import bench_scale
 import pytest
 from conftest import ROOT, python_script
 
@@ -61,6 +64,11 @@ def test_bad_input_ends_in_one_line(command, says):
     (["bench_step.py", "--variants=torch", "--torch_python=nothing"],
      "--variants=torch: nothing has no PyTorch; see --torch_python"),
     (["gpu_check.py", "--schemes=tape"], "--schemes=tape: allowed are none, sinusoid"),
+    (["bench_step.py", "--json=/no/x"], "--json: '/no/x': there is no directory /no"),
+    (["bench_attention.py", "--json=/"], "--json: '/' is a directory"),
+    (["bench_decoding.py", "--json=/nowhere/x"], "--json: '/nowhere/x': there is no directory"),
+    (["gpu_check.py", "--out=/nowhere/x"], "--out: '/nowhere/x': there is no directory /nowhere"),
+    (["bench_scale.py", "--sizes", "1"], "--sizes: '1': must be"),
     (["small_vectors.py", "x", "--dimension=0"], "--dimension: '0': must be"),
 ])
 def test_a_wrong_use_is_explained(command, says):
@@ -93,11 +101,44 @@ def test_other_scripts_are_shell_scripts():
             assert path.read_text(encoding="utf-8").startswith("#!/usr/bin/env bash\n"), path.name
 
 
-def test_expressions_replace_no_file(tmp_path):
-    (tmp_path / "source").write_text("mine")
+@pytest.mark.parametrize("name", ["source", "target"])
+def test_expressions_replace_no_file_and_leave_none_of_two(name, tmp_path):
+    (tmp_path / name).write_text("mine")
     done = run("expression_graphs.py", str(tmp_path))
     assert done.returncode == 1 and "File exists" in done.stderr
-    assert (tmp_path / "source").read_text() == "mine"
+    assert (tmp_path / name).read_text() == "mine" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_equal_sizes_have_no_exponent(monkeypatch, capsys):
+    monkeypatch.setattr(bench_scale, "measure", lambda row, size: (size / 2, 7))
+    monkeypatch.setattr("sys.argv", ["bench_scale.py", "--rows=score", "--sizes", "4", "4", "8"])
+    bench_scale.main()
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert [line.split("|")[2:6] for line in lines] == [
+        [" 4 ", " 2.0 ", " 7 ", "  "], [" 4 ", " 2.0 ", " 7 ", "  "],
+        [" 8 ", " 4.0 ", " 7 ", " 1.00 "]]
+
+
+@pytest.mark.parametrize(("beam", "searched"), [(1, [1]), (4, [4, 1])])
+def test_a_greedy_export_is_measured_once_and_has_bleu(beam, searched, tmp_path, monkeypatch,
+                                                       capsys):
+    (tmp_path / "text").write_text("a\n")
+    found, beams = [types.SimpleNamespace(ids=[5])], []
+    settings = {"beam_size": beam, "alpha": 0.6, "extra_length": 5}
+    tokens = types.SimpleNamespace(encode=lambda line: [5], decode=lambda ids: "a")
+    monkeypatch.setattr(bench_export, "Translator", lambda folder: types.SimpleNamespace(
+        source=tokens, target=tokens, settings=settings))
+    monkeypatch.setattr(bench_export.run_directory, "find_model", lambda run: (None, None))
+    monkeypatch.setattr(bench_export.trained_model, "find_trained_model",
+                        lambda request: types.SimpleNamespace(name="", hparams="", checkpoint=""))
+    monkeypatch.setattr(bench_export, "ModelSession", lambda *values: beams.append(values[3]))
+    monkeypatch.setattr(bench_export, "compare",
+                        lambda *_: ([[5]], [found], [[1.0, 1.0], [1.0, 1.0]]))
+    monkeypatch.setattr("sys.argv", ["bench_export.py", "run", "to", *[str(tmp_path / "text")] * 2])
+    bench_export.main()
+    printed = capsys.readouterr().out
+    assert beams == searched and printed.count("original: BLEU") == 1
+    assert printed.count("ties of 0") == 1
 
 
 def test_verdicts_of_a_record(tmp_path):
