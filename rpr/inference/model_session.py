@@ -90,7 +90,8 @@ class ModelSession:
             ids, scores = tf.reshape(inferred["outputs"], [batch, -1]), inferred["scores"]
             if scores is None:                        # of T2T's greedy search without a cache
                 scores = _greedy_scores(ids, inferred["logits"])
-            self._hypotheses = ids, tf.reshape(scores, [batch])
+            # T2T's search without a cache gives the scores of all beams, the best one first.
+            self._hypotheses = ids, tf.reshape(scores, [batch, -1])[:, 0]
             self._session = tf.Session(config=tf.ConfigProto(
                 allow_soft_placement=True, gpu_options=tf.GPUOptions(allow_growth=True)))
             if checkpoint is None:

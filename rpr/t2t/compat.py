@@ -156,7 +156,6 @@ def _contrib() -> None:
         del master, evaluation_master                # TF2's RunConfig reads them from TF_CONFIG
         return tf.estimator.RunConfig(**kwargs)
 
-    hooks = contrib.replace_monitors_with_hooks
     lazy_adam = optimizers.lazy_adam()
     modules = {
         "framework": namespace(
@@ -164,8 +163,9 @@ def _contrib() -> None:
             get_name_scope=lambda: tf.get_default_graph().get_name_scope(),
             deprecated=contrib.deprecated, load_checkpoint=tf.train.load_checkpoint,
             get_trainable_variables=tf.trainable_variables),
-        "learn": namespace(RunConfig=run_config,
-                           monitors=namespace(replace_monitors_with_hooks=hooks)),
+        "learn": namespace(RunConfig=run_config, monitors=namespace(
+            replace_monitors_with_hooks=contrib.replace_monitors_with_hooks)),
+        "summary": namespace(scalar=lambda *args, **kwargs: None),
         "opt": namespace(LazyAdam=lazy_adam, LazyAdamOptimizer=lazy_adam),
         "training": namespace(wait_for_new_checkpoint=checkpoint_utils.wait_for_new_checkpoint,
                               checkpoints_iterator=tf.train.checkpoints_iterator),

@@ -16,6 +16,7 @@ from conftest import python_script, rpr_command
 
 import rpr
 from rpr import api
+from rpr.inference.batches import until_end
 from rpr.utils.errors import UserError
 
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
@@ -164,6 +165,19 @@ def test_a_built_model_gives_the_logits_of_the_graph():
     assert len(ids) == len(scores) == 2
     again = rpr.build("rpr_tiny", settings, vocabulary_size=11, seed=7, extra_length=4)
     np.testing.assert_array_equal(again.logits(inputs, targets), logits)
+
+
+@pytest.mark.parametrize("model, hparams_set", [
+    ("lstm_seq2seq", "lstm_seq2seq"), ("universal_transformer", "universal_transformer_tiny"),
+    ("universal_transformer", "adaptive_universal_transformer_tiny")])
+def test_the_beam_search_of_t2t_without_a_cache_gives_the_score_of_its_best(model, hparams_set):
+    network = rpr.build(hparams_set, "hidden_size=8,filter_size=8,num_heads=2,num_hidden_layers=1"
+                        if "transformer" in model else "hidden_size=8,num_hidden_layers=1",
+                        model=model, vocabulary_size=12, beam_size=2, alpha=0.0, extra_length=2)
+    ids, scores = network.search([[3, 4, 1], [5, 1]])
+    assert ids.shape[0] == 2 and scores.shape == (2,)
+    found = network.log_probabilities([[3, 4, 1]], [until_end(ids[0])], found=True)[0]
+    assert scores[0] == pytest.approx(found.sum(), abs=1e-4)
 
 
 def test_a_study_as_rows(workplace):
