@@ -23,7 +23,11 @@ REPLACED = ["t2t-attack", "t2t-exporter", "t2t-insights-server", "t2t-make-tf-co
 
 
 class BuildWithRecipes(build_py):
-    """Puts gin/*.gin into a wheel, as rpr/recipes; an editable install reads gin/ itself."""
+    """Puts gin/*.gin into a wheel, as rpr/recipes, and into a source distribution; an editable
+    install reads gin/ itself."""
+
+    def get_source_files(self) -> list[str]:
+        return [*super().get_source_files(), *glob.glob("gin/*.gin")]
 
     def run(self) -> None:
         super().run()

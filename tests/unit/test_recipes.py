@@ -44,7 +44,7 @@ def sources(request, tmp_path_factory):
         if path.name in ("gin", "hparams", "problems", "rpr"):
             shutil.copytree(path, folder / path.name, symlinks=True,
                             ignore=shutil.ignore_patterns("__pycache__"))
-        elif path.name in ("LICENSE", "MANIFEST.in", "README.md", "setup.py"):
+        elif path.name in ("LICENSE", "README.md", "setup.py"):
             shutil.copy(path, folder)
     subprocess.run([sys.executable, "setup.py", "-q", "sdist"], cwd=folder, check=True,
                    capture_output=True, timeout=60)
