@@ -200,8 +200,8 @@ def line_maker(hparams: HParams, decode_hparams: DecodeHParams
 def score_lines(model: TrainedModel, lines: Sequence[str]) -> list[float]:
     """The loss per token, in nats, of the target of each line of `file_checks.read_scored`.
 
-    As T2T's `score_file`, which takes the model from T2T's flags, and encodes with the vocabularies
-    of the plain problem where the model is of its reverse (_rev).
+    As T2T's `score_file`, which takes the model from T2T's flags, encodes with the vocabularies of
+    the plain problem where the model is of its reverse (_rev), and doubles the loss of characters.
     """
     problem = model.hparams.problem_hparams
     sides = [side for side in ("inputs", "targets") if side in problem.vocabulary]
@@ -210,7 +210,7 @@ def score_lines(model: TrainedModel, lines: Sequence[str]) -> list[float]:
     features: dict[str, tf.Tensor] = {side: ids[side][None, :, None, None] for side in sides}
     if isinstance(network, incremental.IncrementalDecoder):      # splits words and edges
         features = network.prepare_features(features)
-    loss = network(features)[1]["training"]
+    loss = network(features)[1]["training"] / problem.loss_multiplier
     with tf.Session() as session:
         tf.train.Saver().restore(session, model.checkpoint)
         return [float(session.run(loss, {

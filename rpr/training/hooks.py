@@ -136,6 +136,8 @@ class TrainingHook(tf.train.SessionRunHook):
       batches_per_step: runs of the graph per step.
       log_batches: also write a `batch` event for each batch, with a hash of its ids.
       flops, peak: see `Throughput`.
+      loss_multiplier: by which T2T multiplies the loss of the problem, such as 2 for characters;
+        records have the loss without it.
     """
 
     EVERY = 10                                        # steps
@@ -143,8 +145,9 @@ class TrainingHook(tf.train.SessionRunHook):
 
     def __init__(self, path: str, total_steps: int, model_dir: str, max_loss_rise: float,
                  batches_per_step: int = 1, log_batches: bool = False,
-                 flops: model_flops.Flops | None = None, peak: float | None = None) -> None:
-        self._flops, self._peak = flops, peak
+                 flops: model_flops.Flops | None = None, peak: float | None = None,
+                 loss_multiplier: float = 1.0) -> None:
+        self._flops, self._peak, self._loss_multiplier = flops, peak, loss_multiplier
         self._path, self._total = path, total_steps
         self._model_dir = model_dir
         self.detector = DivergenceDetector(max_loss_rise)
@@ -179,7 +182,8 @@ class TrainingHook(tf.train.SessionRunHook):
         self._busy += time.time() - self._began
         loss, counts, batches = run_values.results
         self._throughput.add(counts)
-        self._recent.append((loss, np.sum([count[1] for count in counts]) or 1))
+        self._recent.append((loss / self._loss_multiplier,
+                             np.sum([count[1] for count in counts]) or 1))
         self._since += 1
         self.step = self._known + self._since // self._batches_per_step
         ending = self._known - -self._since // self._batches_per_step    # this batch's step

@@ -114,7 +114,8 @@ def _train(request: TrainingRequest, hparams: HParams, prepare_output: Callable[
         request.metrics_file, max_steps, output_dir, request.max_loss_rise,
         hparams.optimizer_multistep_accumulate_steps or 1, request.log_batches,
         model_flops.of_batches(request.made_with["model"], hparams),
-        model_flops.peak_of(hparams, request.devices.per_machine))
+        model_flops.peak_of(hparams, request.devices.per_machine),
+        hparams.problem_hparams.loss_multiplier)
     keeping = hooks.KeepingListener(output_dir, request.keep_frequency)
     evaluate = _recorded_evaluation(experiment, request.metrics_file)
     experiment._train_spec = train_spec._replace(

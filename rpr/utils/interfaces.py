@@ -46,6 +46,7 @@ class ProblemHParams(Protocol):
     vocab_size: dict[str, int]
     target_space_id: int
     batch_size_multiplier: int
+    loss_multiplier: float
 
     def get(self, name: str, default: Any = None) -> Any: ...
 

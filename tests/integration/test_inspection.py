@@ -91,6 +91,7 @@ def test_a_file_is_scored_with_the_vocabularies_of_the_model(model, trained, liv
     vocabulary = found.hparams.problem_hparams.vocabulary
     swapped = {"inputs": toy.Tokens("ab"), "targets": vocabulary["targets"]}
     found.hparams.problem_hparams.vocabulary = swapped
+    found.hparams.problem_hparams.loss_multiplier = 2.0         # as T2T's problems of characters
     with tf.Graph().as_default():
         score, = file_decoder.score_lines(found, [f"b a\t{lines[1]}"])
     assert score == pytest.approx(

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rpr.training import hooks
+from rpr.utils import metrics_log
 
 EVERY = hooks.TrainingHook.EVERY
 
@@ -83,6 +84,18 @@ def test_the_last_good_checkpoint_is_finite_and_from_before_the_rise(tmp_path, k
         hook.detector.good_step = good_step
         assert hook.explain(hooks.Diverged("so")) == (
             f"so; the last good checkpoint is {tmp_path}/model.ckpt-{checkpoint}")
+
+
+def test_records_have_the_loss_without_the_multiplier_of_the_problem(tmp_path):
+    hook = hooks.TrainingHook(f"{tmp_path}/metrics.jsonl", 10, str(tmp_path), 2.0,
+                              loss_multiplier=2.0)
+    with tf.Graph().as_default():
+        train = tf.train.create_global_step().assign_add(1)
+        tf.losses.add_loss(tf.constant(7.0))
+        with tf.train.SingularMonitoredSession([hook]) as session:
+            for _ in range(10):
+                session.run(train)
+    assert metrics_log.last(f"{tmp_path}/metrics.jsonl")["train"]["loss"] == 3.5
 
 
 @pytest.mark.parametrize(("batches_per_step", "nan_at"), [(1, 13), (1, 20), (3, 13)])
