@@ -31,7 +31,7 @@ from tensor2tensor.utils import trainer_lib  # noqa: E402
 from rpr.cli.arguments import number, output_file  # noqa: E402
 from rpr.evaluation import test_sets  # noqa: E402
 from rpr.experiments import run_directory  # noqa: E402
-from rpr.inference.inspector import until_end  # noqa: E402
+from rpr.inference.batches import until_end  # noqa: E402
 from rpr.inference.model_session import pad  # noqa: E402
 from rpr.t2t import trained_model  # noqa: E402
 from rpr.utils import files  # noqa: E402

@@ -10,7 +10,6 @@ and the same expressions in postfix notation, a b + c *.
 """
 import argparse
 import ast
-import errno
 import io
 import os
 import random
@@ -82,7 +81,7 @@ def main() -> None:
     try:
         os.makedirs(arguments.folder, exist_ok=True)
         for path in filter(os.path.lexists, (source, target)):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+            parser.exit(1, f"{parser.prog}: {path} exists\n")
         for path, line_of in ((source, with_edges), (target, postfix)):
             files.write_atomically(path, "".join(f"{line_of(code)}\n" for code in codes))
     except OSError as error:

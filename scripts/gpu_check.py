@@ -106,14 +106,14 @@ def _features(*names: str) -> dict[str, tf.Tensor]:
 
 def kernels(options: argparse.Namespace) -> Result:
     """What a training step and a beam search run on the host, and what they copy."""
-    rows, records, done = [], {}, 0
+    rows, records, schemes = [], {}, _schemes(options)
+    dtypes = ("float32",) if options.device == "cpu" else ("float32", "bfloat16")
     table = gpu_placement.registered_kernels()
     if options.device == "gpu" and TABLE.exists():
         is_same = json.loads(TABLE.read_text(encoding="utf-8")) == table
         rows.append((f"{TABLE.name} lists the kernels of this installation", str(is_same)))
-    schemes = _schemes(options)
     for name, scheme in in_time(schemes, options):
-        for dtype in ("float32",) if options.device == "cpu" else ("float32", "bfloat16"):
+        for dtype in dtypes:
             with tf.Graph().as_default() as graph, tf.device(f"/{options.device}:0"):
                 model = _model(options, "train", scheme, dtype)
                 _, losses = model(_features("inputs", "targets"))
@@ -130,7 +130,6 @@ def kernels(options: argparse.Namespace) -> Result:
                 **{what: {"on the host": step_trace.ops_on_host(trace),
                           "copies": step_trace.copies(trace)[:20]}
                    for what, trace in traces.items()}}
-        done += 1
     largest = max((copy.size, name, copy.name) for name, record in records.items()
                   for what in traces for copy in [*record[what]["copies"],
                                                   step_trace.Copy("none", 0)])
@@ -140,7 +139,7 @@ def kernels(options: argparse.Namespace) -> Result:
               f"({largest[1]}: {largest[2]})"),
              ("operations without GPU kernel", ", ".join(without) or "none"
               if options.device == "gpu" else "-"),
-             ("kernels", f"{done} of {len(schemes)} schemes")]
+             ("kernels", f"{len(records) // len(dtypes)} of {len(schemes)} schemes")]
     return Result(rows, records)
 
 

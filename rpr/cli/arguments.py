@@ -2,7 +2,6 @@
 import argparse
 import contextlib
 import dataclasses
-import os
 import re
 import textwrap
 from collections.abc import Callable, Sequence
@@ -10,7 +9,8 @@ from typing import Any, NoReturn
 
 from rpr.experiments import run_directory
 from rpr.experiments.config import Run
-from rpr.utils.errors import UserError, nearest
+from rpr.inference.file_checks import check_output
+from rpr.utils.errors import InvalidPath, UserError, nearest
 from rpr.utils.interfaces import ModelRequest
 from rpr.utils.settings import Setting
 
@@ -52,14 +52,12 @@ def number(low: float, high: float | None = None, kind: type = int) -> Callable[
 
 
 def output_file(text: str) -> str:
-    """The type of a flag: a file to write, in a directory that is there."""
-    directory = os.path.dirname(text) or "."
-    if os.path.isdir(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is a directory; expected a file")
-    if not os.path.isdir(directory):
-        raise argparse.ArgumentTypeError(f"{text!r}: there is no directory {directory}")
-    if not text.startswith("/dev/") and not os.access(directory, os.W_OK | os.X_OK):
-        raise argparse.ArgumentTypeError(f"{text!r}: cannot write to {directory}")
+    """The type of a flag: a file that can be written, or a device such as /dev/stdout."""
+    try:
+        if not text.startswith("/dev/"):
+            check_output(text)
+    except InvalidPath as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
     return text
 
 

@@ -85,7 +85,7 @@ def main(argv: list[str]) -> None:
                    for pattern in patterns for config in glob.glob(
                        os.path.join(pattern, gin_files.RUN_FILE), root_dir=path))
     if not found:
-        raise InvalidPath(args.directory, f"there is no run in it (no {gin_files.RUN_FILE})")
+        raise InvalidPath(args.directory, f"contains no run ({gin_files.RUN_FILE} is missing)")
     for directory in found:
         count = _send(RunDirectory(directory), args.to, library,
                       args.project or os.path.basename(path))

@@ -127,8 +127,8 @@ def _request(flags: FlagValues, model: ModelRequest, hparams: HParams) -> Traini
         raise InvalidPath(model.output_dir, "holds averages or kept weights, from which no "
                           "training resumes; give them as --warm_start_from of another one")
     metrics_file = _metrics_file(flags.metrics_file, model.output_dir)
-    made_with["metrics_file"] = os.path.relpath(*map(os.path.realpath, (
-        metrics_file, model.output_dir)))             # so that both may be moved
+    made_with["metrics_file"] = os.path.relpath(      # so that both may be moved
+        os.path.realpath(metrics_file), os.path.realpath(model.output_dir))
     launcher.set_t2t_flags({"hparams": model.hparams, "worker_gpu": on_devices.per_machine})
     return TrainingRequest(
         output_dir=model.output_dir, data_dir=model.data_dir, made_with=made_with,

@@ -51,6 +51,12 @@ class RunDirectory:
         """The path of a file in the directory."""
         return os.path.join(self.path, *names)
 
+    def load(self) -> Run:
+        """The run of the directory; refuses a directory without one."""
+        if not os.path.exists(self.config):
+            raise InvalidPath(self.path, f"contains no run ({gin_files.RUN_FILE} is missing)")
+        return gin_files.load_run(self.config)
+
     def test_files(self, test_set: str = "") -> tuple[str, str, str]:
         """Source, reference and hypotheses of a test set; sacreBLEU's have hypotheses only."""
         name = file_name(test_set or "test")
@@ -267,9 +273,7 @@ def find_model(path: str, data_dir: str | None = None, usr_dir: str | None = Non
     somebody else must not choose which code runs.
     """
     run_dir = RunDirectory(path)
-    if not os.path.exists(run_dir.config):
-        raise InvalidPath(path, f"there is no run in it (no {gin_files.RUN_FILE})")
-    run = gin_files.load_run(run_dir.config)
+    run = run_dir.load()
     if run.usr_dir and not usr_dir:
         raise InvalidValue("t2t_usr_dir", None, f"{path} was trained with code of your own, in "
                            f"{run.usr_dir}")

@@ -10,11 +10,10 @@ import os
 import shutil
 from collections.abc import Hashable, Iterable
 
-from rpr.experiments import gin_files
 from rpr.experiments.config import MUTABLE_FIELDS, Run
 from rpr.experiments.run_directory import RunDirectory
 from rpr.utils import files, metrics_log
-from rpr.utils.errors import InvalidPath, UserError
+from rpr.utils.errors import UserError
 
 # How the development set is translated and scored.
 _SEARCH = {"beam_size", "alpha", "decode_batch_size", "language_pair"}
@@ -85,9 +84,7 @@ def _needed(run: Run, there: Run) -> list[int]:
 
 def check(run: Run, run_dir: RunDirectory, source: RunDirectory) -> Run:
     """The run of another directory; refuses one whose training a run cannot share."""
-    if not os.path.exists(source.config):
-        raise InvalidPath(source.path, f"there is no run in it (no {gin_files.RUN_FILE})")
-    there = gin_files.load_run(source.config)
+    there = source.load()
     problem = obstacle(run, there, source)
     if problem:
         raise UserError(f"{run_dir.path} cannot share the training of {source.path}: {problem}")

@@ -274,8 +274,8 @@ def is_study(study_dir: str) -> bool:
 def load(study_dir: str) -> list[StudyRun]:
     """The runs of the study in a directory; with `study.looks`, those that it needs so far."""
     if not is_study(study_dir):
-        raise InvalidPath(study_dir, "no study in it (a directory with a "
-                          f"{gin_files.STUDY_FILE})")
+        raise InvalidPath(study_dir, "contains no study "
+                          f"({gin_files.STUDY_FILE} is missing)")
     path = os.path.join(study_dir, gin_files.STUDY_FILE)
     study, run = gin_files.load_study(path)
     always = study.seeds[:study.looks[0]] if study.looks else study.seeds

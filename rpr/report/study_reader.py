@@ -125,8 +125,8 @@ def _read_arms(root: str, path: str, study: dict[str, Any], is_other: bool
         raise InvalidPath(path, "no such directory")
     if is_other and not study:
         if not os.path.exists(os.path.join(path, gin_files.RUN_FILE)):
-            raise InvalidPath(path, f"there is no run in it (no {gin_files.RUN_FILE}), and it is "
-                              "not a study (no study.json)")
+            raise InvalidPath(path, f"contains neither a run ({gin_files.RUN_FILE} is missing) "
+                              "nor a study (study.json is missing)")
         arm = ArmResult(os.path.relpath(path), {}, None, [read("")])
         _check_done(arm, path)
         return [arm], arm

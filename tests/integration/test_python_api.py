@@ -197,7 +197,7 @@ def test_a_study_as_rows(workplace):
 
 
 @pytest.mark.parametrize("call, says", [
-    (lambda model: rpr.load("nowhere"), "nowhere: there is no run in it"),
+    (lambda model: rpr.load("nowhere"), "nowhere: contains no run"),
     (lambda model: rpr.load(None), "run is missing: must be a path"),
     (lambda model: rpr.load("nowhere", t2t_usr_dir=5), "t2t_usr_dir=5: must be a path"),
     (lambda model: rpr.results(1.5), "path=1.5: must be a path"),

@@ -52,7 +52,7 @@ def test_a_model_in_a_read_only_directory_is_decoded_and_evaluated(disk, trained
     decode = ["decode", *flags, f"--input={tmp_path}/in", "--decode_hparams=extra_length=5"]
     rpr_command(*decode, f"--output={tmp_path}/out")
     assert (tmp_path / "out").exists()
-    rpr_command(*decode)                              # by T2T's function, beside the input
+    rpr_command(*decode)                              # T2T writes beside the input
     assert list(tmp_path.glob("in.*.decodes"))
     assert "--decode_reference=" in refused(
         *decode, f"--output={tmp_path}/out", f"--decode_reference={tmp_path}/in")

@@ -269,7 +269,7 @@ def test_a_directory_without_a_run_or_study_is_named_with_its_flag(
         "run.problem = 'p'\nrun.hparams_set = 'h'\nrun.train_steps = 1000\n")
     assert cli.run_command("rpr x", command, [*argv, flag]) == 1
     name = flag.partition("=")[0]
-    assert re.match(f"rpr x: {name}=.*nowhere: (there is no run|no study) in it",
+    assert re.match(f"rpr x: {name}=.*nowhere: contains no (run|study)",
                     capsys.readouterr().err)
     assert os.listdir(tmp_path) == ["x.gin"]
 

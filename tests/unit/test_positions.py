@@ -153,10 +153,10 @@ def test_a_command_reports_a_sequence_that_is_too_long(scheme, what, line, monke
 def test_a_command_reports_a_line_that_the_graph_cannot_read(monkeypatch):
     def verb(argv):
         raise tf.errors.UnknownError(None, None, "Graph execution error:\n\n"
-                                     "UserError: 'x' is no token\nTraceback (most recent call):")
+                                     "UserError: 'x' is not a token\nTraceback (most recent):")
 
     monkeypatch.setattr(t2t.compat, "install", lambda: None)
-    with pytest.raises(UserError, match="^'x' is no token$"):
+    with pytest.raises(UserError, match="^'x' is not a token$"):
         t2t.launch(verb, ["--verbose"])
 
 

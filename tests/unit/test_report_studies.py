@@ -22,7 +22,7 @@ def test_a_study_is_compared_with_a_run_of_another_one(clipping_study, tmp_path)
     write_run(tmp_path, "begun", done=False)
     with pytest.raises(UserError, match="begun: the run is not done"):
         study_reader.read_study(str(folder), against=str(tmp_path / "begun"))
-    with pytest.raises(UserError, match="there is no run in it"):
+    with pytest.raises(UserError, match="contains neither a run .* nor a study"):
         study_reader.read_study(str(folder), against=str(tmp_path))
 
 

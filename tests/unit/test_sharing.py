@@ -205,7 +205,7 @@ def test_what_cannot_be_shared_is_refused(tmp_path):
     Path(source.status).write_text(json.dumps({"train": {"state": "running"}}))
     with pytest.raises(UserError, match="it is not finished"):
         take(BASE, new, source)
-    with pytest.raises(UserError, match="there is no run in it"):
+    with pytest.raises(UserError, match="contains no run"):
         take(BASE, source, new)
 
 
