@@ -14,7 +14,6 @@ from rpr.utils.errors import InvalidPath, InvalidValue, UserError
 def datagen(argv: list[str]) -> None:
     """`rpr datagen` (t2t-datagen): generates the vocabulary and the TFRecords of problems."""
     from tensor2tensor.bin import t2t_datagen
-    from tensor2tensor.utils import registry
 
     from rpr.problems import checks, download, translation
     from rpr.problems.datagen import generate_with_t2t
@@ -30,7 +29,7 @@ def datagen(argv: list[str]) -> None:
     for path in (data_dir, tmp_dir):
         if os.path.exists(path) and not os.path.isdir(path):
             raise InvalidPath(path, "is a file; expected a directory")
-    problems = {name: registry.problem(name) for name in names}
+    problems = {name: find_problem(name) for name in names}
     for name, problem in problems.items():
         if isinstance(problem, translation.TranslationProblem):
             _refuse(flags, ("random_seed", "num_concurrent_processes"), f"{name} does not use it")

@@ -146,7 +146,7 @@ def estimator_search(estimator: tf.estimator.Estimator, hparams: HParams,
         # All at once: a line that cannot be encoded is refused before the first is decoded.
         batches = list(decoding._decode_batch_input_fn(
             -(-len(sentences) // size), sentences, hparams.problem_hparams.vocabulary["inputs"],
-            size, decode_hparams.max_input_size, task_id=decode_hparams.multiproblem_task_id))
+            size, decode_hparams.max_input_size))
         return decoding._decode_input_tensor_to_features_dict(
             decoding.make_input_fn_from_generator(iter(batches))(), hparams, decode_hparams)
 

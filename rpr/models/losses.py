@@ -95,7 +95,6 @@ def use_factored_loss(hparams: HParams, problem: ProblemHParams | None) -> None:
             and "targets" not in {**hparams.loss, **hparams.top}
             and not hparams.scheduled_sampling_prob and not hparams.factored_logits
             and not hparams.get("gpu_automatic_mixed_precision")
-            and not hasattr(hparams.get("problem"), "task_list")
             and not common_layers.is_xla_compiled()):
         hparams.factored_logits = True                       # T2T then passes x and the table
         hparams.loss = {**hparams.loss, "targets": _loss}

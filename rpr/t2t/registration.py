@@ -38,8 +38,13 @@ def registered_hparams(name: str | None) -> HParams:
 
 def find_problem(name: str | None) -> Problem:
     """The problem of a name, which may end in T2T's _rev and _copy; refuses unknown names."""
+    from tensor2tensor.data_generators import multi_problem, multi_problem_v2
     check_registered("problem", registry.parse_problem_name(name).base_name if name else name)
-    return registry.problem(name)
+    problem = registry.problem(name)
+    if isinstance(problem, multi_problem.MultiProblem | multi_problem_v2.MultiProblemV2):
+        raise InvalidValue("problem", name, "it mixes several problems, which is not supported; "
+                           "train on one of them")
+    return problem
 
 
 def register(usr_dir: str | None = None) -> None:

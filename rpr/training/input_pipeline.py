@@ -7,9 +7,9 @@ bucket boundaries and batch sizes are T2T's, with two exceptions. If the step is
 buckets are few and all batches of a bucket have one shape. With `use_fixed_batch_size` there are
 buckets as well; T2T mixes all lengths then.
 
-Where a problem does not have one example per record (packed batches, targets that are split,
-several problems at once), T2T's pipeline is used, in a fixed order; a resumed training then reads
-and discards the batches that it has seen.
+Where a problem does not have one example per record (packed batches, targets that are split), T2T's
+pipeline is used, in a fixed order; a resumed training then reads and discards the batches that it
+has seen.
 """
 import mmap
 import os
@@ -62,8 +62,8 @@ def reproducible_input(problem: Problem, hparams: HParams, data_dir: str,
             dataset = _indexed(problem, hparams, data_dir, paths, towers, stream(), config,
                                few_shapes)
         elif few_shapes:
-            raise UserError("xla_compile: packed and split examples, several problems at once and "
-                            "problems with their own input have batches of too many shapes")
+            raise UserError("xla_compile: packed and split examples and problems with their own "
+                            "input have batches of too many shapes")
         else:
             if hparams.split_to_length:
                 _check_split(problem, hparams.split_to_length, paths, config.session_config)

@@ -201,7 +201,6 @@ class DecodeHParams(Protocol):
     delimiter: str
     log_results: bool
     skip_eos_postprocess: bool
-    multiproblem_task_id: int
     shards: int
     shard_id: int
 

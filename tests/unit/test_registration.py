@@ -1,5 +1,7 @@
-"""Registered names: directories of own code."""
+"""Registered names: directories of own code, and what is not supported."""
 import pytest
+from tensor2tensor.data_generators import multi_problem
+from tensor2tensor.utils import registry
 
 from rpr.t2t import registration
 from rpr.utils.errors import UserError
@@ -26,3 +28,10 @@ def test_another_directory_called_rpr_is_not_passed_over(tmp_path):
     (tmp_path / "rpr" / "__init__.py").touch()
     with pytest.raises(UserError, match="a module named 'rpr' is loaded already"):
         registration.register(str(tmp_path / "rpr"))
+
+
+def test_a_mixture_of_problems_is_refused():
+    name = "mixture_for_test_registration"
+    registry.register_problem(name)(type("Mixture", (multi_problem.MultiProblem,), {}))
+    with pytest.raises(UserError, match=f"problem={name}: it mixes several problems"):
+        registration.find_problem(name)
