@@ -158,7 +158,7 @@ def build(hparams_set: str, hparams: str = "", *, model: str = "rpr_transformer"
     registration.check_registered("model", model)
     values = registration.registered_hparams(hparams_set)
     preflight.parse_hparams(values, hparams)
-    preflight.check_supported(model, values)
+    values = preflight.check_supported(model, values)
     for name in ("pretrained_source_embeddings", "pretrained_target_embeddings"):
         if values.get(name) and checkpoint is None:
             raise UserError(f"{name}={values.get(name)}: rpr.build has no vocabulary, so it cannot "

@@ -17,7 +17,6 @@ from tensor2tensor.utils import decoding
 from rpr.export import bundle, position_terms
 from rpr.export.position_terms import Stack, Terms
 from rpr.export.translator import END, Translator, symbol_names
-from rpr.models.transformer import checked_hparams
 from rpr.t2t.trained_model import TrainedModel
 from rpr.utils.errors import InvalidValue, UserError
 from rpr.utils.interfaces import DecodeHParams, HParams
@@ -85,7 +84,6 @@ def save(trained: TrainedModel, directory: str, quantization: str = "float32") -
     """
     from ctranslate2.specs import transformer_spec
     check(trained)
-    trained = trained._replace(hparams=checked_hparams(trained.hparams))
     hparams = trained.hparams
     weights = bundle.named_weights(trained.checkpoint, trained.name, hparams)
     stacks = {name: _read_stack(trained, name) for name in ("encoder", "decoder")}

@@ -37,6 +37,7 @@ SUPPORTED = {
     "prepend_mode": ("none", "prepend_inputs_masked_attention"),
     "expected_attention_loss_type": (None,),
     "memory_type": (None,),
+    "recurrence_type": (None,),                              # of T2T's universal Transformer
 }
 
 

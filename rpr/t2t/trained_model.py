@@ -17,7 +17,8 @@ def build_hparams(request: ModelRequest, decoding: bool = False) -> HParams:
     """Builds hparams from the registered set and the overrides.
 
     If the output directory holds a model, the hparams must be those it was made with. Decoding
-    takes them from its hparams.json, and overrides may change only what concerns decoding.
+    takes them from its hparams.json, and overrides may change only what concerns decoding; it gets
+    them as the model reads them.
     """
     hparams = registration.registered_hparams(request.hparams_set)
     overrides = preflight.parse_hparams(hparams, request.hparams)
@@ -34,7 +35,7 @@ def build_hparams(request: ModelRequest, decoding: bool = False) -> HParams:
         problem = registration.find_problem(request.problem) if request.problem else None
         preflight.say_what_has_no_effect(
             overrides, live_hparams.without_effect(request.model, checked, problem))
-    return hparams
+    return checked if decoding else hparams
 
 
 class TrainedModel(NamedTuple):

@@ -264,8 +264,9 @@ def test_sentences_may_come_in_any_iterable(model):
 
 @pytest.fixture(scope="module")
 def short_network():
-    return rpr.build("rpr_tiny", "position=learned,max_length=4,num_hidden_layers=1,"
-                     "vocab_divisor=8", vocabulary_size=20)
+    """Of a set of T2T, whose learned positions rpr_transformer reads as its own."""
+    return rpr.build("transformer_tiny", "pos=emb,max_length=4,num_hidden_layers=1,vocab_divisor=8",
+                     vocabulary_size=20)
 
 
 @pytest.mark.parametrize("call, says", [

@@ -132,9 +132,13 @@ def test_a_value_out_of_range_is_refused_in_one_line(model, hparams_set, overrid
     assert "\n" not in str(error.value)
 
 
-def test_recurrent_memory_is_refused():
-    with pytest.raises(UserError, match="memory_type=transformer_xl: .* supports only None"):
-        check("rpr_transformer", "transformer_wikitext103_l4k_memory_v0", "")
+@pytest.mark.parametrize("hparams_set, setting", [
+    ("transformer_wikitext103_l4k_memory_v0", "memory_type=transformer_xl"),
+    ("universal_transformer_tiny", "recurrence_type=basic")])
+def test_recurrence_is_refused(hparams_set, setting):
+    from tensor2tensor.models.research import universal_transformer  # noqa: F401  registers its set
+    with pytest.raises(UserError, match=f"{setting}: .* supports only None"):
+        check("rpr_transformer", hparams_set, "")
 
 
 @pytest.mark.parametrize("overrides", [
