@@ -49,7 +49,7 @@ _READ_BY_MODELS_OF_T2T = {"block_size", "force_decode_length", "guess_and_check_
                           "guess_and_check_top_k"}
 # those that nothing reads,
 _READ_NOWHERE = {"eos_penalty", "insertion_parallel", "min_length_ratio", "mlperf_success",
-                 "vgg_ckpt_path"}
+                 "multiproblem_task_id", "vgg_ckpt_path"}
 # and those that flags replace.
 _FLAGS = {"decode_reference": "decode_reference", "decode_to_file": "decode_to_file",
           "shard_id": "worker_id", "shards": "decode_shards"}
@@ -139,7 +139,11 @@ def _request(flags: FlagValues, words: Sequence[str]) -> tuple[DecodeRequest, li
                 raise InvalidValue(name, flags[name].serialize().partition("=")[2],
                                    "only to decode --input, or a --test_set, to --output")
     if not (source or flags.decode_interactive or flags.score_file):
-        checks.check_data(models[0].hparams.problem, models[0].hparams.data_dir,
+        problem = models[0].hparams.problem
+        if getattr(problem, "packed_length", None):
+            raise UserError(f"{problem.name}: its examples are packed, several in a row; decode "
+                            "--input or a --test_set")
+        checks.check_data(problem, models[0].hparams.data_dir,
                           ("test" if flags.eval_use_test_set else "dev",))
     if flags.engine == "tensorflow":                  # CTranslate2 refuses
         preflight.say_what_has_no_effect(

@@ -102,9 +102,12 @@ def own_code_error(error: BaseException) -> str | None:
 
 
 def resource_error(error: BaseException) -> str | None:
-    """One line on a full or read-only disk, an unusable path, or too little memory; else None."""
+    """One line on a full or read-only disk, an unusable path, too little memory, or a part of
+    TensorFlow 1 that is gone; else None."""
     if _is_out_of_memory(error):
         return f"out of memory; {_KEPT}"
+    if isinstance(error, ModuleNotFoundError) and str(error.name).startswith("tensorflow.contrib"):
+        return "T2T's code needs tf.contrib here, which TensorFlow 2 does not have"
     if isinstance(error, OSError):
         if error.errno in _CANNOT_WRITE:
             return f"{error.filename or 'cannot write'}: {os.strerror(error.errno)}; {_KEPT}"

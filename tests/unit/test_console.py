@@ -1,5 +1,6 @@
 """Messages on the terminal: as they are, without markup and without control codes."""
 import errno
+import importlib
 import io
 import os
 import subprocess
@@ -116,6 +117,12 @@ def test_too_little_memory_is_named(error):
     caused = ImportError("Error importing numpy")
     caused.__cause__ = error
     assert errors.resource_error(caused).startswith("out of memory")
+
+
+def test_what_tensorflow_2_lacks_is_named():
+    with pytest.raises(ModuleNotFoundError) as lacking:
+        importlib.import_module("tensorflow.contrib.seq2seq")
+    assert "tf.contrib" in errors.resource_error(lacking.value)
 
 
 def test_an_unexpected_error_is_in_a_log(monkeypatch, capsys):
