@@ -68,9 +68,8 @@ def build_estimator(members: Sequence[trained_model.TrainedModel], decode_hparam
             with tf.variable_scope(f"member_{number}") as scope:
                 models.append((model, scope))
         predictions = decode({"inputs": features["inputs"]}, models, decode_hparams)
-        savers = [tf.train.Saver({variable.op.name[len(scope.name) + 1:]: variable
-                                  for variable in tf.global_variables(scope.name + "/")})
-                  for _, scope in models]
+        savers = [checkpoints.saver(member.checkpoint, f"{scope.name}/")
+                  for member, (_, scope) in zip(members, models, strict=True)]
 
         def restore(scaffold: tf.train.Scaffold, session: tf.Session) -> None:
             del scaffold

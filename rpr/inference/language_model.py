@@ -12,6 +12,7 @@ from rpr import positions
 from rpr.inference.model_session import encode, list_of_strings, pad
 from rpr.models import incremental
 from rpr.models.beam_search import EOS_ID
+from rpr.t2t import checkpoints
 from rpr.t2t.trained_model import TrainedModel
 from rpr.utils.errors import InvalidValue, UserError
 from rpr.utils.settings import Setting
@@ -49,7 +50,7 @@ class LanguageModel:
                 labels=self._targets[:, :, 0, 0], logits=self._logits)
             self._session = tf.Session(config=tf.ConfigProto(
                 allow_soft_placement=True, gpu_options=tf.GPUOptions(allow_growth=True)))
-            tf.train.Saver().restore(self._session, trained.checkpoint)
+            checkpoints.saver(trained.checkpoint).restore(self._session, trained.checkpoint)
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text with the end mark."""

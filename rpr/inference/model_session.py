@@ -97,8 +97,7 @@ class ModelSession:
             if checkpoint is None:
                 self._session.run(tf.global_variables_initializer())
             else:
-                checkpoints.check_variables(checkpoint, tf.global_variables())
-                tf.train.Saver().restore(self._session, checkpoint)
+                checkpoints.saver(checkpoint).restore(self._session, checkpoint)
 
     @property
     def has_self_attention(self) -> bool:

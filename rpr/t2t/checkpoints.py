@@ -9,7 +9,7 @@ import glob
 import os
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf
 from tensor2tensor.utils import registry
@@ -174,20 +174,24 @@ _CAUSES = (
 )
 
 
-def check_variables(path: str, variables: Iterable[tf.Variable]) -> None:
-    """Refuses a checkpoint in which a variable of a graph is missing, or has another shape or type.
+def saver(path: str, scope: str = "") -> tf.train.Saver:
+    """A Saver for the variables of a graph; those of a `scope` have their names in it.
 
-    Restoring one does not always fail: some variables then have the shape of the checkpoint.
+    Refuses a checkpoint in which a variable is missing, or has another shape or type. Restoring one
+    does not always fail: some variables then have the shape of the checkpoint.
     """
     reader = tf.train.load_checkpoint(path)
     shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-    for variable in variables:
-        name, shape, kind = variable.op.name, variable.shape.as_list(), variable.dtype.base_dtype
+    variables = {variable.op.name.removeprefix(scope): variable
+                 for variable in tf.global_variables(scope)}
+    for name, variable in variables.items():
+        shape, kind = variable.shape.as_list(), variable.dtype.base_dtype
         if name not in shapes:
             raise InvalidPath(path, f"it has no variable {name}: {_OTHER_MODEL}")
         if shapes[name] != shape or types[name] != kind:
             raise InvalidPath(path, f"{name} is {types[name].name} {shapes[name]} there, not "
                               f"{kind.name} {shape}: {_OTHER_HPARAMS}")
+    return tf.train.Saver(variables)
 
 
 def explain(error: BaseException) -> str | None:

@@ -26,7 +26,7 @@ ALLOWED = {
     "t2t": {"models", "problems", "hparams", "utils"},
     "training": {"t2t", "nn", "problems", "utils"},
     "inference": {"t2t", "models", "positions", "utils"},
-    "export": {"t2t", "models", "positions", "utils"},
+    "export": {"t2t", "positions", "utils"},
     "report": {"experiments", "inference", "evaluation", "t2t", "positions", "utils"},
     "conformance": {"positions", "nn", "models", "utils"},
     "api": {"conformance", "export", "inference", "report", "experiments", "t2t", "utils"},

@@ -163,11 +163,15 @@ def test_a_run_directory_says_where_its_checkpoints_are(directory, tmp_path):
 ])
 def test_errors_of_a_restore_are_explained(directory, shape, name, kind, says, checked):
     with tf.Graph().as_default(), tf.Session() as session:
-        variable = tf.get_variable(f"transformer/body/{name}", shape, kind)
+        tf.get_variable(f"transformer/body/{name}", shape, kind)
         with pytest.raises((tf.errors.OpError, ValueError)) as raised:
             tf.train.Saver().restore(session, path(directory, 20))
         with pytest.raises(UserError, match=checked):
-            checkpoints.check_variables(path(directory, 20), [variable])
+            checkpoints.saver(path(directory, 20))
+        with tf.variable_scope("member"):
+            tf.get_variable(f"transformer/body/{name}", shape, kind)
+        with pytest.raises(UserError, match=checked):
+            checkpoints.saver(path(directory, 20), "member/")
     line = checkpoints.explain(raised.value)
     assert line and re.search(says, line) and "\n" not in line
 
