@@ -106,7 +106,8 @@ def resource_error(error: BaseException) -> str | None:
     TensorFlow 1 that is gone; else None."""
     if _is_out_of_memory(error):
         return f"out of memory; {_KEPT}"
-    if isinstance(error, ModuleNotFoundError) and str(error.name).startswith("tensorflow.contrib"):
+    if (isinstance(error, ModuleNotFoundError) and str(error.name).startswith("tensorflow.contrib")
+            or isinstance(error, AttributeError) and "DummyModule" in str(error)):    # of T2T
         return "T2T's code needs tf.contrib here, which TensorFlow 2 does not have"
     if isinstance(error, OSError):
         if error.errno in _CANNOT_WRITE:
