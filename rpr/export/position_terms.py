@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf
 from rpr import positions
 from rpr.positions.layout import Layout
 from rpr.positions.scheme import Scheme, head_depth
+from rpr.t2t import checkpoints
 from rpr.t2t.trained_model import TrainedModel
 
 LONGEST = 1024                                        # sub-words of a sentence
@@ -73,10 +74,9 @@ def read_terms(trained: TrainedModel, side: str) -> Stack:
                     checks.append(_random_terms(each, several.replace(layer=layer), trained))
                 except (AttributeError, TypeError):   # it reads the words, which are not there
                     raise ValueError from None
-        variables = tf.global_variables()
         with tf.Session() as session:
-            if variables:
-                tf.train.Saver(variables).restore(session, trained.checkpoint)
+            if tf.global_variables():
+                checkpoints.saver(trained.checkpoint).restore(session, trained.checkpoint)
             embedded, found, checks = session.run(
                 [[] if embedded is None else embedded, found, checks])
     layers = [_by_distance(arrays, longest, causal) for arrays in found]

@@ -23,6 +23,7 @@ from rpr.inference.batches import Batches, one_line, until_end
 from rpr.inference.model_session import encode
 from rpr.models import incremental
 from rpr.models.beam_search import EOS_ID
+from rpr.t2t import checkpoints
 from rpr.t2t.trained_model import TrainedModel
 from rpr.utils import processes
 from rpr.utils.console import Task
@@ -212,7 +213,7 @@ def score_lines(model: TrainedModel, lines: Sequence[str]) -> list[float]:
         features = network.prepare_features(features)
     loss = network(features)[1]["training"] / problem.loss_multiplier
     with tf.Session() as session:
-        tf.train.Saver().restore(session, model.checkpoint)
+        checkpoints.saver(model.checkpoint).restore(session, model.checkpoint)
         return [float(session.run(loss, {
             ids[side]: [*encode(problem.vocabulary[side], text.strip()), EOS_ID]
             for side, text in zip(sides, line.split("\t"), strict=True)})) for line in lines]

@@ -6,6 +6,7 @@ import os
 import pkgutil
 import sys
 
+from tensor2tensor.data_generators import multi_problem, multi_problem_v2
 from tensor2tensor.utils import hparam, registry
 from tensor2tensor.utils import usr_dir as t2t_usr_dir
 
@@ -38,7 +39,6 @@ def registered_hparams(name: str | None) -> HParams:
 
 def find_problem(name: str | None) -> Problem:
     """The problem of a name, which may end in T2T's _rev and _copy; refuses unknown names."""
-    from tensor2tensor.data_generators import multi_problem, multi_problem_v2
     check_registered("problem", registry.parse_problem_name(name).base_name if name else name)
     problem = registry.problem(name)
     if isinstance(problem, multi_problem.MultiProblem | multi_problem_v2.MultiProblemV2):
