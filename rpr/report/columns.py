@@ -128,7 +128,9 @@ def more_tables(results: StudyResults) -> Iterator[tuple[str, list[Column]]]:
     settings = {repr(run.tuned): run.tuned for run in results.all_runs if run.tuned}
     if settings:
         found = [_models(results)]
-        for key, tuned in settings.items():
+        for key, tuned in sorted(settings.items(), key=lambda setting: [
+                (isinstance(value, (int, float)) and value, str(value))
+                for value in setting[1].values()]):
             heading = ", ".join(f"{name}={value}" for name, value in tuned.items())
             found.append(_column(results, f"tuned {heading}", heading, "tuned",
                                  lambda arm, key=key: _tried(arm, key, results)))

@@ -258,7 +258,7 @@ def test_a_tuned_arm_is_judged_with_the_setting_of_the_least_loss(tmp_path):
     diverged.metrics = ["token_loss"]
     for run in diverged.arms[0].runs:
         run.scores = {"token_loss": 1.2346}
-    assert "| a | chosen: 3.100 (1.235) | failed |  |" in tables.to_markdown(diverged)
+    assert "| a | failed | chosen: 3.100 (1.235) |  |" in tables.to_markdown(diverged)
 
 
 def test_a_default_is_read_from_the_model(tmp_path):
