@@ -19,8 +19,7 @@ from rpr.utils.files import refuse_unusable, write_atomically
 
 STATE_FILE = "checkpoint"
 # Each save takes other random names.
-_TEMPORARY = re.compile(r"model\.ckpt-\d+(_temp|\..+\.tempstate\d+)"
-                        r"|(checkpoint|model\.ckpt-\d+\.meta)\.tmp[0-9a-f]{32}")
+_TEMPORARY = re.compile(r"model\.ckpt-\d+(_temp|\..+\.tempstate\d+)|checkpoint\.tmp[0-9a-f]{32}")
 
 
 def find_checkpoint(path_or_dir: str, model: str) -> str:

@@ -57,7 +57,6 @@ def install() -> None:
     _translation_path()
     _contrib()
     _no_autograph()
-    _no_graph_as_text()
     _examples_in_place()
     _ordered_input()
     _tokens_of_all_replicas()
@@ -191,13 +190,6 @@ def _no_autograph() -> None:
     not_converted = tf.autograph.experimental.do_not_convert
     t2t_model.T2TModel.call = not_converted(t2t_model.T2TModel.call)
     problem.Problem.input_fn = not_converted(problem.Problem.input_fn)
-
-
-def _no_graph_as_text() -> None:
-    """Estimator writes the graph of a training as text (graph.pbtxt), which takes seconds. Nothing
-    reads it: TensorBoard takes the graph from the event file."""
-    from tensorflow.python.training import training_util
-    training_util.write_graph = lambda *args, **kwargs: None
 
 
 def _examples_in_place() -> None:

@@ -58,7 +58,6 @@ def test_a_training_removes_what_a_killed_save_left(directory):
     for name in (os.path.join(unfinished, "part-00000-of-00002.data-00000-of-00001.tempstate7"),
                  os.path.join(unfinished, "part-00001-of-00002.index"),
                  path(directory, 25) + ".data-00000-of-00001.tempstate7",
-                 path(directory, 25) + ".meta.tmp0123456789abcdef0123456789abcdef",
                  os.path.join(directory, "checkpoint.tmp0123456789abcdef0123456789abcdef")):
         with open(name, "wb"):
             pass
