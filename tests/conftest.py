@@ -5,6 +5,7 @@ The fixtures here go through the real command line, on a few hundred pairs of th
 import contextlib
 import fcntl
 import functools
+import gc
 import gzip
 import itertools
 import os
@@ -33,6 +34,8 @@ import tensorflow.compat.v1 as tf  # noqa: E402
 _AS_BUILT = tf.ConfigProto()
 _AS_BUILT.graph_options.rewrite_options.disable_meta_optimizer = True
 tf.Session.__init__ = functools.partialmethod(tf.Session.__init__, config=_AS_BUILT)
+
+gc.set_threshold(100_000)                             # as in commands
 
 # Tests measure no time. Hypothesis fails an example that takes 200 ms, as on a busy machine.
 settings.register_profile("untimed", deadline=None)

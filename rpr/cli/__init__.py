@@ -1,5 +1,6 @@
 """The `rpr` command, and T2T's launchers as other names of its commands, without TensorFlow."""
 import functools
+import gc
 import importlib
 import io
 import itertools
@@ -83,6 +84,7 @@ def _version() -> str:
 
 def run_command(name: str, command: Command, argv: list[str]) -> int:
     """Runs a command; its errors become one line, which begins with `name`, and an exit code."""
+    gc.set_threshold(100_000)                         # what imports and graphs make is no garbage
     for stream_name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, stream_name) is None:         # the caller closed it
             setattr(sys, stream_name, open(os.devnull, mode, encoding="utf-8"))
