@@ -242,7 +242,7 @@ def test_a_benchmark_trains_the_new_scheme_alone(finished, tmp_path):
     make_record.pack_runs(study_dir, read_study(str(study_dir)), record, without_text=False)
     done = rpr_command("benchmark", "log_distance", "--set=log_distance_c=0.5", f"--recipe={gin}",
                        f"--record={record}", f"--study_dir={page.parent}",
-                       f"--t2t_usr_dir={ROOT}/docs/examples/log_distance", forked=False)
+                       f"--t2t_usr_dir={ROOT}/docs/examples/log_distance")
     assert "not recorded with all of the seeds [1]: bad, nan" in done.stderr.replace("\n", " ")
     assert re.search(r"decoder *cached = whole *pass", done.stdout)
     new, old = runs(page.parent).values()
