@@ -243,7 +243,8 @@ def _train(options: argparse.Namespace, name: str, *flags: str) -> list[dict[str
     commands = [] if (folder / "data").exists() else [["datagen", *problem, f"--tmp_dir={folder}"]]
     commands += [["train", *problem, "--model=rpr_transformer", f"--output_dir={folder}/{name}",
                   f"--hparams_set={'rpr_tiny' if small else 'rpr_base'}", "--schedule=train",
-                  f"--train_steps={10 if small else 200}", *flags]]
+                  f"--train_steps={10 if small else 200}", *flags,
+                  *(["--hp_num_hidden_layers", "1"] if small else [])]]
     for command in commands:
         start = time.time()
         process = processes.spawn(command, env=environment, stderr=subprocess.PIPE, text=True)

@@ -115,9 +115,9 @@ def test_t2ts_search_refuses_a_beam_as_large_as_the_vocabulary():
         t2t.beam_search(None, tf.constant([0]), 5, 3, 5, 0.6)
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)                             # each builds a search per sentence
 @given(seed=st.integers(0, 999), beams=st.integers(1, 4), lengths=st.lists(
-    st.integers(0, 7), min_size=1, max_size=7), alpha=st.sampled_from([0.0, 0.6, 1.5]),
+    st.integers(0, 7), min_size=2, max_size=7), alpha=st.sampled_from([0.0, 0.6, 1.5]),
     liking=st.sampled_from([-30.0, 0.0, 2.0]), top_beams=st.booleans())
 def test_hypotheses_do_not_depend_on_the_other_sentences(
         seed, beams, lengths, alpha, liking, top_beams):
@@ -162,9 +162,9 @@ def test_the_best_symbols_are_the_best_in_order(seed, symbols, count, values):
     np.testing.assert_array_equal(ours[1], right.indices)
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(seed=st.integers(0, 999), beams=st.integers(1, 3), alpha=st.sampled_from([0.0, 0.6]),
-       prompts=st.lists(st.lists(st.integers(1, 5), max_size=4), min_size=1, max_size=5),
+       prompts=st.lists(st.lists(st.integers(1, 5), max_size=4), min_size=2, max_size=5),
        liking=st.sampled_from([0.0, 2.0]), top_beams=st.booleans())
 def test_a_prompt_is_read_before_the_search(seed, beams, alpha, prompts, liking, top_beams):
     """As if the caches held it; whatever the other prompts, also with end marks in it."""
