@@ -84,7 +84,7 @@ def _version() -> str:
 
 def run_command(name: str, command: Command, argv: list[str]) -> int:
     """Runs a command; its errors become one line, which begins with `name`, and an exit code."""
-    gc.set_threshold(100_000)                         # what imports and graphs make is no garbage
+    gc.set_threshold(100_000)                         # imports and graphs stay in use
     for stream_name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, stream_name) is None:         # the caller closed it
             setattr(sys, stream_name, open(os.devnull, mode, encoding="utf-8"))

@@ -27,7 +27,7 @@ FLOAT32_OPS = {f"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_{change}": "Softmax"
 _RUN_CONFIG_ARGUMENTS = (
     "model_dir", "session_config", "save_summary_steps", "save_checkpoints_steps",
     "save_checkpoints_secs", "keep_checkpoint_max", "keep_checkpoint_every_n_hours",
-    "tf_random_seed", "log_step_count_steps")
+    "tf_random_seed", "log_step_count_steps", "checkpoint_save_graph_def")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,15 +173,17 @@ def run_config(request: DeviceRequest, hparams: HParams, threads: int) -> tf.est
     T2T's flags must agree with the request.
     """
     os.environ.update(FLOAT32_OPS)
-    config = t2t_trainer.create_run_config(hparams)
+    # Without graph.pbtxt and a .meta file beside each checkpoint, which take seconds and megabytes:
+    # nothing reads them, and TensorBoard takes the graph from the event file. With XLA, a step that
+    # also writes summaries would be another program. `replace` copies the session's configuration.
+    config = t2t_trainer.create_run_config(hparams).replace(
+        checkpoint_save_graph_def=False, **{"save_summary_steps": 0} if request.compiled else {})
     has_gpu = bool(tf.config.list_physical_devices("GPU"))
     session = config.session_config
     session.intra_op_parallelism_threads = threads
     session.inter_op_parallelism_threads = request.inter_op_threads or threads
     if request.compiled:
         compile_with_xla(session)
-        # A step that also writes summaries would be another program.
-        config = config.replace(save_summary_steps=0)
     # By default, TensorFlow rewrites a graph twice, for seconds; the second time finds nothing.
     rewriting = session.graph_options.rewrite_options
     rewriting.meta_optimizer_iterations = 1

@@ -192,12 +192,10 @@ def _chief_hooks(request: TrainingRequest, hook: hooks.TrainingHook,
     if request.eval_frequency and request.evaluates and not request.devices.machines:
         listeners.append(hooks.EvaluationListener(
             request.metrics_file, request.eval_frequency, max_steps, evaluate))
-    # The graph, as text or beside each checkpoint (.meta), takes seconds and megabytes. Nothing
-    # reads it: TensorBoard takes the graph from the event file.
     return [hook, *([hooks.ProfileHook(output_dir)] if request.profile else []),
             tf.train.CheckpointSaverHook(output_dir, config.save_checkpoints_secs,
                                          config.save_checkpoints_steps, listeners=listeners,
-                                         save_graph_def=False)]
+                                         save_graph_def=config.checkpoint_save_graph_def)]
 
 
 def _execute(experiment: T2TExperiment, request: TrainingRequest, evaluate: Callable[[], None]

@@ -146,6 +146,7 @@ def test_two_machines_train_as_one_device_even_if_one_is_killed(data, one_device
     first, again = (event["step"] for event in events(output_dir, "start"))
     assert first == 0 and 4 <= again < STEPS
     assert_same_training(output_dir, one_device)
+    assert not [*output_dir.rglob("*.meta"), *output_dir.rglob("graph.pbtxt")]
 
 
 def test_the_model_flops_are_those_of_the_batches(one_device, data):

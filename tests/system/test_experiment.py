@@ -49,7 +49,7 @@ def test_a_run_leaves_what_explains_it(undisturbed):
             "reference.test.txt", "hypotheses.test.txt"} <= set(os.listdir(run_dir))
     assert [(name, entry["state"], entry["attempts"]) for name, entry in status(run_dir).items()
             ] == [(name, "done", 1) for name in STAGES + AT_40]
-    assert not list(run_dir.glob("model/*.meta")), "a kill would leave some checkpoints without"
+    assert not list(run_dir.glob("model/*.meta")), "a killed training would lack some"
     scores = json.loads((run_dir / "scores.json").read_text())
     assert (scores["step"], scores["lines"]) == (60, 12) and 0 <= scores["exact"] <= 100
     assert "version:" in scores["bleu"]["signature"]
